@@ -57,6 +57,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check $(PYTHON_CODE)
 	$(BIN)/ruff format --check -q $(PYTHON_CODE)
 	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
+	$(BIN)/python tests/plain_words.py
 
 types: $(STAMP)
 	$(BIN)/pyright

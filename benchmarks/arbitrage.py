@@ -33,29 +33,35 @@ from csv_rows import write_csv
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.train.auc import auc
-from polydec.lab.train.problems import KINDS, Problem, make, solved
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.train.auc import roc_auc
+from polydec.lab.train.problems import KINDS, ReasoningProblem, draw_problem, is_right_solution
 from polydec.lab.train.solutions import LONGEST
-from polydec.lab.train.spearman import spearman
-from polydec.lab.train.text_router import checker
+from polydec.lab.train.spearman import spearman_correlation
+from polydec.lab.train.text_router import build_step_checker
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.search.loop.arbiters import ByAdvantage, ByChance, ByReading, ByRouter, ByValue
-from polydec.methods.search.loop.arbitrage import Arbitrage, Reader
-from polydec.methods.search.loop.protocols import Case
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop.arbiters import (
+    AdvantageArbiter,
+    ChanceArbiter,
+    ReadingArbiter,
+    RouterArbiter,
+    ValueArbiter,
+)
+from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader
+from polydec.methods.search.loop.protocols import ArbiterCase
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.formats import zoo
 from polydec.models.learned.kinds import router, step_reward, text_router
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.lm import LM
-from polydec.models.text.tokenizer import Text
+from polydec.models.sessions.lm import CausalLaw
+from polydec.models.text.tokenizer import Tokenizer
 
-Asked = Sequence[tuple[Problem, tuple[int, ...]]]
+Asked = Sequence[tuple[ReasoningProblem, tuple[int, ...]]]
 """Problems, and their prompts."""
 
 
@@ -66,7 +72,7 @@ class Checked:
 
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         *before, drafted = case.steps
         stood = [x for step in before for x in step.tokens]
         if self.worth(stood, drafted.tokens) == 1.0:
@@ -75,34 +81,36 @@ class Checked:
 
 
 def ways(
-    big: Speculative,
-    small: Speculative,
-    learned: router.Router | None,
+    big: SpeculativeDecoder,
+    small: SpeculativeDecoder,
+    learned: router.DraftStateRouter | None,
     reading: Sequence[text_router.TextRouter],
     reward: step_reward.StepReward,
-    text: Text,
-) -> dict[str, Callable[[Problem], Decoder]]:
+    text: Tokenizer,
+) -> dict[str, Callable[[ReasoningProblem], Decoder]]:
     """By name, in the order of the table: what solves a problem."""
 
-    def always(decoder: Decoder) -> Callable[[Problem], Decoder]:
+    def always(decoder: Decoder) -> Callable[[ReasoningProblem], Decoder]:
         return lambda problem: decoder
 
-    def routed(arbiter: Any) -> Callable[[Problem], Decoder]:
-        return always(Arbitrage(big, small, arbiter))
+    def routed(arbiter: Any) -> Callable[[ReasoningProblem], Decoder]:
+        return always(ArbitrageSearch(big, small, arbiter))
 
-    def by_checker(problem: Problem) -> Decoder:
-        return Arbitrage(big, small, Checked(checker(problem, text, big.vocab.eos)))
+    def by_checker(problem: ReasoningProblem) -> Decoder:
+        return ArbitrageSearch(
+            big, small, Checked(build_step_checker(problem, text, big.vocab.eos))
+        )
 
-    def told(reads: text_router.TextRouter, tau: float) -> Callable[[Problem], Decoder]:
-        law = Speculative(reads.law, Nothing(), Match(), Fixed(0))
-        reader = Reader(law, *reads.marks, reads.law.context)
-        return always(Arbitrage(big, small, ByReading(reads, tau), reader=reader))
+    def told(reads: text_router.TextRouter, tau: float) -> Callable[[ReasoningProblem], Decoder]:
+        law = SpeculativeDecoder(reads.law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
+        reader = StepReader(law, *reads.marks, reads.law.context)
+        return always(ArbitrageSearch(big, small, ReadingArbiter(reads, tau), reader=reader))
 
     return {
         "target": always(big),
         "draft": always(small),
         **{
-            f"router {t}": routed(ByRouter(learned, t))
+            f"router {t}": routed(RouterArbiter(learned, t))
             for t in (0.1, 0.2, 0.3, 0.4, 0.5)
             if learned is not None
         },
@@ -111,18 +119,20 @@ def ways(
             for number, reads in enumerate(reading)
             for t in (0.3, 0.5, 0.7)
         },
-        **{f"reward-guided {t}": routed(ByValue(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)},
-        "oracle": routed(ByAdvantage(reward)),
+        **{
+            f"reward-guided {t}": routed(ValueArbiter(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)
+        },
+        "oracle": routed(AdvantageArbiter(reward)),
         "oracle by the checker": by_checker,
-        **{f"random {s}": routed(ByChance(s)) for s in (0.2, 0.4, 0.6, 0.8)},
+        **{f"random {s}": routed(ChanceArbiter(s)) for s in (0.2, 0.4, 0.6, 0.8)},
     }
 
 
 def measure(
-    name: str, decoder_of: Callable[[Problem], Decoder], asked: Asked, text: Text
+    name: str, decoder_of: Callable[[ReasoningProblem], Decoder], asked: Asked, text: Tokenizer
 ) -> dict[str, Any]:
     began = time.process_time()
-    results = run(
+    results = run_coroutines(
         [
             answer_one(decoder_of(problem), Request(ids, max_tokens=LONGEST, seed=i))
             for i, (problem, ids) in enumerate(asked)
@@ -131,7 +141,9 @@ def measure(
     seconds = time.process_time() - began
     ends = decoder_of(asked[0][0]).vocab.eos
     said = [text.decode([x for x in r.token_ids if x not in ends]) for r in results]
-    right = np.array([solved(p, s) for (p, _), s in zip(asked, said, strict=True)], float)
+    right = np.array(
+        [is_right_solution(p, s) for (p, _), s in zip(asked, said, strict=True)], float
+    )
     again = np.random.default_rng(0).choice(right, (2000, len(right))).mean(1)
     low, high = np.quantile(again, (0.025, 0.975))
     sums = {
@@ -164,21 +176,23 @@ def measure(
     }
 
 
-def rewarded(target: LM, reward: step_reward.StepReward, text: Sequence[int]) -> float:
+def rewarded(target: CausalLaw, reward: step_reward.StepReward, text: Sequence[int]) -> float:
     """What the reward says of a text's end, on the target's states."""
 
     async def read() -> float:
         session = target.open(text)
-        await session.prefill(Want(law=Reads.NOTHING))
-        scores = await session.score(Draft.chain(text[-1]), Want(law=Reads.NOTHING, hidden=True))
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+        scores = await session.score(
+            Draft.chain(text[-1]), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+        )
         session.close()
         return reward.chance(scores.hidden_NH[0])
 
-    return run([read()])[0]
+    return run_coroutines([read()])[0]
 
 
 def told_of_steps(
-    name: str, reads: text_router.TextRouter, target: LM, reward: step_reward.StepReward
+    name: str, reads: text_router.TextRouter, target: CausalLaw, reward: step_reward.StepReward
 ) -> dict[str, Any]:
     """Of the held-out steps beside a router: the area, and the rank correlation, of it and of the reward."""
     rows = json.loads((Path(name) / "held.json").read_text())["lessons"]
@@ -209,8 +223,8 @@ def told_of_steps(
     }
     for who, s_N in score_N.items():
         for what, figure in (
-            ("area", lambda s, g: auc(s, g > 0)),
-            ("spearman", spearman),
+            ("area", lambda s, g: roc_auc(s, g > 0)),
+            ("spearman", spearman_correlation),
         ):
             low, high = np.quantile(
                 [figure(s_N[at], gain_N[at]) or 0.0 for at in again], (0.025, 0.975)
@@ -240,15 +254,20 @@ def main() -> None:
     parser.add_argument("--csv")
     parser.add_argument("--steps", action="store_true")
     args = parser.parse_args()
-    target, draft = checkpoint.load(args.model), checkpoint.load(args.draft)
+    target, draft = checkpoint.load_bundle(args.model), checkpoint.load_bundle(args.draft)
     reward = step_reward.load(
-        zoo.resolve(args.reward) if args.reward.startswith("zoo:") else args.reward
+        zoo.zoo_model_path(args.reward) if args.reward.startswith("zoo:") else args.reward
     )
     shapers = build_shapers(Sampling(temperature=args.temperature), eos=target.lm.vocab.eos)
     big, small = (
-        Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
+        SpeculativeDecoder(
+            ShapedTarget(p.lm, *shapers), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+        )
+        for p in (target, draft)
     )
-    problems = [make(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS]
+    problems = [
+        draw_problem(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS
+    ]
     asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
     lines = list[dict[str, Any]]()
     learned = None if args.router is None else router.load(args.router)

@@ -31,13 +31,13 @@ from seen import arguments, lines, part, report
 
 from polydec import api
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.nets.hf import cache_keyword
 from polydec.models.sessions.sources import open_source
-from polydec.request.batching import Batching, EqSpec, ExSpec
+from polydec.request.batching import BatchingMode, EqSpec, ExSpec
 
 
 @dataclass
@@ -52,10 +52,13 @@ class Row:
 
     def propose(self, depth: int) -> list[int]:
         room = self.prompt + self.limit - len(self.tokens) - 1
-        draft = run(
+        draft = run_coroutines(
             [
                 self.guess.propose(
-                    self.tokens[-1], len(self.tokens), Budget(min(depth, room), depth), Rng.of(0)
+                    self.tokens[-1],
+                    len(self.tokens),
+                    DraftBudget(min(depth, room), depth),
+                    Rng.of(0),
                 )
             ]
         )[0]
@@ -294,11 +297,11 @@ def exspec(
 
 
 def ours(
-    lm: api.LM,
+    lm: api.LoadedModel,
     prompts: Sequence[Sequence[int]],
     running: int,
     args: argparse.Namespace,
-    batching: Batching | None = None,
+    batching: BatchingMode | None = None,
 ) -> tuple[list[Any], float, Any]:
     """Token ids of each prompt, `running` at a time, this process's seconds for all, and what laying passes out took."""
     engine = api.Engine(lm, max_running=running, batching=batching)
@@ -372,7 +375,8 @@ def main() -> None:
             )
         for name in ("eqspec", "exspec") if args.reference else ():
             rows = [
-                Row(len(ids), list(ids), args.tokens, Lookup(8).open(ids, None)) for ids in prompts
+                Row(len(ids), list(ids), args.tokens, LookupDrafter(8).open(ids, None))
+                for ids in prompts
             ]
             start = time.process_time()
             account = (

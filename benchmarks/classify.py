@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 import polydec
-from polydec.request.classifier import of_states, states
-from polydec.request.deciding import PROMPTS, Deciding
+from polydec.request.classifier import last_token_states, of_states
+from polydec.request.deciding import PROMPTS, ClassifierSettings
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 TWELVE = (
@@ -83,7 +83,9 @@ def first(every: Sequence[tuple[str, str]], seen: bool, each: int) -> list[tuple
 
 
 def read(lm: Any, every: Sequence[tuple[str, str]]) -> Texts:
-    return Texts(states(lm, [t for t, _ in every], TWELVE), tuple(label for _, label in every))
+    return Texts(
+        last_token_states(lm, [t for t, _ in every], TWELVE), tuple(label for _, label in every)
+    )
 
 
 def drawn(labels: Sequence[str], seed: int) -> list[int]:
@@ -137,7 +139,7 @@ def measured(lm: Any, pool: Texts, tests: Texts, ways: Any = WAYS) -> Iterator[t
         asked = groups if together else [(p,) for p in range(12)]
         of_drawing = [
             [
-                accuracy(lm, pool, tests, prompts, seed, Deciding(seed=seed, **options))
+                accuracy(lm, pool, tests, prompts, seed, ClassifierSettings(seed=seed, **options))
                 for prompts in asked
             ]
             for seed in range(DRAWINGS)

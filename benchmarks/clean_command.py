@@ -63,7 +63,7 @@ def rows(small: Path | None) -> list[Row]:
         kit = api.load(at.model, trained=at.trained, **at.loaded).kit()
         trained = " ".join(name for name in (setting.draft, *setting.trained) if name)
         for name in sorted(registry.of_family(setting.family)):
-            if name not in out and registry.can(name, kit):
+            if name not in out and registry.can_use_method(name, kit):
                 out[name] = Row(at, setting.model, trained, name)
     return list(out.values())
 
@@ -92,7 +92,7 @@ def main() -> None:
     )
     asked_for = ask.parse_args()
     api.load = cache(api.load)
-    enumerated.enumerated = _once(enumerated.enumerated)
+    enumerated.enumerate_output_laws = _once(enumerated.enumerate_output_laws)
     searched.on_toys = _once(searched.on_toys)
     known = set[str]()
     if asked_for.without:

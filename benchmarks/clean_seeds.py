@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec import load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.base.errors import PolydecError
 from polydec.core.types import Exactness
-from polydec.lab.bench.apart import distances
-from polydec.lab.bench.certify import compare
-from polydec.lab.bench.drift import drift
-from polydec.lab.bench.sampled import OTHERS, draw, sampled
-from polydec.lab.bench.searched import audit
-from polydec.lab.bench.unmasked import unmasked
+from polydec.lab.bench.apart import measure_law_distances
+from polydec.lab.bench.certify import compare_greedy_texts
+from polydec.lab.bench.drift import measure_cache_drift
+from polydec.lab.bench.sampled import OTHERS, draw_texts, sample_against_law
+from polydec.lab.bench.searched import audit_search
+from polydec.lab.bench.unmasked import sample_canvas_law
 from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True), ("def mean(values):", True)]
@@ -48,12 +48,12 @@ class Row:
     seconds: float = 0.0
 
 
-def rows_of(lm: LM, family: str) -> list[Row]:
+def rows_of(lm: LoadedModel, family: str) -> list[Row]:
     """The methods that this model can run, and by what each is held to its promise."""
     kit, out = lm.kit(), list[Row]()
     for name in sorted(registry.of_family(family)):
-        card = registry.get(name).CARD
-        if registry.can(name, kit):
+        card = registry.get_recipe_module(name).CARD
+        if registry.can_use_method(name, kit):
             by = _evidence(family, card.kind, card.guarantee)
             out.append(Row(name, card.guarantee.value, by))
     return out
@@ -67,39 +67,41 @@ def _evidence(family: str, kind: str, promise: Exactness) -> str:
     return "law" if promise is Exactness.LAW else "distance"
 
 
-def place_of(lm: LM, row: Row, seed: int, plain: Any) -> str:
+def place_of(lm: LoadedModel, row: Row, seed: int, plain: Any) -> str:
     """Where an alarm stands; "" where there is none."""
     heat = lm.sampling(temperature=HEAT)
     if row.by == "scores":
         rules = lm.sampling(repetition_penalty=1.2)
-        return audit(lm, PROMPTS, row.method, {}, seed=seed, sampling=rules, max_tokens=12).place
+        return audit_search(
+            lm, PROMPTS, row.method, {}, seed=seed, sampling=rules, max_tokens=12
+        ).place
     if row.by == "cache":
         text, raw = CANVAS[0]
         asked = {"sampling": lm.sampling(), "max_tokens": 14, "raw": raw, "seed": seed}
-        found = drift(lm, text, row.method, {}, **asked)
+        found = measure_cache_drift(lm, text, row.method, {}, **asked)
         return "" if found.stale is None else f"pass {found.stale}: stale"
     request = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat}
     if row.by == "distance":
-        return distances(lm, PROMPTS, row.method, {}, seed=seed, **request).place
+        return measure_law_distances(lm, PROMPTS, row.method, {}, seed=seed, **request).place
     if plain is None:
-        return unmasked(lm, CANVAS, row.method, {}, seed=seed, **request).place
-    greedy = compare(lm, *_greedy(lm), row.method, {}, seed=seed, **_asked(lm))
+        return sample_canvas_law(lm, CANVAS, row.method, {}, seed=seed, **request).place
+    greedy = compare_greedy_texts(lm, *_greedy(lm), row.method, {}, seed=seed, **_asked(lm))
     if greedy.verdict == "fault":
         return f"greedy: {greedy.place}"
-    return sampled(lm, PROMPTS, row.method, {}, seed=seed, plain=plain, **request).place
+    return sample_against_law(lm, PROMPTS, row.method, {}, seed=seed, plain=plain, **request).place
 
 
-def _greedy(lm: LM) -> tuple[str]:
+def _greedy(lm: LoadedModel) -> tuple[str]:
     return (PROMPTS[0][0],)
 
 
-def _asked(lm: LM) -> dict[str, Any]:
+def _asked(lm: LoadedModel) -> dict[str, Any]:
     return {"sampling": lm.sampling(), "max_tokens": 2 * TOKENS, "raw": True}
 
 
-def turns(most: int) -> Iterator[tuple[LM, Row, int, Any]]:
+def turns(most: int) -> Iterator[tuple[LoadedModel, Row, int, Any]]:
     """A model, a method, a seed and plain decoding's draws of that seed, round by round."""
-    sides = list[tuple[LM, list[Row]]]()
+    sides = list[tuple[LoadedModel, list[Row]]]()
     for name, family in (("zoo:tiny", "ar"), ("zoo:diffusion", "diffusion")):
         lm = load(name, dtype="float32", threads=1)
         sides.append((lm, rows_of(lm, family)))
@@ -108,7 +110,9 @@ def turns(most: int) -> Iterator[tuple[LM, Row, int, Any]]:
             text = any(row.by == "distance" for row in some)
             heat = lm.sampling(temperature=HEAT)
             asked = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat, "told": True}
-            plain = draw(lm, PROMPTS, "plain", {}, seed=seed + OTHERS, **asked) if text else None
+            plain = (
+                draw_texts(lm, PROMPTS, "plain", {}, seed=seed + OTHERS, **asked) if text else None
+            )
             for row in some:
                 yield lm, row, seed, plain
 

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from jsonschema.validators import validator_for
 
-from polydec import LM, Ask, Engine, JsonSchema, load
-from polydec.lab.bench.others import LlamaCpp, Missing
-from polydec.laws.constraints.guidance import Grammar
-from polydec.laws.constraints.ways import Ways
+from polydec import Ask, Engine, JsonSchema, LoadedModel, load
+from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
+from polydec.laws.constraints.guidance import GrammarLanguage
+from polydec.laws.constraints.ways import LegalEndings
 
 PROMPT = "Write one JSON value that follows this JSON schema, as short as it may be, and nothing else.\n\n"
 AT_ONCE = 8
@@ -58,10 +58,10 @@ class Clock:
     def __init__(self) -> None:
         self.seconds, self.inside = defaultdict[int, float](float), False
         for name in ("mask", "step", "allows"):
-            self._watch(Grammar, name, lambda grammar, *given: grammar)
-        self._watch(Ways, "out", lambda ways, grammar, *given: grammar)
+            self._watch(GrammarLanguage, name, lambda grammar, *given: grammar)
+        self._watch(LegalEndings, "out", lambda ways, grammar, *given: grammar)
 
-    def _watch(self, kind: type, name: str, whose: Callable[..., Grammar]) -> None:
+    def _watch(self, kind: type, name: str, whose: Callable[..., GrammarLanguage]) -> None:
         inner = getattr(kind, name)
 
         def timed(*given: Any) -> Any:
@@ -77,7 +77,7 @@ class Clock:
         setattr(kind, name, timed)
 
 
-def legal(language: Grammar, text: str) -> bool:
+def legal(language: GrammarLanguage, text: str) -> bool:
     """Whether a text begins one of the language: byte by byte, however it was spelled."""
     single = {
         piece: i for i, piece in enumerate(language.pieces) if piece is not None and len(piece) == 1
@@ -112,7 +112,7 @@ def judged(schema: dict[str, Any], text: str) -> dict[str, Any]:
     }
 
 
-def run(model: LM, asks: Sequence[Ask]) -> list[Any]:
+def run(model: LoadedModel, asks: Sequence[Ask]) -> list[Any]:
     """Answers, or what went wrong, in the order of the requests. What cannot end in time is asked for without that."""
     engine, out, tickets = Engine(model), list[Any](), list[Any]()
     for ask in asks:
@@ -130,7 +130,9 @@ def run(model: LM, asks: Sequence[Ask]) -> list[Any]:
     return out
 
 
-def compiled(model: LM, row: dict[str, Any], clock: Clock) -> tuple[dict[str, Any], Grammar | None]:
+def compiled(
+    model: LoadedModel, row: dict[str, Any], clock: Clock
+) -> tuple[dict[str, Any], GrammarLanguage | None]:
     """The first fields of a schema's row; None where the schema is refused."""
     out: dict[str, Any] = {"id": row["id"], "category": row["category"]}
     vocab, start = model.checkpoint.lm.vocab, time.process_time()
@@ -143,7 +145,7 @@ def compiled(model: LM, row: dict[str, Any], clock: Clock) -> tuple[dict[str, An
 
 
 def measure(
-    model: LM,
+    model: LoadedModel,
     rows: Sequence[dict[str, Any]],
     tokens: int,
     methods: Sequence[str],
@@ -261,7 +263,9 @@ class Llama:
         return out, False, spent
 
 
-def measure_llama(llama: Llama, model: LM, row: dict[str, Any], tokens: int) -> dict[str, Any]:
+def measure_llama(
+    llama: Llama, model: LoadedModel, row: dict[str, Any], tokens: int
+) -> dict[str, Any]:
     """What comes of one schema there."""
     out: dict[str, Any] = {"id": row["id"], "category": row["category"]}
     start = time.process_time()
@@ -441,7 +445,7 @@ def main() -> None:
         if given.llama:
             try:
                 llama = Llama(model.checkpoint.path)
-            except Missing as error:
+            except EngineUnavailable as error:
                 raise SystemExit(f"no llama.cpp: {error}") from None
             written(
                 given.out,

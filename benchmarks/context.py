@@ -23,17 +23,17 @@ from trained import LAWS, METHODS, interval
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Session
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.lab.train.data import data_root, split
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.train.data import data_root, split_documents
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.protocols import Drafter
-from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.models.learned import artefacts
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.checkpoint import ModelBundle
 
 TOKENS = 40
 """Of each answer."""
@@ -66,31 +66,33 @@ class Weighed:
         return guess
 
 
-def prompts(point: Checkpoint, longest: int, count: int) -> list[tuple[int, ...]]:
+def prompts(point: ModelBundle, longest: int, count: int) -> list[tuple[int, ...]]:
     """Held-out documents of at least so many tokens, prose and code in turn."""
     found = list[tuple[int, ...]]()
     for kind in ("prose", "code"):
         some = (
             point.text.encode(d[: 12 * longest])
-            for d in split(data_root(), kind, 0, 400_000).unseen
+            for d in split_documents(data_root(), kind, 0, 400_000).unseen
         )
         found += [tuple(ids) for ids in some if len(ids) >= longest][: count // 2]
     return found
 
 
-def decoders(point: Checkpoint, one: Any, nodes: int) -> Iterator[tuple[str, str, Speculative]]:
+def decoders(
+    point: ModelBundle, one: Any, nodes: int
+) -> Iterator[tuple[str, str, SpeculativeDecoder]]:
     """Every method that the artefact serves, under each law; the prompt's states are read where a method can choose."""
     for name in METHODS[one.kind]:
         for law, shaper in LAWS.items():
             decoder, _ = registry.build(
-                name, Kit(Shaped(point.lm, shaper), None, (one,)), {"nodes": str(nodes)}
+                name, Kit(ShapedTarget(point.lm, shaper), None, (one,)), {"nodes": str(nodes)}
             )
-            assert isinstance(decoder, Speculative)
+            assert isinstance(decoder, SpeculativeDecoder)
             yield name, law, decoder
 
 
 def row(
-    decoder: Speculative, texts: Sequence[tuple[int, ...]], plain: Sequence[Any]
+    decoder: SpeculativeDecoder, texts: Sequence[tuple[int, ...]], plain: Sequence[Any]
 ) -> dict[str, Any]:
     """What one method did behind these prompts."""
     weighed, alone = Weighed(decoder.drafter), Weighed(decoder.drafter)
@@ -110,7 +112,7 @@ def row(
 
 
 def written(decoder: Any, texts: Sequence[tuple[int, ...]]) -> list[Any]:
-    return run(
+    return run_coroutines(
         [answer_one(decoder, Request(t, max_tokens=TOKENS, seed=i)) for i, t in enumerate(texts)]
     )
 
@@ -127,7 +129,7 @@ def main() -> None:
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
     point, lengths, rows = (
-        checkpoint.load(args.model),
+        checkpoint.load_bundle(args.model),
         [int(n) for n in args.lengths.split(",")],
         list[dict[str, Any]](),
     )
@@ -137,13 +139,15 @@ def main() -> None:
         plain = {
             law: [
                 r.token_ids
-                for r in written(registry.build("plain", Kit(Shaped(point.lm, shaper)))[0], some)
+                for r in written(
+                    registry.build("plain", Kit(ShapedTarget(point.lm, shaper)))[0], some
+                )
             ]
             for law, shaper in LAWS.items()
         }
         for where in args.trained:
             for name, law, decoder in decoders(
-                point, artefacts.bound(artefacts.read(where), point.lm), args.nodes
+                point, artefacts.bind_artefact(artefacts.load_artefact(where), point.lm), args.nodes
             ):
                 rows.append(
                     {

@@ -30,22 +30,30 @@ import numpy as np
 from csv_rows import write_csv
 
 from polydec import Engine, load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.canvas_law import Canvas
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Edit, Reads, Want
-from polydec.lab.bench.drift import drift
-from polydec.lab.bench.intervals import wilson
-from polydec.lab.train.earlier import fresh, learned
-from polydec.lab.train.tasks import LONG, SHIPPED, SIX, VARIED, Task, make, right
-from polydec.methods.diffusion.loop.denoising import Denoising
-from polydec.methods.diffusion.loop.states import approximate
-from polydec.methods.diffusion.loop.types import Look, filled
-from polydec.methods.diffusion.refreshes.full import Full
-from polydec.methods.diffusion.unmaskers.confidence import Confidence
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TextEdit
+from polydec.lab.bench.drift import measure_cache_drift
+from polydec.lab.bench.intervals import wilson_interval
+from polydec.lab.train.earlier import embedded_training_questions, fresh_held_out_tasks
+from polydec.lab.train.tasks import (
+    LONG,
+    SHIPPED,
+    SIX,
+    VARIED,
+    SyntheticTask,
+    draw_task,
+    is_right_task_answer,
+)
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.loop.states import approximate_exactness
+from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit
+from polydec.methods.diffusion.refreshes.full import FullRefresh
+from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
 ALL = {"block": 0}
 ROOM, WIDE = 13, 48
@@ -160,7 +168,11 @@ class Answer:
 
 
 def answers(
-    policy: Policy, model: str, tasks: Sequence[tuple[str, Task]], room: int, heat: float = 0.0
+    policy: Policy,
+    model: str,
+    tasks: Sequence[tuple[str, SyntheticTask]],
+    room: int,
+    heat: float = 0.0,
 ) -> Iterator[Answer]:
     """One answer after the other, at this temperature. An answer that goes on is right where it fills its room."""
     judge = load(policy.draft, draft=None, threads=1) if policy.best > 1 and policy.draft else None
@@ -172,7 +184,7 @@ def answers(
     )
     engine = Engine(lm)
 
-    def answer(task: Task, seed: int) -> tuple[Any, Any]:
+    def answer(task: SyntheticTask, seed: int) -> tuple[Any, Any]:
         asked = engine.submit(
             task.question,
             method=policy.method,
@@ -191,7 +203,7 @@ def answers(
         began = time.process_time()
         done, taken = answer(task, i)
         ms = 1000 * (time.process_time() - began)
-        good = right(name, task.question, taken.text) and (
+        good = is_right_task_answer(name, task.question, taken.text) and (
             name not in LONG or len(taken.token_ids) == room
         )
         yield Answer(
@@ -199,18 +211,18 @@ def answers(
         )
 
 
-def worth(judge: LM, task: Task, answer: Sequence[int]) -> float:
+def worth(judge: LoadedModel, task: SyntheticTask, answer: Sequence[int]) -> float:
     """An answer's mean log-probability a token under an autoregressive model."""
 
     async def scored() -> float:
         prompt = judge.ids(task.question)
         session = judge.checkpoint.lm.open(prompt)
-        await session.prefill(Want(law=Reads.NOTHING))
-        scores = await session.score(Draft.chain(prompt[-1], answer[:-1]), Want())
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+        scores = await session.score(Draft.chain(prompt[-1], answer[:-1]), ScoreRequest())
         session.close()
         return sum(scores.logp(i, (x,))[0] for i, x in enumerate(answer)) / max(len(answer), 1)
 
-    return run([scored()])[0]
+    return run_coroutines([scored()])[0]
 
 
 def resampled(values: np.ndarray) -> tuple[float, float]:
@@ -227,7 +239,7 @@ def again(column: Sequence[float]) -> np.ndarray:
 
 def table(
     model: str,
-    tasks: Sequence[tuple[str, Task]],
+    tasks: Sequence[tuple[str, SyntheticTask]],
     policies: Sequence[Policy],
     room: int,
     heat: float = 0.0,
@@ -251,7 +263,7 @@ def table(
 def compared(base: Sequence[Answer], got: Sequence[Answer]) -> dict[str, Any]:
     """What a table says of some instances."""
     n, count = len(got), sum(a.right for a in got)
-    low, high = wilson(count, n)
+    low, high = wilson_interval(count, n)
 
     worse = [float(x.right) - float(y.right) for x, y in zip(base, got, strict=True)]
     lost_low, lost_high = resampled(100 * again(worse) / n)
@@ -297,10 +309,10 @@ def at_equal(rows: Sequence[Mapping[str, Any]], plain: str = "threshold") -> Ite
 class Watched:
     """One a pass, the surest first; seen: after each pass the canvas with the likeliest token in each gap."""
 
-    base: Confidence
+    base: ConfidenceUnmasker
     seen: list[Canvas] = field(default_factory=list[Canvas])
     everywhere: ClassVar[bool] = True
-    exactness = approximate
+    exactness = approximate_exactness
 
     def start(self, canvas: Canvas) -> Any:
         return self.base.start(canvas)
@@ -308,27 +320,37 @@ class Watched:
     def enter(self, state: Any, count: int) -> Any:
         return self.base.enter(state, count)
 
-    def choose(self, state: Any, look: Look, rng: Rng) -> tuple[Edit, Any]:
+    def choose(self, state: Any, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Any]:
         likeliest = look.logw_RV.argmax(-1).tolist()
-        self.seen.append(filled(look.canvas, look.edit(range(len(look.rows)), likeliest)))
+        self.seen.append(canvas_with_edit(look.canvas, look.edit(range(len(look.rows)), likeliest)))
         return self.base.choose(state, look, rng)
 
 
-def early(lm: LM, tasks: Sequence[tuple[str, Task]], room: int) -> Iterator[dict[str, Any]]:
+def early(
+    lm: LoadedModel, tasks: Sequence[tuple[str, SyntheticTask]], room: int
+) -> Iterator[dict[str, Any]]:
     """How often the answer that the model would give at once is right after a part of the passes (Prophet's premise), and
     whether it is then the final one."""
     parts, hits = (0.0, 0.25, 0.5, 0.75, 1.0), dict[float, list[tuple[bool, bool]]]()
     for name, task in tasks:
-        ids, watched = lm.ids(task.question), Watched(Confidence())
-        run([answer_one(Denoising(lm.checkpoint.lm, watched, Full()), Request(ids, room))])
+        ids, watched = lm.ids(task.question), Watched(ConfidenceUnmasker())
+        run_coroutines(
+            [
+                answer_one(
+                    DenoisingDecoder(lm.checkpoint.lm, watched, FullRefresh()), Request(ids, room)
+                )
+            ]
+        )
         texts = [said(lm, canvas[len(ids) :]) for canvas in watched.seen]
         for part in parts:
             text = texts[min(int(part * len(texts)), len(texts) - 1)]
-            hits.setdefault(part, []).append((right(name, task.question, text), text == texts[-1]))
+            hits.setdefault(part, []).append(
+                (is_right_task_answer(name, task.question, text), text == texts[-1])
+            )
     for part, some in hits.items():
         for what, i in (("right", 0), ("final", 1)):
             k = sum(x[i] for x in some)
-            low, high = wilson(k, len(some))
+            low, high = wilson_interval(k, len(some))
             yield {
                 "what": f"answer {what} after {part:.0%} of the passes",
                 "which": "",
@@ -339,7 +361,7 @@ def early(lm: LM, tasks: Sequence[tuple[str, Task]], room: int) -> Iterator[dict
             }
 
 
-def said(lm: LM, tokens: Sequence[int | None]) -> str:
+def said(lm: LoadedModel, tokens: Sequence[int | None]) -> str:
     """The text up to the first end."""
     ends = lm.checkpoint.lm.vocab.eos
     first = next((i for i, x in enumerate(tokens) if x in ends), len(tokens))
@@ -347,12 +369,15 @@ def said(lm: LM, tokens: Sequence[int | None]) -> str:
 
 
 def drifts(
-    lm: LM, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int
+    lm: LoadedModel,
+    tasks: Sequence[tuple[str, SyntheticTask]],
+    policies: Sequence[Policy],
+    room: int,
 ) -> Iterator[dict[str, Any]]:
     """Of each cache the mean divergence of its laws from those without one, over some answers."""
     for policy in policies:
         some = [
-            drift(
+            measure_cache_drift(
                 lm,
                 t.question,
                 policy.method,
@@ -384,7 +409,8 @@ def drifts(
 def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]]:
     """How many different texts 50 different prompts give."""
     prompts = [
-        ("slots" if i % 2 else "copy", make("slots" if i % 2 else "copy", 99, i)) for i in range(50)
+        ("slots" if i % 2 else "copy", draw_task("slots" if i % 2 else "copy", 99, i))
+        for i in range(50)
     ]
     assert len({t.question for _, t in prompts}) == 50
     for policy in policies:
@@ -548,8 +574,12 @@ def main() -> None:
         )
     )
     if a.part == "more":
-        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.seed, a.each or 30, of)]
-        far = [(name, t) for name in LONG for t in fresh(name, a.seed, 2, of)]
+        tasks = [
+            (name, t)
+            for name in SHIPPED
+            for t in fresh_held_out_tasks(name, a.seed, a.each or 30, of)
+        ]
+        far = [(name, t) for name in LONG for t in fresh_held_out_tasks(name, a.seed, 2, of)]
         rows = [
             *([] if own else early(lm, tasks, room)),
             *drifts(lm, far, long[1:], a.room),
@@ -565,11 +595,11 @@ def main() -> None:
     tasks = [
         (name, t)
         for name in names
-        for t in fresh(name, a.seed, a.each or (8 if a.part == "long" else 30), of)
+        for t in fresh_held_out_tasks(name, a.seed, a.each or (8 if a.part == "long" else 30), of)
     ]
     for name in names:
         asked = [t.question for x, t in tasks if x == name]
-        if known := sum(q in learned(name) for q in asked):
+        if known := sum(q in embedded_training_questions(name) for q in asked):
             print(f"{name}: the embedded models were trained on {known} of these {len(asked)}")
     if a.part == "drawn":
         policies = (*DRAWN, *more_drawn(a.joint, a.beside))

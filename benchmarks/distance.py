@@ -17,36 +17,38 @@ import torch
 from forward import smollm2
 from torch import Tensor
 
-from polydec.core.types import Want
-from polydec.lab.bench.others import Missing, hf_model
-from polydec.models.formats.gguf import GGUF
-from polydec.models.formats.rope import Rope
-from polydec.models.native.network import CpuStep, rotary
+from polydec.core.types import ScoreRequest
+from polydec.lab.bench.others import EngineUnavailable, hf_model
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.formats.rope import RotaryEmbedding
+from polydec.models.native.network import CpuStep, rotary_cos_sin
 from polydec.models.nets.linear import cpu_name
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.text.gguf_text import read_text
 
 
 def logits(net: Any, ids: list[int]) -> Tensor:
     cache = net.new_cache()
     cache.stage(range(-1, len(ids) - 1))
-    return net.forward([Query(cache, 0, tuple(ids), range(len(ids)), Want())])[0].logits_RV.double()
+    return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
+        0
+    ].logits_RV.double()
 
 
-def reference(file: GGUF, ids: list[int]) -> Tensor:
-    net = Transformer.build(file.config, {k: file[k] for k in file}, dtype="float64")
-    cosine, sine = rotary(
+def reference(file: GGUFCheckpoint, ids: list[int]) -> Tensor:
+    net = LlamaTransformer.build(file.config, {k: file[k] for k in file}, dtype="float64")
+    cosine, sine = rotary_cos_sin(
         net._rope, net.context
     )  # the network asks for tables longer than the text
-    exact, Rope.table = (
-        Rope.table,
+    exact, RotaryEmbedding.table = (
+        RotaryEmbedding.table,
         lambda self, a, b: torch.complex(cosine[a:b].double(), sine[a:b].double()),
     )
     try:
         return logits(net, ids)
     finally:
-        Rope.table = exact
+        RotaryEmbedding.table = exact
 
 
 def distance(near: Tensor, exact: Tensor) -> dict[str, float]:
@@ -67,7 +69,7 @@ def main() -> None:
     o = p.parse_args()
     if o.tokens < 1:
         p.error("--tokens must be at least 1")
-    file = GGUF(o.file or smollm2())
+    file = GGUFCheckpoint(o.file or smollm2())
     rng, size = random.Random(1), file.config["vocab_size"]
     ids = [rng.randrange(size) for _ in range(o.tokens)]
     if o.text is not None:
@@ -85,7 +87,7 @@ def main() -> None:
         model = hf_model(file.config, {k: file[k].float() for k in file})
         with torch.inference_mode():
             found["transformers"] = distance(model(torch.tensor([ids])).logits[0].double(), exact)
-    except Missing as e:
+    except EngineUnavailable as e:
         found["transformers"] = str(e)
     print(json.dumps(found) if o.json else "\n".join(f"{k}: {v}" for k, v in found.items()))
 

@@ -34,14 +34,14 @@ import torch
 from torch import Tensor
 
 import polydec
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.models.sessions.reuse import common
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.models.sessions.reuse import common_prefix_length
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 EDITS, NEW, BEHIND, LONGEST = 40, 60, 200, 1400
 NEAR, PLACES, FILES, STEPS = 64, 24, 4, 20
-SILENT = Want(law=Reads.NOTHING)
+SILENT = ScoreRequest(law=RowDetail.NOTHING)
 
 
 def kept_apart(text: str) -> bool:
@@ -60,8 +60,8 @@ def edits(model: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], i
         if not kept_apart(row["before"]) or not 800 < len(row["before"]) < 5000:
             continue
         old, new = (model.ids(row[when], raw=True) for when in ("before", "after"))
-        first = common(old, new)
-        last = min(common(old[::-1], new[::-1]), len(old) - first, len(new) - first)
+        first = common_prefix_length(old, new)
+        last = min(common_prefix_length(old[::-1], new[::-1]), len(old) - first, len(new) - first)
         fresh = len(new) - first - last
         fits = len(old) < LONGEST and first >= 16 and last >= BEHIND and fresh <= NEW
         if fits and len(old) != len(new):
@@ -74,11 +74,11 @@ def read(law: Any, ids: tuple[int, ...], keep: bool = False) -> tuple[float, Any
 
     async def go() -> None:
         await session.prefill(SILENT)
-        scores = await session.score(Draft.chain(ids[-1]), Want(law=Reads.ARGMAX))
+        scores = await session.score(Draft.chain(ids[-1]), ScoreRequest(law=RowDetail.ARGMAX))
         scores.argmax(0)
 
     begin = time.process_time()
-    run([go()])
+    run_coroutines([go()])
     took = time.process_time() - begin
     if not keep:
         session.close()
@@ -91,7 +91,11 @@ def laws(session: Any, ids: tuple[int, ...], places: list[int]) -> list[Tensor]:
     for place in places:
         twin = session.fork()
         twin.rewind(len(ids) - place)
-        out.append(run([twin.score(Draft.chain(ids[place - 1]), Want())])[0].row(0).clone())
+        out.append(
+            run_coroutines([twin.score(Draft.chain(ids[place - 1]), ScoreRequest())])[0]
+            .row(0)
+            .clone()
+        )
         twin.close()
     return out
 
@@ -179,7 +183,7 @@ def in_a_row(model: Any, lm: Any) -> Iterator[dict[str, Any]]:
             ids, last = model.ids(text, raw=True), lm.texts.take("").text
             view = lm.reusing("", True)
             edited, moved = read(view, ids, keep=True)
-            n = common(last, ids)
+            n = common_prefix_length(last, ids)
             law = lm.reusing("exact", False)
             lm.texts.forget("exact")
             read(law, ids[: n + 1])

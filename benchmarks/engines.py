@@ -13,11 +13,11 @@ import torch
 
 from polydec import api
 from polydec.lab.bench import measure
-from polydec.lab.bench.others import LlamaCpp, Missing, hf_model
-from polydec.models.formats.gguf import GGUF
+from polydec.lab.bench.others import EngineUnavailable, LlamaCpp, hf_model
+from polydec.models.formats.gguf import GGUFCheckpoint
 
 
-def open_all(names: Sequence[str], lm: api.LM) -> list[Any]:
+def open_all(names: Sequence[str], lm: api.LoadedModel) -> list[Any]:
     """What of these can run here; the others are named on standard error."""
     import sys
 
@@ -37,13 +37,18 @@ def open_all(names: Sequence[str], lm: api.LM) -> list[Any]:
                     lm.checkpoint.path, min(lm.network.context, 4096), 2048, api.TORCH_THREADS
                 )
                 out.append({"llama.cpp": Plain, "llama.cpp lookup": LookedUp}[name](name, cpp, lm))
-        except Missing as e:
+        except EngineUnavailable as e:
             print(f"{name}: {e}", file=sys.stderr)
     return out
 
 
 def result(
-    lm: api.LM, ids: Sequence[int], first: float, ended: float, begun: float, passes: int = 0
+    lm: api.LoadedModel,
+    ids: Sequence[int],
+    first: float,
+    ended: float,
+    begun: float,
+    passes: int = 0,
 ) -> dict[str, Any]:
     """The fields that a row of the table needs; the first token's time is not counted."""
     stop = next((i + 1 for i, x in enumerate(ids) if x in lm.checkpoint.lm.vocab.eos), len(ids))
@@ -66,9 +71,9 @@ class Hf:
     small: Any
 
     @staticmethod
-    def of(lm: api.LM) -> Hf:
+    def of(lm: api.LoadedModel) -> Hf:
         torch.set_num_threads(api.TORCH_THREADS)
-        file = GGUF(Path(lm.checkpoint.path))
+        file = GGUFCheckpoint(Path(lm.checkpoint.path))
 
         def build(config: Mapping[str, Any], state: dict[str, Any], dtype: torch.dtype) -> Any:
             model = hf_model(config, {k: v.to(dtype) for k, v in state.items()})
@@ -125,7 +130,7 @@ class Generate:
 
     label: str
     hf: Hf
-    lm: api.LM
+    lm: api.LoadedModel
     extra: Mapping[str, Any]
 
     def __call__(
@@ -182,7 +187,7 @@ class Plain:
 
     label: str
     cpp: Cpp
-    lm: api.LM
+    lm: api.LoadedModel
 
     def __call__(
         self, rows: Sequence[Any], sampling: Mapping[str, float], tokens: int, seed: int
@@ -200,7 +205,7 @@ class LookedUp:
 
     label: str
     cpp: Cpp
-    lm: api.LM
+    lm: api.LoadedModel
 
     def __call__(
         self, rows: Sequence[Any], sampling: Mapping[str, float], tokens: int, seed: int

@@ -11,7 +11,7 @@ import sys
 import time
 
 from polydec.core.types import Exactness
-from polydec.lab.bench.enumerated import enumerated
+from polydec.lab.bench.enumerated import enumerate_output_laws
 from polydec.lab.testing.exercised import DRAFT_KINDS
 from polydec.methods.registry import registry
 
@@ -21,11 +21,11 @@ def main() -> None:
     out.writerow(
         ("method", "laws", "ways", "variation", *DRAFT_KINDS, "seconds", "left_out_because")
     )
-    for name, module in registry.recipes().items():
+    for name, module in registry.recipe_modules().items():
         if module.CARD.guarantee is not Exactness.LAW:
             continue
         began = time.process_time()
-        found = enumerated(name, {}, module.CARD.family)
+        found = enumerate_output_laws(name, {}, module.CARD.family)
         took = time.process_time() - began
         tokens = [getattr(found.exercised, kind) for kind in DRAFT_KINDS]
         figures = found.laws, found.ways, f"{found.apart:.1e}", *tokens, f"{took:.1f}"

@@ -32,15 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.types import Want
-from polydec.lab.bench.others import LlamaCpp, Missing, hf_model, hf_passes
-from polydec.models.formats.gguf import GGUF
-from polydec.models.native import attempt
+from polydec.core.types import ScoreRequest
+from polydec.lab.bench.others import EngineUnavailable, LlamaCpp, hf_model, hf_passes
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.native import try_native_network
 from polydec.models.native.library import COMPUTES
 from polydec.models.native.network import CpuStep
 from polydec.models.nets.linear import cpu_name
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import DTYPES, Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import DTYPES, LlamaTransformer
 
 SHAPES = {  # layers, width, heads, kv heads, inner, vocabulary
     "15m": (8, 320, 5, 5, 864, 16384),
@@ -115,12 +115,12 @@ def fresh(batch: int, m: int, vocab: int) -> Tensor:
     return torch.randint(0, vocab, (batch, m))
 
 
-def ours(net: Transformer | CpuStep, context: int, batch: int) -> Call:
+def ours(net: LlamaTransformer | CpuStep, context: int, batch: int) -> Call:
     caches = [net.new_cache() for _ in range(batch)]
     for cache, row in zip(caches, fresh(batch, context, net.size).tolist()):
         cache.stage(range(-1, context - 1))
         cache.commit(range(context))
-        net.forward([Query(cache, 0, tuple(row), (), Want())])
+        net.forward([NetworkQuery(cache, 0, tuple(row), (), ScoreRequest())])
 
     def call(m: int) -> object:
         queries, tokens = [], fresh(batch, m, net.size).tolist()
@@ -128,7 +128,9 @@ def ours(net: Transformer | CpuStep, context: int, batch: int) -> Call:
         for cache, row in zip(caches, tokens):
             cache.commit(())
             queries.append(
-                Query(cache, cache.stage(range(-1, m - 1)), tuple(row), range(m), Want())
+                NetworkQuery(
+                    cache, cache.stage(range(-1, m - 1)), tuple(row), range(m), ScoreRequest()
+                )
             )
         net.forward(queries)
         return time.perf_counter() - start
@@ -136,7 +138,7 @@ def ours(net: Transformer | CpuStep, context: int, batch: int) -> Call:
     return call
 
 
-def linears(net: Transformer, context: int, batch: int) -> Call:
+def linears(net: LlamaTransformer, context: int, batch: int) -> Call:
     """The linear layers alone, on inputs made beforehand."""
     calls = [
         x for layer in net._layers for x in (layer.qkv, layer.out, layer.gate_up, layer.down)
@@ -197,7 +199,7 @@ def open_shape(shape: str) -> tuple[Path | None, dict[str, Any], Mapping[str, Te
     path = smollm2() if shape == "smollm2" else None if shape in SHAPES else Path(shape)
     if path is None:
         return None, *random_model(shape)
-    file = GGUF(path)
+    file = GGUFCheckpoint(path)
     return path, dict(file.config), file
 
 
@@ -208,7 +210,7 @@ def bench(
     (path, config, weights), rows, threads = open_shape(shape), o.rows, torch.get_num_threads()
     sides, steps, net = dict[str, Call](), dict[str, CpuStep](), None
     for compute in (o.compute or [None]) if "step" in o.sides else ():
-        step, why = attempt(config, weights, threads, compute=compute)
+        step, why = try_native_network(config, weights, threads, compute=compute)
         if step is None:
             print(f"no step: {why}", file=sys.stderr)
         else:
@@ -223,10 +225,10 @@ def bench(
                 threads,
                 batch,
             ).passes(context, batch)
-        except Missing as why:
+        except EngineUnavailable as why:
             print(f"no llama.cpp: {why}", file=sys.stderr)
     if {"torch", "linears"} & {*o.sides}:
-        net = Transformer.build(config, weights, dtype=o.dtype)
+        net = LlamaTransformer.build(config, weights, dtype=o.dtype)
         sides |= {
             k: f(net, context, batch)
             for k, f in (("torch", ours), ("linears", linears))

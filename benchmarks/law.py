@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.core.types import Want
-from polydec.lab.bench.others import LlamaCpp, Missing
+from polydec.core.types import ScoreRequest
+from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
 from polydec.models.native.library import CACHES
 from polydec.models.native.network import CpuStep
 from polydec.models.native.weights import QUANTISED
 from polydec.models.nets.linear import cpu_name
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions.sources import open_source
 
 CONTEXT = 500
@@ -38,7 +38,9 @@ Law = Callable[[list[int]], Tensor]  # logits of every token of a text
 def logits(net: CpuStep, ids: list[int]) -> Tensor:
     cache = net.new_cache()
     cache.stage(range(-1, len(ids) - 1))
-    return net.forward([Query(cache, 0, tuple(ids), range(len(ids)), Want())])[0].logits_RV
+    return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
+        0
+    ].logits_RV
 
 
 def read(path: Path) -> str:
@@ -127,7 +129,7 @@ def main() -> None:
             )
 
         sides["llama.cpp"] = lambda: cpp
-    except Missing as e:
+    except EngineUnavailable as e:
         print(f"no llama.cpp: {e}", file=sys.stderr)
     if o.only:
         if missing := [name for name in o.only if name not in sides]:

@@ -27,13 +27,13 @@ from csv_rows import write_csv
 from search import interval
 
 from polydec import api
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.train.problems import Problem, labels, make
-from polydec.lab.train.reasoner import asked as as_asked
-from polydec.methods.search.loop.refining import Refining, mean
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.train.problems import ReasoningProblem, draw_problem, label_solution_lines
+from polydec.lab.train.reasoner import reasoner_prompt as as_asked
+from polydec.methods.search.loop.refining import ExpertRefinement, mean_law
 
 VOTE = "vote of 8"
 
@@ -69,7 +69,9 @@ def ways() -> list[Way]:
     ]
 
 
-def measure(lm: api.LM, way: Way, asked: Sequence[Problem], heat: float) -> dict[str, Any]:
+def measure(
+    lm: api.LoadedModel, way: Way, asked: Sequence[ReasoningProblem], heat: float
+) -> dict[str, Any]:
     engine = api.Engine(lm, max_running=16)
     tickets = [
         engine.submit(
@@ -93,9 +95,9 @@ def measure(lm: api.LM, way: Way, asked: Sequence[Problem], heat: float) -> dict
     }
 
 
-def right(problem: Problem, text: str) -> float:
+def right(problem: ReasoningProblem, text: str) -> float:
     """Of the lines of an answer, or of the solution where it has more, how many are right in a row from the first on."""
-    said = labels(problem, text)
+    said = label_solution_lines(problem, text)
     return sum(said) / max(len(said), len(problem.solution.split("\n")))
 
 
@@ -103,25 +105,27 @@ NATS = (0.3, 1.0)
 STIRS = (0.2, 1.0)
 
 
-def followed(lm: api.LM, problem: Problem, seed: int) -> Any:
+def followed(lm: api.LoadedModel, problem: ReasoningProblem, seed: int) -> Any:
     """Of each token of a solution: entropy of the own law, and the right token's log-probability by it and by means of four."""
     point, words = lm.checkpoint.lm, lm.checkpoint.text
     prompt = words.encode(as_asked(problem.question), special=False)
     rest = words.encode(problem.solution, special=False)
-    means = [Refining(point.routes or (0, 0), 4, stir, 0.0) for stir in STIRS]
+    means = [ExpertRefinement(point.routes or (0, 0), 4, stir, 0.0) for stir in STIRS]
 
     async def follow() -> list[tuple[float, ...]]:
         session, root, out = point.open(prompt), prompt[-1], list[tuple[float, ...]]()
-        await session.prefill(Want())
+        await session.prefill(ScoreRequest())
         for i, x in enumerate(rest):
-            own_V = probs((await session.score(Draft.chain(root), Want())).row(0))
+            own_V = float64_probabilities(
+                (await session.score(Draft.chain(root), ScoreRequest())).row(0)
+            )
             row = [float(-(own_V * own_V.clamp_min(1e-300).log()).sum()), float(own_V[x].log())]
             for by in means:
                 laws = [own_V]
                 for routing in by.routings(Rng.of(seed), len(prompt) + i):
-                    law = await session.score(Draft.chain(root), Want(routing=routing))
-                    laws.append(probs(law.row(0)))
-                row.append(float(mean(laws)[x].log()))
+                    law = await session.score(Draft.chain(root), ScoreRequest(routing=routing))
+                    laws.append(float64_probabilities(law.row(0)))
+                row.append(float(mean_law(laws)[x].log()))
             out.append(tuple(row))
             session.commit((root,))
             root = x
@@ -131,8 +135,10 @@ def followed(lm: api.LM, problem: Problem, seed: int) -> Any:
     return follow()
 
 
-def likelihood(model: str, lm: api.LM, asked: Sequence[Problem]) -> list[dict[str, Any]]:
-    found = run([followed(lm, p, i) for i, p in enumerate(asked)])
+def likelihood(
+    model: str, lm: api.LoadedModel, asked: Sequence[ReasoningProblem]
+) -> list[dict[str, Any]]:
+    found = run_coroutines([followed(lm, p, i) for i, p in enumerate(asked)])
     out, every = list[dict[str, Any]](), sum(map(len, found))
     for least in (0.0, *NATS):
         some = [[row for row in rows if row[0] > least] for rows in found]
@@ -190,7 +196,7 @@ def main() -> None:
     p.add_argument("--dtype", default="auto")
     p.add_argument("--csv", type=Path)
     a = p.parse_args()
-    asked = [make(k, a.seed, i, unseen=True) for k in a.kinds for i in range(a.problems)]
+    asked = [draw_problem(k, a.seed, i, unseen=True) for k in a.kinds for i in range(a.problems)]
     rows, likely = list[dict[str, Any]](), list[dict[str, Any]]()
     for model in a.models:
         lm = api.load(model, dtype=a.dtype)

@@ -27,8 +27,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from polydec import api
-from polydec.core.types import Vocab
-from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.laws.constraints import pieces
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
@@ -148,8 +148,8 @@ class New:
     known: frozenset[int]
     asked: list[int] = field(default_factory=lambda: [0, 0])
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Molecules:
-        return Molecules(self, pieces.of(vocab, ends), ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Molecules:
+        return Molecules(self, pieces.token_byte_pieces(vocab, ends), ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +232,7 @@ def train(at: Path, texts: Sequence[str], steps: int = 3000, batch: int = 64) ->
     begin, end = words.token_to_id(BEGIN), words.token_to_id(END)
     ids = [[begin, *e.ids, end] for e in words.encode_batch(list(texts))]
     torch.manual_seed(1)
-    net, dice = Llama(Shape(512, 96, 3, 4, 2, 256, 64), seed=1), Random(1)
+    net, dice = TrainableLlama(LlamaShape(512, 96, 3, 4, 2, 256, 64), seed=1), Random(1)
 
     def drawn() -> tuple[torch.Tensor, torch.Tensor]:
         some = dice.sample(ids, batch)
@@ -278,7 +278,7 @@ def ended(ticket: api.Ticket) -> api.Completion | None:
         return None
 
 
-def drawn(lm: api.LM, count: int, known: New, **how: Any) -> Run:
+def drawn(lm: api.LoadedModel, count: int, known: New, **how: Any) -> Run:
     engine, (looked, stepped) = api.Engine(lm, max_running=64), known.asked
     begin, start = [lm.checkpoint.text.encode(BEGIN)[-1]], time.process_time()
     tickets = [

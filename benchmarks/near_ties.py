@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from polydec import load
-from polydec.lab.bench.certify import compare
+from polydec.lab.bench.certify import compare_greedy_texts
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.nets import linear, transformer
 from polydec.request import profile
 
@@ -56,7 +56,7 @@ def texts(count: int, words: int) -> list[str]:
 @contextmanager
 def broken(every):
     """Every so many passes with a draft the first drafted token is accepted whatever the model says (0: never)."""
-    verify, passes = Match.verify, [0]
+    verify, passes = MatchVerifier.verify, [0]
 
     def wrong(self, draft, scores, rng, position):
         passes[0] += len(draft) > 1
@@ -64,18 +64,18 @@ def broken(every):
             return verify(self, draft, scores, rng, position)
         return Verdict((1,), scores.argmax(1))
 
-    Match.verify = wrong
+    MatchVerifier.verify = wrong
     try:
         yield
     finally:
-        Match.verify = verify
+        MatchVerifier.verify = verify
 
 
 def measure(lm, prompts, method, most):
     """How many texts are equal, near-ties and faults; tokens; the largest gap of a tie, the smallest of a fault."""
     counts, tokens, gaps = {"equal": 0, "near-tie": 0, "fault": 0}, 0, {"near-tie": [], "fault": []}
     for prompt in prompts:
-        found = compare(
+        found = compare_greedy_texts(
             lm, prompt, method, ALWAYS, sampling=lm.sampling(), max_tokens=most, raw=True
         )
         counts[found.verdict] += 1

@@ -21,18 +21,18 @@ import numpy as np
 import torch
 
 from polydec import api
-from polydec.core.types import Vocab
-from polydec.methods.economics.costs import Costs
+from polydec.core.types import TokenVocabulary
+from polydec.methods.economics.costs import PassCosts
 from polydec.models.formats.zoo import default_ngrams
 from polydec.models.learned import artefacts
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.query import Answer, Query
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.sessions.lm import LM
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.sources import open_source
 from polydec.request import machine
 
-COSTS = Costs(
+COSTS = PassCosts(
     (4.2, 4.9, 6.0, 7.5, 9.5, 11.0, 12.6, 14.1, 16.0, 17.8, 19.4, 20.9, 22.4, 24.0, 25.5, 27.0), 0.4
 )
 """t(m) of zoo:smollm2 on two cores of Zen 4."""
@@ -49,8 +49,8 @@ class FixedText:
         self.walk = np.ones(1 << 23 if cold else 1)
         self.passes, self.outside, self.since = 0, 0.0, -1.0
 
-    def new_cache(self) -> Cache:
-        return Cache(torch.empty(1, 2, 1, 256, 1))
+    def new_cache(self) -> KVCache:
+        return KVCache(torch.empty(1, 2, 1, 256, 1))
 
     def head(self, hidden_RH: Any) -> Any:
         raise NotImplementedError("no hidden states here")
@@ -58,12 +58,14 @@ class FixedText:
     def embed(self, tokens_N: Any) -> Any:
         raise NotImplementedError("no embeddings here")
 
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         now = time.thread_time()
         if self.since >= 0.0:
             self.passes, self.outside = self.passes + 1, self.outside + now - self.since
         answers = [
-            Answer(None, argmax=[self.text[p + 1] for p in self.places(q)], later=self.nothing)
+            NetworkAnswer(
+                None, argmax=[self.text[p + 1] for p in self.places(q)], later=self.nothing
+            )
             for q in queries
         ]
         self.walk.sum()
@@ -75,7 +77,7 @@ class FixedText:
         raise NotImplementedError("no logits here")
 
     @staticmethod
-    def places(q: Query) -> list[int]:
+    def places(q: NetworkQuery) -> list[int]:
         length, depth = q.cache.length, list[int]()
         for p in q.cache.parent:
             depth.append(0 if p < 0 else depth[p] + 1)
@@ -95,16 +97,16 @@ def run(
 ) -> tuple[float, float]:
     """Microseconds around a pass, and tokens a pass and request. trained: what goes with the model."""
     net = FixedText(ids, cold)
-    point = Checkpoint(
+    point = ModelBundle(
         "fixed",
-        LM(net, Vocab(49152, frozenset(), source.text.fingerprint, source.text)),
+        CausalLaw(net, TokenVocabulary(49152, frozenset(), source.text.fingerprint, source.text)),
         source.text,
         {},
         "",
         "",
         "",
     )
-    lm = api.LM(point, None, trained)
+    lm = api.LoadedModel(point, None, trained)
     vars(lm)["costs"] = COSTS
     engine, prompt = api.Engine(lm), tuple(ids[: len(ids) - tokens])
     tickets = [
@@ -131,10 +133,10 @@ def main() -> None:
     args = p.parse_args()
     torch.set_num_threads(1)
     source, table = open_source(args.model), default_ngrams(args.model)
-    trained = () if table is None else (artefacts.read(table),)
+    trained = () if table is None else (artefacts.load_artefact(table),)
     ids = source.text.encode(args.text.read_text())[: 160 + args.tokens]
     print(
-        f"Microseconds of the thread around a pass, least of {args.repeats} runs; {machine.describe()}\n"
+        f"Microseconds of the thread around a pass, least of {args.repeats} runs; {machine.describe_machine()}\n"
     )
     print(
         "| method | batch | tokens a pass | cold | warm | cold, a request |\n|---|---|---|---|---|---|"

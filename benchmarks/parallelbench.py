@@ -20,10 +20,10 @@ import numpy as np
 from csv_rows import write_csv
 
 from polydec import Engine, load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.lab.bench import parallelbench
-from polydec.lab.bench.intervals import wilson
-from polydec.lab.bench.problem import Problem
+from polydec.lab.bench.intervals import wilson_interval
+from polydec.lab.bench.problem import BenchProblem
 
 ORDERS = {"random": "mdlm", "confidence": "llada", "margin": "top-k-margin", "entropy": "dream"}
 GAPS = 6
@@ -68,7 +68,7 @@ class Answers:
     tokens: int
 
 
-def answers(lm: LM, way: Way, asked: Sequence[Problem], heat: float) -> Answers:
+def answers(lm: LoadedModel, way: Way, asked: Sequence[BenchProblem], heat: float) -> Answers:
     engine, sampling = Engine(lm), lm.sampling(temperature=heat)
     tickets = [
         engine.submit(
@@ -98,7 +98,9 @@ def over(mine: Sequence[float], others: Sequence[float]) -> tuple[str, str, str]
     return f"{each.mean():.1f}", f"{low:.1f}", f"{high:.1f}"
 
 
-def rows(lm: LM, problems: Sequence[Problem], heat: float) -> Iterator[dict[str, Any]]:
+def rows(
+    lm: LoadedModel, problems: Sequence[BenchProblem], heat: float
+) -> Iterator[dict[str, Any]]:
     """A row for each way and task, and one for all tasks together."""
     alike = dict[int, Answers]()
     tasks = list(dict.fromkeys(p.task for p in problems))
@@ -113,12 +115,12 @@ def rows(lm: LM, problems: Sequence[Problem], heat: float) -> Iterator[dict[str,
             alike[way.options["steps"]] = whole
         for task, got in (*zip(tasks, of, strict=True), ("all", whole)):
             n, at = len(got.right), [task in (p.task, "all") for p in problems]
-            low, high = wilson(sum(got.right), n)
+            low, high = wilson_interval(sum(got.right), n)
             other = alike.get(way.passes or 0) if way.kind == "remasking" else None
             beside = [x for x, here in zip(other.right, at, strict=True) if here] if other else []
-            sizes = parallelbench.groups(GAPS, way.passes or GAPS)
+            sizes = parallelbench.pass_group_sizes(GAPS, way.passes or GAPS)
             fixed = way.kind == "random" and not way.options["block"]
-            exact = parallelbench.closed(task, sizes) if fixed else None
+            exact = parallelbench.closed_form_accuracy(task, sizes) if fixed else None
             yield {
                 "temperature": f"{heat:g}",
                 "kind": way.kind,
@@ -152,7 +154,7 @@ def main() -> None:
     parser.add_argument("--csv")
     args = parser.parse_args()
     lm = load(args.model, draft=None, threads=1)
-    suite = parallelbench.problems("parallelbench-digits", args.each)
+    suite = parallelbench.suite_problems("parallelbench-digits", args.each)
     problems = [p for p in suite if p.items == GAPS]
     lines = [row for heat in (0.0, 1.0) for row in rows(lm, problems, heat)]
     if args.csv:

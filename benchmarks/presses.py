@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 import polydec
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.methods.registry import press
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
@@ -84,7 +84,9 @@ def read(
         for context in contexts:
             while at < context:
                 stop = min(context, at + rows)
-                scores = await session.score(Draft.chain(ids[at], ids[at + 1 : stop]), Want())
+                scores = await session.score(
+                    Draft.chain(ids[at], ids[at + 1 : stop]), ScoreRequest()
+                )
                 for i in range(stop - at):
                     if at + i >= FIRST:
                         nats.append(-float(scores.row(i)[ids[at + i + 1]]))
@@ -92,7 +94,7 @@ def read(
                         last.append(scores.row(i))
                 session.commit(ids[at:stop])
                 at = stop
-            await session.score(Draft.chain(ids[at]), Want())
+            await session.score(Draft.chain(ids[at]), ScoreRequest())
             out[context] = (
                 sum(nats) / len(nats),
                 torch.stack(last),
@@ -103,7 +105,7 @@ def read(
         session.close()
         return out
 
-    return run([go()])[0]
+    return run_coroutines([go()])[0]
 
 
 def packed(cache: Any) -> float:

@@ -30,10 +30,10 @@ from presses import read, shown, text
 
 import polydec
 from polydec import Ask, Sampling
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.registry import press
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 
 CONTEXTS = (1000, 2000, 4000, 8000)
 TIMED = (2000, 4000)
@@ -110,18 +110,18 @@ def filled(law: Any, ids: tuple[int, ...]) -> Any:
 
     async def go() -> Any:
         session = law.open(ids)
-        await session.prefill(Want(law=Reads.NOTHING))
-        await session.score(Draft.chain(ids[-1]), Want(law=Reads.NOTHING))
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+        await session.score(Draft.chain(ids[-1]), ScoreRequest(law=RowDetail.NOTHING))
         session.ledger.drop()
         return session.ledger.cache.fork()
 
-    return run([go()])[0]
+    return run_coroutines([go()])[0]
 
 
-def asked(network: Any, cache: Any, rows: int) -> Query:
+def asked(network: Any, cache: Any, rows: int) -> NetworkQuery:
     first = cache.end
     cache.stage(range(-1, rows - 1))
-    query = Query(cache, first, (7,) * rows, range(rows), Want(law=Reads.ARGMAX))
+    query = NetworkQuery(cache, first, (7,) * rows, range(rows), ScoreRequest(law=RowDetail.ARGMAX))
     network.forward([query])
     return query
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from polydec.core.types import Reads
-from polydec.methods.economics.costs import Costs
-from polydec.request.profile import Profile
+from polydec.core.types import RowDetail
+from polydec.methods.economics.costs import PassCosts
+from polydec.request.profile import PassProfile
 
 Histogram = Sequence[Sequence[float]]
 
@@ -75,7 +75,9 @@ class Clocked:
                 sum(len(q) for q in mine),
                 1.0 if layers is None else len(layers) / self.network.layers,
             )
-            head = any(len(q.rows) and max(q.want.law, q.want.base) > Reads.NOTHING for q in mine)
+            head = any(
+                len(q.rows) and max(q.want.law, q.want.base) > RowDetail.NOTHING for q in mine
+            )
             out.append(
                 Fed(
                     rows,
@@ -117,7 +119,7 @@ def head_share(network: Any) -> float:
     return c.vocab * c.width / (c.vocab * c.width + c.layers * layer)
 
 
-def replayed_ms(cell: Mapping[str, Any], profile: Profile) -> float | None:
+def replayed_ms(cell: Mapping[str, Any], profile: PassProfile) -> float | None:
     """Milliseconds of a cell's passes by the profile's tables, what Python adds to each pass included; a pass over a part of
     the network counts as that part of a pass. What drafters compute between passes costs nothing here.
 
@@ -133,21 +135,21 @@ def replayed_ms(cell: Mapping[str, Any], profile: Profile) -> float | None:
     )
 
 
-def _ms(passes: Histogram, costs: Costs, extra: float) -> float:
+def _ms(passes: Histogram, costs: PassCosts, extra: float) -> float:
     return sum(
         n * (extra + part * (costs.pass_ms(int(rows), int(*of or (1,)), contexts / n) - extra))
         for rows, part, n, contexts, *of in passes
     )
 
 
-def _draft(profile: Profile) -> Costs:
+def _draft(profile: PassProfile) -> PassCosts:
     """Of the draft model's passes, gaps filled by straight lines; its context costs nothing in the tables."""
     known = sorted(profile.draft)
     rows = np.interp(range(1, max(known[-1], 2) + 1), known, [profile.draft[m] for m in known])
-    return Costs(tuple(float(t) + profile.extra_ms for t in np.maximum.accumulate(rows)))
+    return PassCosts(tuple(float(t) + profile.extra_ms for t in np.maximum.accumulate(rows)))
 
 
-def to_line(profile: Profile) -> dict[str, Any]:
+def to_line(profile: PassProfile) -> dict[str, Any]:
     """The line of a result file that holds a profile, under a name that its cells give."""
     tables = asdict(profile)
     return {
@@ -156,10 +158,10 @@ def to_line(profile: Profile) -> dict[str, Any]:
     }
 
 
-def from_line(line: Mapping[str, Any]) -> Profile:
+def from_line(line: Mapping[str, Any]) -> PassProfile:
     """The profile that `to_line` wrote, read from JSON."""
     of = {
         k: {int(m): float(t) for m, t in v.items()} if isinstance(v, dict) else v
         for k, v in line["tables"].items()
     }
-    return Profile(**{"beside": {}, "far_beside": {}, "each_ms": 0.0, **of})
+    return PassProfile(**{"beside": {}, "far_beside": {}, "each_ms": 0.0, **of})

@@ -18,15 +18,15 @@ from typing import Any
 from csv_rows import write_csv
 
 from polydec import api
-from polydec.core.scheduler import Pass
-from polydec.core.trace import Event
-from polydec.lab.bench.timed import Clock
-from polydec.lab.bench.told import Recorded, Remade, Round, remade
+from polydec.core.scheduler import RequestPass
+from polydec.core.trace import TraceEvent
+from polydec.lab.bench.timed import RecordClock
+from polydec.lab.bench.told import RecordedAnswer, ReplayRound, ReplayRun, replay_run
 from polydec.lab.train.data import data_root, held_out, read_rows
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.request.company import passed
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.request.company import pass_events
 
 Setting = tuple[str, Mapping[str, Any]]
 RECORDED: Setting = ("prompt-lookup", {})
@@ -44,9 +44,9 @@ OTHERS: tuple[Setting, ...] = (
 class Run:
     """An answer that was written live."""
 
-    record: Recorded
-    rounds: list[Round]
-    clock: Clock | None
+    record: RecordedAnswer
+    rounds: list[ReplayRound]
+    clock: RecordClock | None
 
 
 @dataclass
@@ -62,17 +62,17 @@ class Sum:
     same: list[bool] = field(default_factory=list[bool])
 
 
-def live(lm: api.LM, prompt: str, setting: Setting, tokens: int) -> Run:
+def live(lm: api.LoadedModel, prompt: str, setting: Setting, tokens: int) -> Run:
     """One answer, with its rounds and its clock."""
     name, options = setting
-    rounds, passes, drafted = list[Round](), list[Pass](), 0
+    rounds, passes, drafted = list[ReplayRound](), list[RequestPass](), 0
 
-    def on(event: Event) -> None:
+    def on(event: TraceEvent) -> None:
         nonlocal drafted
-        if isinstance(event, Proposed):
+        if isinstance(event, ProposedEvent):
             drafted = len(event.token) - 1
-        elif isinstance(event, Verified):
-            rounds.append(Round(event.position, drafted, len(event.path)))
+        elif isinstance(event, VerifiedEvent):
+            rounds.append(ReplayRound(event.position, drafted, len(event.path)))
 
     engine = api.Engine(lm)
     ask = api.Ask(prompt, method=name, options=dict(options), max_tokens=tokens)
@@ -81,21 +81,21 @@ def live(lm: api.LM, prompt: str, setting: Setting, tokens: int) -> Run:
         engine.step()
     answer, request = ticket.completion(), ticket.plan.request
     vocab = lm.checkpoint.lm.vocab
-    record = Recorded(
+    record = RecordedAnswer(
         request.prompt, answer.token_ids, vocab.size, vocab.eos, limit=request.max_tokens
     )
-    return Run(record, rounds, Clock.of(rounds, list(passed(lm, passes)), lm.name))
+    return Run(record, rounds, RecordClock.of(rounds, list(pass_events(lm, passes)), lm.name))
 
 
-def measure(lm: api.LM, prompts: list[str], tokens: int, repeat: int) -> dict[str, Sum]:
+def measure(lm: api.LoadedModel, prompts: list[str], tokens: int, repeat: int) -> dict[str, Sum]:
     """All settings on all prompts. Each run has a record of its own beside it, by turns before and behind it: a machine changes
     its speed within seconds."""
-    draft, sums = Shaped(lm.small(), Greedy()), dict[str, Sum]()
+    draft, sums = ShapedTarget(lm.small(), GreedyRule()), dict[str, Sum]()
 
-    def again(record: Recorded, setting: Setting) -> Remade:
+    def again(record: RecordedAnswer, setting: Setting) -> ReplayRun:
         """The second of two, which finds caches as warm as the other ones."""
-        remade(record, *setting, draft, lm.costs, lm.artefacts)
-        return remade(record, *setting, draft, lm.costs, lm.artefacts)
+        replay_run(record, *setting, draft, lm.costs, lm.artefacts)
+        return replay_run(record, *setting, draft, lm.costs, lm.artefacts)
 
     for turn in range(repeat):
         for prompt in prompts:

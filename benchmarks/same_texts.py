@@ -26,15 +26,21 @@ import torch
 
 from polydec import AnyOf, Engine, JsonSchema, Regex, load
 from polydec.base.errors import PolydecError
-from polydec.core.decoder import answers
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.examples import SHAPERS, artefacts, bend, decoder, pairs
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.examples import (
+    SHAPERS,
+    bend_target,
+    example_artefacts,
+    example_decoder,
+    target_draft_pairs,
+)
 from polydec.methods.registry import registry, steer
 from polydec.methods.registry.kit import MASKED_DRAFT
 
 METHODS = [name for name in registry.of_family("ar") if name != "auto"]
-STEERINGS = tuple(steer.steerings())
+STEERINGS = tuple(steer.steering_modules())
 PROMPTS = (
     "The quick brown fox",
     "one two three one two three one",
@@ -58,13 +64,15 @@ Line = tuple[list[Any], list[Any]]
 
 def toy_lines() -> Iterator[Line]:
     """Every method on small laws that are known in full."""
-    for seed, (target, draft) in enumerate(pairs(4)[TOYS]):
+    for seed, (target, draft) in enumerate(target_draft_pairs(4)[TOYS]):
         for law, shapers in SHAPERS.items():
             made = list[tuple[str, Any, Request]]()
             for i, method in enumerate(METHODS):
                 asked = ["toy", seed, law, method]
                 try:
-                    one = decoder(method, bend(target, shapers), bend(draft, shapers))
+                    one = example_decoder(
+                        method, bend_target(target, shapers), bend_target(draft, shapers)
+                    )
                     request = _toy_request(i)
                     yield [*asked, "alone"], _watched([(one, request)])[0]
                     made.append((method, one, request))
@@ -89,8 +97,8 @@ def _toy_request(i: int) -> Request:
 def _watched(pairs: list[tuple[Any, Request]]) -> list[list[str]]:
     """Results and events of requests that run together."""
     events: list[list[Any]] = [[] for _ in pairs]
-    results = run(
-        [answers(one, request, heard.append) for (one, request), heard in zip(pairs, events)]
+    results = run_coroutines(
+        [run_decoder(one, request, heard.append) for (one, request), heard in zip(pairs, events)]
     )
     return [[repr(result), repr(heard)] for result, heard in zip(results, events)]
 
@@ -102,7 +110,7 @@ def engine_lines(dtype: str, memory: int | None) -> Iterator[Line]:
         point.lm.network.config.width if hasattr(point.lm.network, "config") else 64
         for point in (lm.checkpoint, lm.draft)
     ]
-    lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, *widths))
+    lm = replace(lm, artefacts=example_artefacts(lm.checkpoint.lm.vocab, *widths))
     vars(lm)["costs"] = lm.kit().costs  # fixed figures: nothing is measured
     engine, tickets = Engine(lm, max_cache_bytes=memory), list[tuple[list[Any], Any]]()
 
@@ -124,7 +132,7 @@ def engine_lines(dtype: str, memory: int | None) -> Iterator[Line]:
 def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterator[Line | None]:
     """Hand in the requests. odd: those that are greedy with memory enough are drawn here, and the other way round."""
     for i, method in enumerate(METHODS):
-        if MASKED_DRAFT not in registry.get(method).CARD.needs:
+        if MASKED_DRAFT not in registry.get_recipe_module(method).CARD.needs:
             temperature = 0.0 if (i % 2 == 0) != odd else 0.9
             yield submit(
                 method,

@@ -24,29 +24,36 @@ from csv_rows import write_csv
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
-from polydec.lab.bench.scaling import LEAST, Point, beyond, fit, full, slope
-from polydec.lab.train.data import data_root, split
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.lab.bench.scaling import (
+    LEAST,
+    ScalingPoint,
+    doubling_slope,
+    extrapolation_error,
+    fit_scaling_law,
+    is_near_depth_limit,
+)
+from polydec.lab.train.data import data_root, split_documents
 from polydec.lab.train.lm import PRESETS, LMSpec, train_lm
-from polydec.lab.train.loop import Schedule
-from polydec.lab.train.network import Shape
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.train.loop import TrainingSchedule
+from polydec.lab.train.network import LlamaShape
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.widths import best_width
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.nets.query import Query
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
-LAWS = {"greedy": Greedy(), "T = 1": Temperature(1.0)}
+LAWS = {"greedy": GreedyRule(), "T = 1": TemperatureRule(1.0)}
 DEPTH = 5
 """Tokens of a chain, and levels of a tree."""
 WIDTHS = (0, 1, 2, 4, 8, 16, 32)
@@ -72,7 +79,7 @@ class Grid:
         """A draft model and what its training says."""
         where = self.out / f"layers-{layers}-steps-{steps}"
         if not (where / "training.json").exists():
-            shape = Shape(
+            shape = LlamaShape(
                 4096, width=self.width, layers=layers, heads=3, kv_heads=1, inner=2 * self.width
             )
             train_lm(
@@ -83,7 +90,7 @@ class Grid:
                     train_mb=MEGABYTES,
                     held_kb=20.0,
                     long=0.0,
-                    schedule=Schedule(steps, 6e-3, muon=0.02, save_every=1000),
+                    schedule=TrainingSchedule(steps, 6e-3, muon=0.02, save_every=1000),
                 )
             )
         return where, json.loads((where / "training.json").read_text())
@@ -92,7 +99,8 @@ class Grid:
 def texts(point: Any, count: int = 24) -> list[tuple[int, ...]]:
     """Beginnings of held-out documents."""
     held = {
-        kind: split(data_root(), kind, 0, 400_000).unseen for kind in ("prose", "code", "dialogue")
+        kind: split_documents(data_root(), kind, 0, 400_000).unseen
+        for kind in ("prose", "code", "dialogue")
     }
     long = (
         [ids for d in some if len(ids := point.text.encode(d[:800])) > 64] for some in held.values()
@@ -100,39 +108,50 @@ def texts(point: Any, count: int = 24) -> list[tuple[int, ...]]:
     return [tuple(ids[:64]) for some in long for ids in some[:count]]
 
 
-def accepted(target: LM, draft: LM, law: str, some: Sequence[tuple[int, ...]]) -> float:
+def accepted(
+    target: CausalLaw, draft: CausalLaw, law: str, some: Sequence[tuple[int, ...]]
+) -> float:
     """Drafted tokens that a pass accepts, a mean over passes."""
-    kit = Kit(Shaped(target, LAWS[law]), Shaped(draft, LAWS[law]))
+    kit = Kit(ShapedTarget(target, LAWS[law]), ShapedTarget(draft, LAWS[law]))
     decoder, _ = registry.build("draft-model", kit, {"depth": str(DEPTH)})
-    done = run([answer_one(decoder, Request(t, max_tokens=48, seed=i)) for i, t in enumerate(some)])
+    done = run_coroutines(
+        [answer_one(decoder, Request(t, max_tokens=48, seed=i)) for i, t in enumerate(some)]
+    )
     return sum(len(r.token_ids) for r in done) / sum(r.stats.passes for r in done) - 1
 
 
-def written(target: LM, draft: LM, some: Sequence[tuple[int, ...]]) -> dict[int, float]:
+def written(
+    target: CausalLaw, draft: CausalLaw, some: Sequence[tuple[int, ...]]
+) -> dict[int, float]:
     """Tokens a pass of trees of each width, greedy."""
     out = dict[int, float]()
     for nodes in WIDTHS:
-        drafter = FromModel(Shaped(draft, Greedy()), BestFirst(4))
-        decoder = Speculative(
-            Shaped(target, Greedy()), drafter, Match(), Fixed(min(DEPTH, nodes), nodes)
+        drafter = ModelDrafter(ShapedTarget(draft, GreedyRule()), BestFirstTree(4))
+        decoder = SpeculativeDecoder(
+            ShapedTarget(target, GreedyRule()),
+            drafter,
+            MatchVerifier(),
+            FixedPolicy(min(DEPTH, nodes), nodes),
         )
-        done = run([answer_one(decoder, Request(t, max_tokens=48)) for t in some])
+        done = run_coroutines([answer_one(decoder, Request(t, max_tokens=48)) for t in some])
         out[nodes] = sum(len(r.token_ids) for r in done) / sum(r.stats.passes for r in done)
     return out
 
 
-def seconds(model: LM, batch: int, rows: int, text: Sequence[int]) -> float:
+def seconds(model: CausalLaw, batch: int, rows: int, text: Sequence[int]) -> float:
     """Of one pass over so many rows of each of so many sequences: the least of seven."""
-    caches, want, times = [], Want(law=Reads.ARGMAX), list[float]()
+    caches, want, times = [], ScoreRequest(law=RowDetail.ARGMAX), list[float]()
     for _ in range(batch):
         cache = model.network.new_cache()
         cache.stage(range(-1, len(text) - 1))
         cache.commit(range(len(text)))
-        model.network.forward([Query(cache, 0, tuple(text), (), Want(law=Reads.NOTHING))])
+        model.network.forward(
+            [NetworkQuery(cache, 0, tuple(text), (), ScoreRequest(law=RowDetail.NOTHING))]
+        )
         caches.append(cache)
     for _ in range(7):
         queries = [
-            Query(c, c.stage(range(-1, rows - 1)), tuple(text[:rows]), range(rows), want)
+            NetworkQuery(c, c.stage(range(-1, rows - 1)), tuple(text[:rows]), range(rows), want)
             for c in caches
         ]
         start = time.process_time()
@@ -144,7 +163,7 @@ def seconds(model: LM, batch: int, rows: int, text: Sequence[int]) -> float:
 
 
 def widths(
-    target: LM, draft: LM, of: Mapping[int, float], text: Sequence[int]
+    target: CausalLaw, draft: CausalLaw, of: Mapping[int, float], text: Sequence[int]
 ) -> list[dict[str, Any]]:
     """At each batch the width that writes most tokens a second. A draft of M tokens takes as many passes of the draft model as
     it has levels, each of at most four rows."""
@@ -168,7 +187,7 @@ def widths(
     return out
 
 
-def svg(points: Mapping[str, Sequence[Point]], laws: Mapping[str, Any]) -> str:
+def svg(points: Mapping[str, Sequence[ScalingPoint]], laws: Mapping[str, Any]) -> str:
     """Accepted tokens over training tokens; a line for each size, dots measured, lines fitted."""
     wide, high, colours = 320, 260, ("#1b9e77", "#d95f02", "#7570b3", "#e7298a")
     out = [
@@ -202,7 +221,9 @@ def svg(points: Mapping[str, Sequence[Point]], laws: Mapping[str, Any]) -> str:
             for a in [k / 5 for k in range(int(top * 5) + 1)][:: max(1, int(top * 5) // 5)]
         ]
         for n, colour in zip(sizes, colours, strict=False):
-            line = " ".join(f"{x(t):.1f},{y(laws[name].at(Point(t, n, 0.0))):.1f}" for t in tokens)
+            line = " ".join(
+                f"{x(t):.1f},{y(laws[name].at(ScalingPoint(t, n, 0.0))):.1f}" for t in tokens
+            )
             out.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
             out += [
                 f'<circle cx="{x(p.tokens):.1f}" cy="{y(p.accepted):.1f}" r="3.5" fill="{colour}"/>'
@@ -243,31 +264,31 @@ def main() -> None:
             "longest ones are needed at least"
         )
     point, rows, best = (
-        checkpoint.load(args.target, threads=1),
+        checkpoint.load_bundle(args.target, threads=1),
         list[dict[str, Any]](),
         (0.0, Path()),
     )
-    some, points = texts(point), {law: list[Point]() for law in LAWS}
+    some, points = texts(point), {law: list[ScalingPoint]() for law in LAWS}
     for layers in grid.layers:
         for steps in grid.steps:
             where, said = grid.trained(layers, steps)
-            draft = checkpoint.load(str(where), threads=1).lm
+            draft = checkpoint.load_bundle(str(where), threads=1).lm
             for law in LAWS:
                 mean = accepted(point.lm, draft, law, some)
-                points[law].append(Point(steps * STEP, layers, mean))
+                points[law].append(ScalingPoint(steps * STEP, layers, mean))
                 rows.append(
                     {
                         "law": law,
                         "layers": layers,
                         "tokens": steps * STEP,
                         "accepted": round(mean, 4),
-                        "near the end": full(mean, DEPTH),
+                        "near the end": is_near_depth_limit(mean, DEPTH),
                         "parameters": said["parameters"],
                     }
                 )
                 print(json.dumps(rows[-1]), flush=True)
                 best = max(best, (mean, where))
-    laws = {law: fit(of) for law, of in points.items()}
+    laws = {law: fit_scaling_law(of) for law, of in points.items()}
     for law, of in points.items():
         known = laws[law]
         print(
@@ -278,16 +299,16 @@ def main() -> None:
                     "errors": known.errors,
                     "explained": known.explained,
                     "left out": known.left_out,
-                    "beyond": beyond(of),
+                    "beyond": extrapolation_error(of),
                     "by layers": {
-                        n: slope([(p.tokens, p.accepted) for p in of if p.capacity == n])
+                        n: doubling_slope([(p.tokens, p.accepted) for p in of if p.capacity == n])
                         for n in grid.layers
                     },
                 }
             ),
             flush=True,
         )
-    draft = checkpoint.load(str(best[1]), threads=1).lm
+    draft = checkpoint.load_bundle(str(best[1]), threads=1).lm
     of = written(point.lm, draft, some[::3])
     print(
         json.dumps({"tokens a pass by width": {m: round(v, 3) for m, v in of.items()}}), flush=True
@@ -299,7 +320,7 @@ def main() -> None:
         print(
             how,
             "width by a doubling of the batch",
-            slope([(r["batch"], r["width"]) for r in wide if r["draft"] == how]),
+            doubling_slope([(r["batch"], r["width"]) for r in wide if r["draft"] == how]),
         )
     if args.csv:
         write_csv(args.csv, rows)

@@ -26,7 +26,7 @@ import numpy as np
 from csv_rows import write_csv
 
 from polydec import api
-from polydec.lab.train.problems import KINDS, Problem, make, solved
+from polydec.lab.train.problems import KINDS, ReasoningProblem, draw_problem, is_right_solution
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ class Row:
         return sum(self.tokens) / len(self.tokens)
 
 
-def measure(lm: api.LM, way: Way, asked: Sequence[Problem], temperature: float) -> Row:
+def measure(
+    lm: api.LoadedModel, way: Way, asked: Sequence[ReasoningProblem], temperature: float
+) -> Row:
     engine, start = api.Engine(lm, max_running=16), time.process_time()
     sampling = lm.sampling(temperature=0.0 if way.greedy else temperature)
     tickets = [
@@ -163,7 +165,7 @@ def measure(lm: api.LM, way: Way, asked: Sequence[Problem], temperature: float) 
     n = len(done)
     return Row(
         way,
-        tuple(solved(p, d.text) for p, d in zip(asked, done)),
+        tuple(is_right_solution(p, d.text) for p, d in zip(asked, done)),
         tokens,
         total("positions_fed") / n,
         (max(1, way.texts) * prompts + sum(tokens)) / n,
@@ -180,7 +182,7 @@ def interval(paired: Sequence[float]) -> str:
     return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-def table(rows: Sequence[Row], asked: Sequence[Problem]) -> list[dict[str, Any]]:
+def table(rows: Sequence[Row], asked: Sequence[ReasoningProblem]) -> list[dict[str, Any]]:
     out, by_name = list[dict[str, Any]](), {r.way.name: r for r in rows}
     greedy, best = by_name[GREEDY], by_name.get(BEST)
     over = lambda row, other: interval([a - b for a, b in zip(row.right, other.right, strict=True)])  # noqa: E731
@@ -326,13 +328,13 @@ def main() -> None:
     p.add_argument("--svg", type=Path)
     a = p.parse_args()
     asked = [
-        make(kind, seed, i, unseen=not a.training)
+        draw_problem(kind, seed, i, unseen=not a.training)
         for seed in a.seed
         for kind in KINDS
         for i in range(a.problems)
     ]
     lm = api.load(a.model, draft=None, threads=1, trained=[a.reward])
-    bare = api.LM(lm.checkpoint, lm.draft, ())
+    bare = api.LoadedModel(lm.checkpoint, lm.draft, ())
     rows = list[Row]()
     for way in WAYS:
         if any(some in way.name for some in a.only) or way.name in (GREEDY, BEST):

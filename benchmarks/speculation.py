@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from polydec import api
-from polydec.cli.prompts import Row, read
-from polydec.core.trace import Edited
+from polydec.cli.prompts import PromptRow, read_prompt_rows
+from polydec.core.trace import EditedEvent
 from polydec.core.types import Exactness
 from polydec.lab.bench import measure
 from polydec.lab.train.data import data_root, held_out, read_rows
 from polydec.methods.registry import registry
-from polydec.methods.speculative.loop.events import Verified
+from polydec.methods.speculative.loop.events import VerifiedEvent
 from polydec.request import machine, profile
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,10 +60,10 @@ OTHERS = (
 )
 
 
-def workloads(root: Path, each: int, seed: int) -> list[Row]:
+def workloads(root: Path, each: int, seed: int) -> list[PromptRow]:
     """`each` held-out prompts of every kind."""
     kinds: dict[str, list[Any]] = defaultdict(list)
-    for row in read(root / "spec_bench" / "question.jsonl"):
+    for row in read_prompt_rows(root / "spec_bench" / "question.jsonl"):
         kinds[row.workload].append(row.prompt)
     kinds["gsm8k"] = [r["question"] for r in read_rows(root / "gsm8k/train.jsonl.gz")]
     kinds["mbpp"] = [
@@ -82,11 +82,12 @@ def workloads(root: Path, each: int, seed: int) -> list[Row]:
     ]
     rows = read_rows(root / "text_dialogues_sgd/dialogues.jsonl.gz")
     kinds["dialogue"] = [_chat(next(rows)["turns"]) for _ in range(200)]
-    out = list[Row]()
+    out = list[PromptRow]()
     for kind in sorted(kinds):
         held = [p for p in kinds[kind] if held_out(p if isinstance(p, str) else p[-1]["content"])]
         out += [
-            Row(p, kind) for p in random.Random(f"{kind} {seed}").sample(held, min(each, len(held)))
+            PromptRow(p, kind)
+            for p in random.Random(f"{kind} {seed}").sample(held, min(each, len(held)))
         ]
     return out
 
@@ -99,9 +100,13 @@ def _chat(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def batches(rows: Sequence[Row], size: int) -> list[list[Row]]:
+def batches(rows: Sequence[PromptRow], size: int) -> list[list[PromptRow]]:
     """Tasks of `size` prompts of one workload; what is left of workloads with fewer prompts goes together, as `mixed`."""
-    kinds, tasks, left = defaultdict[str, list[Row]](list), list[list[Row]](), list[Row]()
+    kinds, tasks, left = (
+        defaultdict[str, list[PromptRow]](list),
+        list[list[PromptRow]](),
+        list[PromptRow](),
+    )
     for row in rows:
         kinds[row.workload].append(row)
     for mine in kinds.values():
@@ -115,8 +120,8 @@ def batches(rows: Sequence[Row], size: int) -> list[list[Row]]:
 class Ours:
     """One of our methods on our engine."""
 
-    lm: api.LM
-    method: measure.Method
+    lm: api.LoadedModel
+    method: measure.MethodSetting
     clocks: tuple[replay.Clocked, ...]
 
     @property
@@ -124,7 +129,7 @@ class Ours:
         return self.method.label
 
     def __call__(
-        self, rows: Sequence[Row], sampling: Mapping[str, float], tokens: int, seed: int
+        self, rows: Sequence[PromptRow], sampling: Mapping[str, float], tokens: int, seed: int
     ) -> dict[str, Any]:
         for c in self.clocks:
             c.calls.clear()
@@ -141,10 +146,10 @@ class Ours:
         )
 
         def on(event: Any) -> None:
-            if isinstance(event, Verified):
+            if isinstance(event, VerifiedEvent):
                 for d in range(len(event.path)):
                     got[d] += 1
-            elif isinstance(event, Edited):
+            elif isinstance(event, EditedEvent):
                 written.append((time.perf_counter(), len(event.pieces)))
 
         engine = api.Engine(self.lm)
@@ -162,7 +167,7 @@ class Ours:
             for r in rows
         ]
         answers = engine.run(tickets)
-        run = measure.summary(tickets, answers, 0, 0)
+        run = measure.summarise_run(tickets, answers, 0, 0)
         stats = [r.stats for ticket in tickets for r in ticket.results]
         for s in stats:
             for d, n in enumerate(s.tried_at):
@@ -284,9 +289,9 @@ def main() -> None:
     trained = tuple(filter(None, a.trained.split(",")))
     lm = api.load(a.model, dtype=a.dtype, compute=a.compute, trained=trained)
     lm.costs  # noqa: B018  (measured before anything is timed, where there is no profile)
-    found = profile.read(lm)
+    found = profile.read_pass_profile(lm)
     clocks = tuple(replay.Clocked(x.lm.network) for x in (lm.checkpoint, lm.draft) if x is not None)
-    methods = [measure.Method("plain", {}), *chosen(a.methods, lm)]
+    methods = [measure.MethodSetting("plain", {}), *chosen(a.methods, lm)]
     sides: list[Any] = [Ours(lm, m, clocks) for m in methods if runs(lm, m)]
     if a.others and a.batch == 1:
         names = OTHERS if a.others == "all" else tuple(x.strip() for x in a.others.split(","))
@@ -301,7 +306,7 @@ def main() -> None:
     run(a, lm, found, sides, tasks, samplings)
 
 
-def runs(lm: api.LM, method: measure.Method) -> bool:
+def runs(lm: api.LoadedModel, method: measure.MethodSetting) -> bool:
     """Whether a method can be had with this model and draft; says why not."""
     try:
         api.Engine(lm).submit("a", method=method.name, options=method.options, max_tokens=1)
@@ -311,15 +316,15 @@ def runs(lm: api.LM, method: measure.Method) -> bool:
     return True
 
 
-def chosen(text: str, lm: api.LM) -> list[measure.Method]:
+def chosen(text: str, lm: api.LoadedModel) -> list[measure.MethodSetting]:
     """Methods from the command line, each once; `all`: those that need nothing trained; `lossless`: of these those that keep
     the target's law."""
-    out = list[measure.Method]()
+    out = list[measure.MethodSetting]()
     for item in text.split(","):
         if (group := item.strip()) in ("all", "lossless"):
             out += [
-                measure.Method(n, {})
-                for n, m in sorted(registry.recipes().items())
+                measure.MethodSetting(n, {})
+                for n, m in sorted(registry.recipe_modules().items())
                 if m.CARD.family != "diffusion"
                 if not m.CARD.needs_training
                 and (lm.draft or not m.CARD.needs_draft)
@@ -327,17 +332,17 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
             ]
             continue
         name, *pairs = item.strip().split(":")
-        registry.get(name)
-        out.append(measure.Method(name, dict(x.split("=", 1) for x in pairs)))
+        registry.get_recipe_module(name)
+        out.append(measure.MethodSetting(name, dict(x.split("=", 1) for x in pairs)))
     return [m for m in {m.label: m for m in out}.values() if m.name != "plain"]
 
 
 def run(
     a: argparse.Namespace,
-    lm: api.LM,
-    found: profile.Profile | None,
+    lm: api.LoadedModel,
+    found: profile.PassProfile | None,
     sides: Sequence[Any],
-    tasks: Sequence[Sequence[Row]],
+    tasks: Sequence[Sequence[PromptRow]],
     samplings: Sequence[str],
 ) -> None:
     """Every side on every task, in turns, appended to the file; what stands there already is passed over."""
@@ -345,12 +350,12 @@ def run(
     there = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     done = {tables.key(c) for c in there if "method" in c}
     where = {
-        "machine": machine.describe(lm.network),
+        "machine": machine.describe_machine(lm.network),
         "kernel": lm.checkpoint.kernel,
         "model": lm.name,
         "command": "python benchmarks/speculation.py " + " ".join(sys.argv[1:]),
     }
-    todo = list[tuple[Any, Sequence[Row], dict[str, Any]]]()
+    todo = list[tuple[Any, Sequence[PromptRow], dict[str, Any]]]()
     for sampling in samplings:
         for repeat in range(a.repeat):
             for at, rows in enumerate(tasks):
@@ -395,7 +400,10 @@ def run(
             result = side(rows, SAMPLINGS[cell["sampling"]], a.tokens, a.seed + cell["repeat"])
             took[side.label].append(time.perf_counter() - begun)
             f.write(
-                json.dumps({**cell, **result, "load": round(machine.busy(), 2), **where}) + "\n"
+                json.dumps(
+                    {**cell, **result, "load": round(machine.relative_cpu_load(), 2), **where}
+                )
+                + "\n"
             )
             f.flush()
     print(file=sys.stderr)

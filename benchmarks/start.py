@@ -55,7 +55,7 @@ def commands(llama: str | None) -> dict[str, list[str]]:
     if llama is not None:
         from polydec.models.formats import zoo
 
-        path = str(zoo.resolve("zoo:smollm2"))
+        path = str(zoo.zoo_model_path("zoo:smollm2"))
         found[f"llama-cpp-python, {TOKENS} tokens"] = [
             llama,
             "-c",

@@ -28,19 +28,19 @@ from typing import Any
 import numpy as np
 from csv_rows import write_csv
 
-from polydec.core.decoder import answers
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request, Result
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train.data import held_out
 from polydec.lab.train.ngrams import train_ngrams
 from polydec.lab.train.specs.ngrams import NGramSpec
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.targets.shaped import Shaped
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.models.learned.kinds import ngrams
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.checkpoint import ModelBundle
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 GIVEN, WRITTEN, SKIPPED = 15, 10, 40
@@ -119,12 +119,12 @@ def counted(out: Path, model: str, size: int) -> ngrams.NGrams:
 
 
 def told(
-    way: Way, point: Checkpoint, table: ngrams.NGrams, asked: Sequence[tuple[tuple[int, ...], ...]]
+    way: Way, point: ModelBundle, table: ngrams.NGrams, asked: Sequence[tuple[tuple[int, ...], ...]]
 ) -> list[list[Told]]:
     """For each seed, of each prompt."""
     shapers = build_shapers(way.sampling, eos=point.lm.vocab.eos)
     artefacts = (table,) if way.table else ()
-    kit = Kit(Shaped(point.lm, *shapers), None, artefacts)
+    kit = Kit(ShapedTarget(point.lm, *shapers), None, artefacts)
     decoder = registry.build(way.method, kit, way.options)[0]
     out = list[list[Told]]()
     for seed in range(way.seeds):
@@ -132,9 +132,9 @@ def told(
             Request(ids, WRITTEN, ignore_eos=True, seed=1000 * seed + i, n=way.texts)
             for i, (ids, _) in enumerate(asked)
         ]
-        counted_ones = run([answers(decoder, r) for r in requests[:COUNTED]])
+        counted_ones = run_coroutines([run_decoder(decoder, r) for r in requests[:COUNTED]])
         positions = [sum(fed(r) for r in results) for results in counted_ones]
-        done = run([answers(decoder, replace(r, logprobs=0)) for r in requests])
+        done = run_coroutines([run_decoder(decoder, replace(r, logprobs=0)) for r in requests])
         out.append(
             [
                 Told(
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=int, default=4_000_000, help="characters that are counted")
     parser.add_argument("--csv")
     args = parser.parse_args()
-    point = checkpoint.load(args.model)
+    point = checkpoint.load_bundle(args.model)
     table = counted(args.out, args.model, args.corpus)
     asked = list[tuple[tuple[int, ...], ...]]()
     for text in stories(True):

@@ -14,7 +14,7 @@ import numpy as np
 import replay
 
 from polydec.core.types import Exactness
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 
 Cell = Mapping[str, Any]
@@ -139,7 +139,7 @@ def recipe(c: Cell) -> str:
 
 def approximate(c: Cell) -> bool:
     """Whether a cell's text need not be the target's; False for other engines, which decode greedily."""
-    known = registry.recipes().get(recipe(c))
+    known = registry.recipe_modules().get(recipe(c))
     guarantee = known.CARD.guarantee if known else Exactness.LAW
     return guarantee is not Exactness.LAW and not (
         guarantee is Exactness.ARGMAX and c["sampling"].startswith("greedy")
@@ -149,7 +149,7 @@ def approximate(c: Cell) -> bool:
 def fixed(c: Cell) -> bool:
     """Whether it may be the best recipe in hindsight: ours, lossless, and neither auto nor plain."""
     return (
-        recipe(c) in registry.recipes()
+        recipe(c) in registry.recipe_modules()
         and recipe(c) not in ("auto", "plain")
         and not approximate(c)
     )
@@ -239,7 +239,7 @@ def beside(cells: Sequence[Cell]) -> dict[str, Ratio]:
     return {
         m: r
         for m, mine in of.items()
-        if recipe(mine[0]) not in registry.recipes()
+        if recipe(mine[0]) not in registry.recipe_modules()
         if (r := ratio(ours, costs(mine, "seconds")))
     }
 
@@ -367,7 +367,7 @@ class Overview:
         return "\n".join(out)
 
 
-def _priced(known: Costs) -> str:
+def _priced(known: PassCosts) -> str:
     rows = [m for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if m <= len(known.rows_ms)]
     return (
         f"Measured beforehand: a pass of {', '.join(map(str, rows))} rows takes "

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from polydec import api
-from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 
 END = "end"
 Drawn = tuple[list[str], list[str]]
@@ -39,12 +39,17 @@ class Task:
     rate: float = 3e-3
 
     @property
-    def shape(self) -> Shape:
-        return Shape(len(self.names), self.width, self.layers, 4, 2, 2 * self.width, self.longest)
+    def shape(self) -> LlamaShape:
+        return LlamaShape(
+            len(self.names), self.width, self.layers, 4, 2, 2 * self.width, self.longest
+        )
 
 
 def taught(
-    net: Llama, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int, rate: float
+    net: TrainableLlama,
+    batch: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    steps: int,
+    rate: float,
 ) -> None:
     """Train a network. batch: draws what it reads and what it is to say then, each [rows, positions]; -100: nothing; rate: the
     highest, of AdamW."""
@@ -64,7 +69,7 @@ def taught(
             )
 
 
-def trained(task: Task, seed: int = 1) -> Llama:
+def trained(task: Task, seed: int = 1) -> TrainableLlama:
     """A network for a task."""
     torch.manual_seed(seed)
     dice, index = Random(seed), {name: i for i, name in enumerate(task.names)}
@@ -79,12 +84,12 @@ def trained(task: Task, seed: int = 1) -> Llama:
             said[i, len(prompt) - 1 : len(ids) - 1] = ids[len(prompt) :]
         return seen, said
 
-    net = Llama(task.shape, seed=seed)
+    net = TrainableLlama(task.shape, seed=seed)
     taught(net, batch, task.steps, task.rate)
     return net
 
 
-def opened(name: str, at: Path, draft: Path | None = None, seed: int = 1) -> api.LM:
+def opened(name: str, at: Path, draft: Path | None = None, seed: int = 1) -> api.LoadedModel:
     """The model of a task in a directory, and another one beside it; trained first where there is none."""
     for task, place in ((name, at), *([] if draft is None else [(draft.name, draft)])):
         if not (place / "model.safetensors").exists():

@@ -44,9 +44,9 @@ import tasks
 from studies.granola import Granularity
 
 from polydec import api
-from polydec.lab.train.problems import Problem, make, solved
+from polydec.lab.train.problems import ReasoningProblem, draw_problem, is_right_solution
 from polydec.laws.constraints.span_of import SpanOf
-from polydec.laws.contrasts.gated import Gated
+from polydec.laws.contrasts.gated import GatedContrast
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 Figures = Mapping[str, float]
@@ -97,13 +97,13 @@ def stories(count: int) -> list[str]:
     return [p for p in prompts if measured(p)][:count]
 
 
-def opened(model: str, draft: str | None = None, compute: str | None = "int8") -> api.LM:
+def opened(model: str, draft: str | None = None, compute: str | None = "int8") -> api.LoadedModel:
     """A model with one thread; the compiled step in 8 bits, which is quicker."""
     return api.load(model, draft=draft, ngrams=None, threads=1, compute=compute)
 
 
 def decode(
-    lm: api.LM,
+    lm: api.LoadedModel,
     rows: Sequence[Row],
     prompts: Sequence[Any],
     figures: Callable[[int, api.Completion], Figures],
@@ -255,7 +255,7 @@ CONTRASTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def compared(
-    lm: api.LM,
+    lm: api.LoadedModel,
     asked: Sequence[Any],
     alone: Sequence[Any],
     right: Callable[[int, str], bool],
@@ -442,9 +442,11 @@ def beams(model: str, count: int) -> str:
 # On the small model that reasons
 
 
-def problems(kinds: Sequence[str], count: int) -> list[Problem]:
+def problems(kinds: Sequence[str], count: int) -> list[ReasoningProblem]:
     """Held-out problems, kinds in turn."""
-    return [make(kinds[i % len(kinds)], 78, i // len(kinds), unseen=True) for i in range(count)]
+    return [
+        draw_problem(kinds[i % len(kinds)], 78, i // len(kinds), unseen=True) for i in range(count)
+    ]
 
 
 def annealed(model: str, count: int) -> str:
@@ -461,7 +463,7 @@ def annealed(model: str, count: int) -> str:
     asked = problems(("chain", "make", "order"), count)
 
     def figures(i: int, answer: api.Completion) -> Figures:
-        right = [solved(asked[i], c.text) for c in answer.choices]
+        right = [is_right_solution(asked[i], c.text) for c in answer.choices]
         return {
             "mean of 16": sum(right) / len(right),
             "pass@16": any(right),
@@ -488,8 +490,8 @@ def cautious(model: str, count: int) -> str:
         texts = [c.text for c in answer.choices]
         written = answer.metrics.get("tokens_written", answer.usage["completion_tokens"])
         return {
-            "first": solved(asked[i], texts[0]),
-            "vote": solved(asked[i], voted(texts)),
+            "first": is_right_solution(asked[i], texts[0]),
+            "vote": is_right_solution(asked[i], voted(texts)),
             "written": written,
         }
 
@@ -568,14 +570,14 @@ def tuned(base: Path, at: Path, pairs: Sequence[tuple[str, str]], steps: int) ->
 def names(model: str, count: int) -> str:
     from tempfile import TemporaryDirectory
 
-    from polydec.lab.train.strength import strength
+    from polydec.lab.train.strength import best_steering_strength
 
     base, (learnt, held) = Path(model), named(count)
     calibration, learnt = learnt[:100], learnt[100:]
     shots = "\n\n".join(p[-250:] + a for p, a in learnt[:2]) + "\n\n"
     rows, out = list[Row](), list[str]()
 
-    def run(lm: api.LM, name: str, before: str = "", **ask: Any) -> None:
+    def run(lm: api.LoadedModel, name: str, before: str = "", **ask: Any) -> None:
         row = Row(name, ask)
         decode(
             lm,
@@ -596,7 +598,7 @@ def names(model: str, count: int) -> str:
         alone = opened(model, compute=None)
         short = {steps: opened(f"{folder}/{steps}", draft=model, compute=None) for steps in TUNED}
         run(short[TUNED[0]], f"tuned, {TUNED[0]} steps")
-        found = strength(short[TUNED[0]], calibration, raw=True)
+        found = best_steering_strength(short[TUNED[0]], calibration, raw=True)
         run(
             short[TUNED[0]],
             f"the same, SVDecode at {found.strength:.3g}",
@@ -671,14 +673,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.asked = self.open = 0
-        inner = Gated.opens
+        inner = GatedContrast.opens
 
-        def watched(gate: Gated, logp_V: Any) -> bool:
+        def watched(gate: GatedContrast, logp_V: Any) -> bool:
             opens = inner(gate, logp_V)
             self.asked, self.open = self.asked + 1, self.open + opens
             return opens
 
-        Gated.opens = watched
+        GatedContrast.opens = watched
 
     def share(self) -> Figures:
         """Since it was last asked."""
@@ -759,7 +761,7 @@ def captions(model: str, count: int) -> str:
             "found among 100": (set(named) <= set(seen[i])) / fitting,
         }
 
-    def guided(lm: api.LM, name: str, scale: float, steer: str = "cfg") -> Row:
+    def guided(lm: api.LoadedModel, name: str, scale: float, steer: str = "cfg") -> Row:
         row = Row(name, {"steer": steer, "steer_options": {"scale": scale}})
         decode(
             lm,

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.core.types import Want
-from polydec.lab.bench.others import LlamaCpp, Missing
+from polydec.core.types import ScoreRequest
+from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
 from polydec.models.native.library import COMPUTES
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions.sources import open_source
 
 PROMPTS = (
@@ -47,9 +47,9 @@ def ours(net: CpuStep, ids: list[int], count: int) -> tuple[list[int], list[Tens
     while len(text) < count:
         first = cache.stage(range(-1, len(feed) - 1))
         cache.commit(range(len(feed)))
-        logits = net.forward([Query(cache, first, tuple(feed), (len(feed) - 1,), Want())])[
-            0
-        ].logits_RV
+        logits = net.forward(
+            [NetworkQuery(cache, first, tuple(feed), (len(feed) - 1,), ScoreRequest())]
+        )[0].logits_RV
         assert logits is not None
         laws.append(logits[0].log_softmax(-1))
         feed = [int(laws[-1].argmax())]
@@ -103,7 +103,7 @@ def main() -> None:
     net = CpuStep.build(source.config, source.weights, compute=o.compute)
     try:
         llama = LlamaCpp(source.path, CONTEXT, CONTEXT, torch.get_num_threads())
-    except Missing as e:
+    except EngineUnavailable as e:
         raise SystemExit(f"no llama.cpp: {e}") from None
     found = list[dict[str, Any]]()
     for i, prompt in enumerate(PROMPTS):

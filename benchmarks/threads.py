@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from polydec.core.types import Want
+from polydec.core.types import ScoreRequest
 from polydec.models.native.library import COMPUTES
 from polydec.models.native.network import CpuStep
 from polydec.models.nets.linear import cpu_name
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions.sources import open_source
 
 
@@ -32,7 +32,7 @@ def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[floa
 
     def feed(n: int) -> tuple[float, float]:
         tokens = tuple(torch.randint(0, net.size, (n,)).tolist())
-        q = Query(cache, cache.stage(range(-1, n - 1)), tokens, range(n), Want())
+        q = NetworkQuery(cache, cache.stage(range(-1, n - 1)), tokens, range(n), ScoreRequest())
         wall, cpu = time.perf_counter(), time.process_time()
         net.forward([q])
         return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)

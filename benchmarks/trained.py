@@ -29,24 +29,24 @@ from csv_rows import write_csv
 
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Exactness, Reads
-from polydec.lab.train.judge import same
-from polydec.lab.train.selfplay import Sample, read
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, Exactness, RowDetail
+from polydec.lab.train.judge import is_same_result
+from polydec.lab.train.selfplay import TrainingSample, read_samples
 from polydec.lab.train.states import cost_of
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 from polydec.methods.speculative.loop.protocols import Verifier
-from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.types import Verdict
 from polydec.models.formats import zoo
 from polydec.models.learned import artefacts
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.lm import LM
-from polydec.request.passes import Passes, table
+from polydec.models.sessions.lm import CausalLaw
+from polydec.request.passes import PassTimer, measure_pass_times
 
 METHODS = {
     "heads": ("medusa", "hydra", "hydra-plus-plus"),
@@ -78,7 +78,7 @@ ROWS = (1, 2, 4, 5, 8, 12, 17, 24, 32, 64)
 """Of passes that are timed."""
 TIMED = 6
 """Prompts whose answers are timed."""
-LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
+LAWS = {"greedy": GreedyRule(), "T = 0.7": TemperatureRule(0.7)}
 
 
 @dataclass
@@ -150,13 +150,13 @@ def agree(texts: Sequence[Any], others: Sequence[Any], like: Callable[[Any, Any]
 class Bench:
     """A model, its draft if it has one, held-out texts, and how long an answer may be."""
 
-    point: checkpoint.Checkpoint
-    small: LM | None
-    samples: Sequence[Sample]
+    point: checkpoint.ModelBundle
+    small: CausalLaw | None
+    samples: Sequence[TrainingSample]
     tokens: int
 
     def written(self, decoder: Decoder) -> list[Result]:
-        return run(
+        return run_coroutines(
             [
                 answer_one(decoder, Request(s.prompt_ids, max_tokens=self.tokens, seed=i))
                 for i, s in enumerate(self.samples)
@@ -164,13 +164,15 @@ class Bench:
         )
 
     def kit(self, law: str, *trained: Any) -> Kit:
-        draft = None if self.small is None else Shaped(self.small, LAWS[law])
-        return Kit(Shaped(self.point.lm, LAWS[law]), draft, trained)
+        draft = None if self.small is None else ShapedTarget(self.small, LAWS[law])
+        return Kit(ShapedTarget(self.point.lm, LAWS[law]), draft, trained)
 
     @cached_property
     def pass_ms(self) -> Mapping[int, float]:
         """Of passes of so many rows; a gap is filled by the next larger one."""
-        known = table(Passes(self.point.lm.network, 64, want=Reads.ARGMAX), ROWS, 4.0)
+        known = measure_pass_times(
+            PassTimer(self.point.lm.network, 64, want=RowDetail.ARGMAX), ROWS, 4.0
+        )
         return {m: known[next(k for k in ROWS if k >= m)] for m in range(1, ROWS[-1] + 1)}
 
     def timed(self, decoder: Decoder, law: str) -> float:
@@ -183,7 +185,7 @@ class Bench:
         for i, sample in enumerate(self.samples[:TIMED]):
             for which, one in enumerate(both):
                 start = time.process_time()
-                done = run(
+                done = run_coroutines(
                     [answer_one(one, Request(sample.prompt_ids, max_tokens=self.tokens, seed=i))]
                 )[0]
                 took[which] += time.process_time() - start
@@ -199,7 +201,7 @@ class Bench:
         }
 
     def row(
-        self, name: str, law: str, nodes: int, decoder: Speculative
+        self, name: str, law: str, nodes: int, decoder: SpeculativeDecoder
     ) -> tuple[dict[str, Any], list[tuple[int, int]]]:
         """What one method did under one law with trees of so many nodes; beside it tokens and passes of each prompt."""
         cost, counted = (
@@ -228,7 +230,7 @@ class Bench:
             "rows a pass": round(1 + sum(r.stats.drafted for r in done) / passes, 1),
             "plain's text": agree(texts, self.plain[law], lambda a, b: a == b),
             "plain's result": agree(
-                texts, self.plain[law], lambda a, b: same(decode(a), decode(b))
+                texts, self.plain[law], lambda a, b: is_same_result(decode(a), decode(b))
             ),
             "draft in passes": cost,
             "replayed": round(
@@ -243,9 +245,13 @@ class Bench:
         }, pairs
 
 
-def needs(name: str) -> list[Trained]:
+def needs(name: str) -> list[ArtefactNeed]:
     """What a method needs that was trained."""
-    return [need for need in registry.get(name).CARD.needs if isinstance(need, Trained)]
+    return [
+        need
+        for need in registry.get_recipe_module(name).CARD.needs
+        if isinstance(need, ArtefactNeed)
+    ]
 
 
 def fits(name: str, one: Any) -> bool:
@@ -259,7 +265,7 @@ def wanted(name: str) -> str:
 
 def decoders(
     bench: Bench, one: Any, sizes: Sequence[int], given: Mapping[str, str]
-) -> Iterator[tuple[str, str, int, Speculative]]:
+) -> Iterator[tuple[str, str, int, SpeculativeDecoder]]:
     """Every method that the artefact serves, under each law, at each size that it has an option for; given: other options, for
     those methods that have them. Methods of the kind that it was not made for are named and passed over."""
     serves = [name for name in METHODS[one.kind] if fits(name, one)]
@@ -267,7 +273,7 @@ def decoders(
         if name not in serves:
             print(f"{name} is passed over: it needs {wanted(name)}", file=sys.stderr)
     for name, law in product(serves, LAWS):
-        known = registry.describe(name)["options"]
+        known = registry.describe_method(name)["options"]
         for nodes in sizes if "nodes" in known else sizes[-1:]:
             options = {
                 key: str(value)
@@ -276,7 +282,7 @@ def decoders(
             }
             more = {key: value for key, value in given.items() if key in known}
             decoder, _ = registry.build(name, bench.kit(law, one), options | more)
-            assert isinstance(decoder, Speculative)
+            assert isinstance(decoder, SpeculativeDecoder)
             yield (
                 " ".join([name, *(f"{key}={value}" for key, value in more.items())]),
                 law,
@@ -301,13 +307,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
-    point, drafted = checkpoint.load(args.model, dtype=args.dtype), zoo.default_draft(args.model)
-    samples = read(Path(args.held), point.lm.vocab.size)
+    point, drafted = (
+        checkpoint.load_bundle(args.model, dtype=args.dtype),
+        zoo.default_draft(args.model),
+    )
+    samples = read_samples(Path(args.held), point.lm.vocab.size)
     samples = random.Random(0).sample(
         samples, min(args.prompts, len(samples))
     )  # they lie there by kinds
     bench = Bench(
-        point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens
+        point, None if drafted is None else checkpoint.load_bundle(drafted).lm, samples, args.tokens
     )
     rows, pairs = list[dict[str, Any]](), list[Sequence[tuple[int, int]]]()
     sizes = [int(n) for n in args.nodes.split(",")]
@@ -317,7 +326,9 @@ def main() -> None:
             json.loads((Path(where) / "training.json").read_text()),
             sum(p.stat().st_size for p in Path(where).glob("*.safetensors")),
         )
-        for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes, given):
+        for case in decoders(
+            bench, artefacts.bind_artefact(artefacts.load_artefact(where), point.lm), sizes, given
+        ):
             row, some = bench.row(*case)
             pairs.append(some)
             rows.append(

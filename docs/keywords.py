@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from polydec.base.options import Note, OneOf, Option
+from polydec.base.options import OneOf, Option, ValueNote
 from polydec.laws.shapers import sampling
 
 FILE = Path(sampling.__file__).with_name("declared.py")
@@ -23,17 +23,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
-from polydec.base.options import {names}
+from polydec.base.options import (
+{names}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class SamplingFields:
     """The attributes of `Sampling`: type, range, default and help."""
 
 '''
 KEYWORDS = '''
 
-class Keywords(TypedDict, total=False):
+class SamplingKeywords(TypedDict, total=False):
     """What `Sampling` takes by name."""
 
 '''
@@ -42,10 +44,10 @@ class Keywords(TypedDict, total=False):
 def page() -> str:
     known = sampling.rules_here()
     options = [o for rule in known.values() for o in rule.fields]
-    words = [x for o in options for x in (*o.limits, *([Note(o.note)] if o.note else []))]
+    words = [x for o in options for x in (*o.limits, *([ValueNote(o.note)] if o.note else []))]
     names = sorted({type(x).__name__ for x in words})
     return (
-        HEAD.replace("{names}", ", ".join(names))
+        HEAD.replace("{names}", "\n".join(f"    {name}," for name in names))
         + "".join(f"    {line}\n" for o in options for line in declared(o))
         + KEYWORDS
         + "".join(f"    {o.name}: {taken(o)}\n" for o in options)
@@ -57,7 +59,7 @@ def declared(o: Option) -> list[str]:
     words = [
         spelt(o.type),
         *map(made, o.limits),
-        *([made(Note(o.note))] if o.note else []),
+        *([made(ValueNote(o.note))] if o.note else []),
         text(o.help),
     ]
     default = text(o.default) if isinstance(o.default, str) else repr(o.default)

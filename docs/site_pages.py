@@ -100,7 +100,7 @@ def facts(name: str, card: Card) -> list[tuple[str, str]]:
     if card.home:
         rows.append(("at home", cell(card.home)))
     if card.parent:
-        known = card.parent in registry.recipes()
+        known = card.parent in registry.recipe_modules()
         rows.append(
             ("must beat", f"[`{card.parent}`]({card.parent}.md)" if known else f"`{card.parent}`")
         )
@@ -136,13 +136,13 @@ def cell(text: str) -> str:
 def pages() -> dict[str, str]:
     """Every generated page of a method by its path in the site."""
     out = {
-        f"methods/{name}.md": page(name, module.CARD, registry.options(name))
-        for name, module in registry.recipes().items()
+        f"methods/{name}.md": page(name, module.CARD, registry.method_options(name))
+        for name, module in registry.recipe_modules().items()
     }
-    for name, module in steer.steerings().items():
-        out[f"methods/steering-{name}.md"] = page(name, module.CARD, steer.options(name))
-    for name, module in press.presses().items():
-        out[f"methods/press-{name}.md"] = page(name, module.CARD, press.options(name))
+    for name, module in steer.steering_modules().items():
+        out[f"methods/steering-{name}.md"] = page(name, module.CARD, steer.steering_options(name))
+    for name, module in press.press_modules().items():
+        out[f"methods/press-{name}.md"] = page(name, module.CARD, press.press_options(name))
     return out
 
 
@@ -200,10 +200,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = LAB_LINK.sub(r"\1 (`\2`)", text)
     if page.file.src_uri == "methods.md":
         text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)
-        ways = ", ".join(f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steerings()))
+        ways = ", ".join(
+            f"[`{n}`](methods/steering-{n}.md)" for n in sorted(steer.steering_modules())
+        )
         text += (
             f"\n\n## Ways to steer\n\nThey change the law, and go with any method above: {ways}.\n"
         )
-        kept = ", ".join(f"[`{n}`](methods/press-{n}.md)" for n in sorted(press.presses()))
+        kept = ", ".join(f"[`{n}`](methods/press-{n}.md)" for n in sorted(press.press_modules()))
         text += f"\n## Ways to keep a cache\n\nThese change it, too: {kept}.\n"
     return text

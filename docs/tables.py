@@ -17,7 +17,7 @@ BEGIN, END = "<!-- {what}: made by docs/tables.py from the {source} -->", "<!-- 
 
 def table() -> str:
     rows = ["| method | what it is | guarantee | needs | source |", "|---|---|---|---|---|"]
-    for name, module in sorted(registry.recipes().items()):
+    for name, module in sorted(registry.recipe_modules().items()):
         c = module.CARD
         needs = ", ".join(n.name for n in c.needs) or "-"
         rows.append(
@@ -28,7 +28,11 @@ def table() -> str:
 
 PLACES = (
     (ROOT / "docs" / "methods.md", BEGIN.format(what="methods", source="CARDs"), table),
-    (ROOT / "docs" / "sampling.md", BEGIN.format(what="fields", source="rules"), sampling.table),
+    (
+        ROOT / "docs" / "sampling.md",
+        BEGIN.format(what="fields", source="rules"),
+        sampling.sampling_fields_table,
+    ),
     (
         ROOT / "docs" / "sampling.md",
         BEGIN.format(what="orders", source="rules"),
@@ -37,13 +41,17 @@ PLACES = (
     (
         ROOT / "docs" / "training-flags.md",
         BEGIN.format(what="flags", source="specs"),
-        training.tables,
+        training.training_flag_tables,
     ),
-    (ROOT / "docs" / "constraints.md", BEGIN.format(what="brought", source="kinds"), asked.table),
+    (
+        ROOT / "docs" / "constraints.md",
+        BEGIN.format(what="brought", source="kinds"),
+        asked.constraint_kinds_table,
+    ),
     (
         ROOT / "docs" / "server-fields.md",
         BEGIN.format(what="other servers' fields", source="server"),
-        field_table.table,
+        field_table.field_table_markdown,
     ),
 )
 

@@ -7,12 +7,12 @@ here: how it becomes a method of the command line and of the server, and how it 
 """
 
 import polydec
-from polydec.core.decoder import answers
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.decoder import run_decoder
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 class Followers:
@@ -22,10 +22,10 @@ class Followers:
         return Following(prompt)
 
 
-class Following(Guess):
+class Following(DraftGuess):
     """The drafter at work on one text."""
 
-    want = Want(law=Reads.NOTHING)  # what it must see of the model: nothing
+    want = ScoreRequest(law=RowDetail.NOTHING)  # what it must see of the model: nothing
 
     def __init__(self, text):
         self.text = list(text)
@@ -43,16 +43,16 @@ class Following(Guess):
     def fork(self, session, choice=None):
         return Following(self.text)
 
-    def close(self):
-        pass
+    def close(self): ...
 
 
 model = polydec.load("zoo:tiny")
 prompt = model.ids("red, green, blue, red, green, blue, red,", raw=True)
-law = polydec.Shaped(model.checkpoint.lm, *polydec.build_shapers(polydec.Sampling(temperature=0)))
-method = polydec.Speculative(law, Followers(), Match(), Fixed(4))
+greedy = polydec.build_shapers(polydec.Sampling(temperature=0))
+law = polydec.ShapedTarget(model.checkpoint.lm, *greedy)
+method = polydec.SpeculativeDecoder(law, Followers(), MatchVerifier(), FixedPolicy(4))
 request = polydec.Request(prompt, max_tokens=32, ignore_eos=True)
-((mine,),) = run([answers(method, request)])
+((mine,),) = run_coroutines([run_decoder(method, request)])
 
 plain = polydec.generate(model, prompt, method="plain", max_tokens=32, ignore_eos=True)
 assert mine.token_ids == plain.token_ids  # the model checks every draft

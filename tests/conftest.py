@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from polydec.cli.main import main as polydec_main
 from polydec.lab.testing import examples
-from polydec.lab.testing.toy import Letters
+from polydec.lab.testing.toy import ToyWords
 from polydec.lab.train import loop as training_loop
 from polydec.models.nets import linear
 from polydec.request import profile
@@ -38,12 +38,12 @@ settings.register_profile(
 settings.load_profile("tests")
 typer.main.get_command = cache(typer.main.get_command)  # 50 ms for each call of the command line
 
-_make, _made = examples.artefacts, {}
+_make, _made = examples.example_artefacts, {}
 
 
 def artefacts(vocab, width=4, draft_width=None):
     """Some of each kind of artefact: nothing changes them, and a contract asks for them a hundred times."""
-    if not isinstance(vocab.words, Letters | None):
+    if not isinstance(vocab.words, ToyWords | None):
         return _make(vocab, width, draft_width)
     key = vocab, vocab.words, width, draft_width
     if key not in _made:
@@ -51,7 +51,7 @@ def artefacts(vocab, width=4, draft_width=None):
     return _made[key]
 
 
-examples.artefacts = artefacts  # before any test has imported it
+examples.example_artefacts = artefacts  # before any test has imported it
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,7 +60,7 @@ def recorded_costs_and_own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
         patch.setenv("POLYDEC_PROFILE", str(Path(__file__).with_name("recorded_profile.json")))
-        patch.setattr(linear, "measure", first_kernel_is_fastest)
+        patch.setattr(linear, "measure_kernels", first_kernel_is_fastest)
         patch.setattr(training_loop, "has_bf16", lambda: False)
         yield
 
@@ -75,9 +75,11 @@ def first_kernel_is_fastest(kernels, shapes):
 def measured_costs(monkeypatch):
     """For a test of measuring itself: passes are timed, briefly."""
     monkeypatch.delenv("POLYDEC_PROFILE")
-    measure = profile.measure
+    measure = profile.measure_pass_profile
     monkeypatch.setattr(
-        profile, "measure", lambda lm, *, seconds: measure(lm, seconds=min(seconds, 0.1))
+        profile,
+        "measure_pass_profile",
+        lambda lm, *, seconds: measure(lm, seconds=min(seconds, 0.1)),
     )
 
 

@@ -17,7 +17,7 @@ FILES: dict[str, str] = dict(
 """The code of each block by the file that it is, in the order of the page: "methods/speculative/drafters/echo.py"
 and so on."""
 
-CACHES = (catalogue._modules, catalogue._names, catalogue._options, registry.mechanisms)
+CACHES = (catalogue._modules, catalogue._names, catalogue._options, registry.mechanism_classes)
 """What remembers which files there are."""
 
 

@@ -6,9 +6,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from polydec import load
-from polydec.api import LM
-from polydec.lab.testing.examples import artefacts
-from polydec.methods.economics.costs import Costs
+from polydec.api import LoadedModel
+from polydec.lab.testing.examples import example_artefacts
+from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions import sources
 
 TEXT = [
@@ -84,11 +84,13 @@ def masked(path: Path, name: str) -> str:
         "polydec_mask": source.config["vocab_size"] - 1,
     }
     config.pop("polydec_base", None)
-    sources.save(path, config, dict(source.weights.items()), source.text, source.generation)
+    sources.save_checkpoint(
+        path, config, dict(source.weights.items()), source.text, source.generation
+    )
     return str(path)
 
 
-def trained(folder: Path, draft_seed: int = 1) -> LM:
+def trained(folder: Path, draft_seed: int = 1) -> LoadedModel:
     """A model with a draft and one of everything that can be trained for it, on the torch path with one thread. draft_seed: 0
     for a draft that is the model itself."""
     torch.set_num_threads(1)
@@ -98,6 +100,6 @@ def trained(folder: Path, draft_seed: int = 1) -> LM:
         dtype="float32",
     )
     width = lm.draft.lm.network.config.width
-    lm = type(lm)(lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, width))
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    lm = type(lm)(lm.checkpoint, lm.draft, example_artefacts(lm.checkpoint.lm.vocab, width))
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from polydec.core.types import Vocab
-from polydec.lab.testing.toy import Letters
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.core.types import TokenVocabulary
+from polydec.lab.testing.toy import ToyWords
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
 LAYERS, EXPERTS, WIDTH, SIZE = 2, 5, 32, 12
 
 
-def mixture(seed: int = 0, size: int = SIZE, eos: int = 1, build=None) -> LM:
+def mixture(seed: int = 0, size: int = SIZE, eos: int = 1, build=None) -> CausalLaw:
     """Mixtral's skeleton in float64: two layers of five experts, of which a row goes through two."""
     g = torch.Generator().manual_seed(seed)
 
@@ -51,6 +51,8 @@ def mixture(seed: int = 0, size: int = SIZE, eos: int = 1, build=None) -> LM:
         for e in range(EXPERTS):
             for part in ("w1", "w2", "w3"):
                 w[f"{at}block_sparse_moe.experts.{e}.{part}.weight"] = drawn(WIDTH, WIDTH) * 2
-    network = (build or (lambda c, t: Transformer.build(c, t, dtype="float64")))(config, w)
+    network = (build or (lambda c, t: LlamaTransformer.build(c, t, dtype="float64")))(config, w)
     letters = [*"abcdefghij"[: size - 3], "\n"]
-    return LM(network, Vocab(size, frozenset({eos}), words=Letters(("", *letters, ""))))
+    return CausalLaw(
+        network, TokenVocabulary(size, frozenset({eos}), words=ToyWords(("", *letters, "")))
+    )

@@ -6,8 +6,8 @@ MUTANTS = [
     Mutant(
         "filled gaps: drawn from a sharper law than the one that is said",
         "methods/speculative/drafters/filled_gaps.py",
-        "categorical(probs(row_V))",
-        "categorical(probs(normalise(2 * row_V)))",
+        "categorical(float64_probabilities(row_V))",
+        "categorical(float64_probabilities(normalise_log_weights(2 * row_V)))",
         "tests/methods/speculative/drafters/test_filled_gaps.py::test_the_output_law_is_the_targets",
     ),
     Mutant(
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant(
         "recycling: choices share a table",
         "methods/speculative/drafters/recycling.py",
-        "Memory(dict(self.memory.after))",
+        "RecyclingTable(dict(self.memory.after))",
         "self.memory",
         "tests/methods/speculative/drafters/test_recycling.py::test_choices_learn_for_themselves",
     ),
@@ -273,7 +273,7 @@ MUTANTS = [
     Mutant(
         "states: one call grows a tree that is to stop early",
         "methods/speculative/drafters/_states.py",
-        "            and budget.go_on is always\n",
+        "            and budget.go_on is can_always_continue\n",
         "",
         "tests/methods/speculative/drafters/test_grown.py::test_rounds_in_one_call_and_level_by_level_take_turns",
     ),
@@ -294,8 +294,8 @@ MUTANTS = [
     Mutant(
         "growth: states enter level by level as torch divides them",
         "models/learned/kinds/eagle3.py",
-        "return even(x_NH) if self.grower is None else self.grower.even(x_NH)",
-        "return even(x_NH)",
+        "return rms_normalised(x_NH) if self.grower is None else self.grower.even(x_NH)",
+        "return rms_normalised(x_NH)",
         "tests/methods/speculative/drafters/test_grown.py::test_trees_are_the_rules_and_chances_as_near_as_is_said",
     ),
     Mutant(

@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "what another routing wrote is committed",
         "models/sessions/session.py",
-        "scores = await rerouted.score(self.ledger, draft, want)",
+        "scores = await rerouted.score_with_routing(self.ledger, draft, want)",
         "scores = await depths.score_whole(self.ledger, draft, want)",
         "tests/models/sessions/test_rerouted.py::test_a_look_leaves_the_text_as_it_was",
     ),
@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "the router's own choice has no part in a refined token",
         "methods/search/loop/refining.py",
-        "[probs(r.scores.row(0)), *map(probs, others)]",
-        "[*map(probs, others)]",
+        "[float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]",
+        "[*map(float64_probabilities, others)]",
         "tests/methods/search/test_refining.py::test_it_is_the_loop",
     ),
     Mutant(
@@ -210,8 +210,8 @@ MUTANTS = [
     Mutant(
         "one answer fewer than may be is written at a time",
         "request/engine.py",
-        "not fits(client, request.n, running, self.max_running):",
-        "not fits(client, request.n, running, self.max_running - 1):",
+        "client, request.n, running, self.max_running\n",
+        "client, request.n, running, self.max_running - 1\n",
         "tests/request/test_engine.py::test_as_many_answers_are_written_at_once_as_may_be",
     ),
     Mutant(
@@ -280,8 +280,8 @@ MUTANTS = [
     Mutant(
         "a window is one gap too narrow",
         "methods/diffusion/refreshes/window.py",
-        "around(at, left)[: self.width]",
-        "around(at, left)[: max(0, self.width - 1)]",
+        "neighbours_by_turns(at, left)[: self.width]",
+        "neighbours_by_turns(at, left)[: max(0, self.width - 1)]",
         "tests/methods/diffusion/test_denoising.py::test_what_is_fed_by_its_definition",
     ),
     Mutant(

@@ -9,33 +9,33 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.toy import Letters, toy
-from polydec.laws.shapers.logit_bias import LogitBias
-from polydec.laws.targets.shaped import Shaped
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.toy import ToyWords, toy_law
+from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.search.loop.word_bank import word_bank
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 PROMPT = (0, 1, 0)
 DATES = ("3 May 1961", "4 May 1961", "7 June 1961", "May 1961", "1961", "I don't know", "blue", "")
 
 
 def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def scored(target, text):
     """The law and the states behind a text."""
 
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True))
+        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
 
-    return run([scores()])[0]
+    return run_coroutines([scores()])[0]
 
 
 def law(target, text):
@@ -152,11 +152,12 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
 
 def speaking(seed, sharp=0.4):
     """A toy each of whose tokens is a whole answer, behind which it likes to end."""
-    target = toy(seed, len(DATES), sharp=sharp)
-    words = Letters(DATES, target.vocab.eos)
+    target = toy_law(seed, len(DATES), sharp=sharp)
+    words = ToyWords(DATES, target.vocab.eos)
     end = len(DATES) - 1
-    return Shaped(
-        LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0})
+    return ShapedTarget(
+        CausalLaw(target.network, replace(target.vocab, words=words), chunk=2),
+        LogitBiasRule({end: 2.0}),
     )
 
 
@@ -164,5 +165,6 @@ def tries(target, seed, count=3, length=2):
     """Texts, each drawn alone."""
     streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in range(1, count))]
     return [
-        run([answer_one(plain(target), Request(PROMPT, length), stream)])[0] for stream in streams
+        run_coroutines([answer_one(plain(target), Request(PROMPT, length), stream)])[0]
+        for stream in streams
     ]

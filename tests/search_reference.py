@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 
 PROMPT = (0, 1, 0)
 
@@ -17,14 +17,14 @@ def groups_of_texts(target, length, width, groups, strength, alpha):
             return (
                 (
                     await target.open((*PROMPT, *text)).score(
-                        Draft.chain((*PROMPT, *text)[-1]), Want()
+                        Draft.chain((*PROMPT, *text)[-1]), ScoreRequest()
                     )
                 )
                 .row(0)
                 .tolist()
             )
 
-        return run([ask()])[0]
+        return run_coroutines([ask()])[0]
 
     live, done = [[((), 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
     for _ in range(length):

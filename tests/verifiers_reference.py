@@ -3,8 +3,8 @@ outcome the child that is accepted (None: none is), the token, and how likely th
 
 from dataclasses import replace
 
-from polydec.core.types import Draw
-from polydec.lab.testing.examples import example
+from polydec.core.types import DrawKind
+from polydec.lab.testing.examples import example_mechanism
 from polydec.methods.registry import registry
 
 
@@ -65,7 +65,9 @@ def lenient(lenience):
             token, law_V = draft.token[child], draft.law[child]
             q = [float(x == token) for x in range(len(p))]
             if law_V is not None:
-                gone = seen.setdefault(id(law_V), []) if draft.draw[child] is Draw.WITHOUT else []
+                gone = (
+                    seen.setdefault(id(law_V), []) if draft.draw[child] is DrawKind.WITHOUT else []
+                )
                 rest = [0.0 if x in gone else float(v.exp()) for x, v in enumerate(law_V.double())]
                 gone.append(token)
                 if sum(rest) > 1e-12:
@@ -97,5 +99,5 @@ RULES = {
 
 def example_verifier(name):
     """A verifier under which something of each kind happens: a random judge is seldom sure of a toy's states."""
-    verifier = example(registry.mechanisms("verifiers")[name])
+    verifier = example_mechanism(registry.mechanism_classes("verifiers")[name])
     return replace(verifier, threshold=0.36) if name == "judged" else verifier

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.trigram import Trigram, Trigrams
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.trigram import TrigramDrafter, TrigramWeights
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def main() -> None:
@@ -20,22 +20,26 @@ def main() -> None:
     lm, rows = model(args), list(lines("gsm8k/train.jsonl.gz"))
     questions = part((r["question"] for r in rows), args.prompts, args.tune)
     corpus = part(rows, args.corpus, True, key=lambda r: r["question"])
-    table = Trigrams.of(
+    table = TrigramWeights.of(
         lm.ids(r["answer"], raw=True) for r in corpus if r["question"] not in questions
     )
-    methods = {"prompt-lookup": Lookup(8, growth=2)}
-    for name, given in (("table", table), ("no table", Trigrams())):
+    methods = {"prompt-lookup": LookupDrafter(8, growth=2)}
+    for name, given in (("table", table), ("no table", TrigramWeights())):
         methods |= {
-            f"{name}, static": Trigram(rate=0.0, table=given),
-            f"{name}, adapting": Trigram(table=given),
-            f"{name}, adapting as published": Trigram(window=16, longest_first=True, table=given),
-            f"{name}, adapting, best first": Trigram(0, table=given),
+            f"{name}, static": TrigramDrafter(rate=0.0, table=given),
+            f"{name}, adapting": TrigramDrafter(table=given),
+            f"{name}, adapting as published": TrigramDrafter(
+                window=16, longest_first=True, table=given
+            ),
+            f"{name}, adapting, best first": TrigramDrafter(0, table=given),
         }
     got: dict[str, list[tuple[int, int]]] = {}
     fed: dict[str, int] = {}
     for question in questions:
         for name, drafter in methods.items():
-            r = decode(shaped(lm, 0.0), drafter, Match(), lm.ids(question), args, nodes=args.nodes)
+            r = decode(
+                shaped(lm, 0.0), drafter, MatchVerifier(), lm.ids(question), args, nodes=args.nodes
+            )
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             fed[name] = fed.get(name, 0) + r.stats.drafted
     out = []

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.api import LM
-from polydec.methods.speculative.drafters.input_guided import InputGuided
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.api import LoadedModel
+from polydec.methods.speculative.drafters.input_guided import InputGuidedDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 CORRECT = "Correct the grammar and spelling of this text. Repeat the whole text, corrected, and write nothing else.\n\n"
 EDIT = "{}. Write the whole file again, changed.\n\n```python\n"
 
 
-def span(lm: LM, before: str, text: str, after: str) -> tuple[tuple[int, ...], int, int]:
+def span(lm: LoadedModel, before: str, text: str, after: str) -> tuple[tuple[int, ...], int, int]:
     """Ids of the prompt, and the span of `text` in them (negative end)."""
     whole, without = lm.ids(before + text + after), lm.ids(before + after)
 
@@ -51,16 +51,22 @@ def main() -> None:
         got, fed = dict[str, list[tuple[int, int]]](), dict[str, int]()
         for ids, start, stop in prompts:
             methods = {
-                "prompt-lookup": Lookup(8),
-                "prompt-lookup, growth 2": Lookup(8, growth=2),
-                "suffix-automaton": Suffix(),
-                "as published": InputGuided(start, stop, eager=True, block=args.block),
-                "near": InputGuided(start, stop, True, True, args.block),
-                "near, whole prompt": InputGuided(near=True, block=args.block),
+                "prompt-lookup": LookupDrafter(8),
+                "prompt-lookup, growth 2": LookupDrafter(8, growth=2),
+                "suffix-automaton": SuffixDrafter(),
+                "as published": InputGuidedDrafter(start, stop, eager=True, block=args.block),
+                "near": InputGuidedDrafter(start, stop, True, True, args.block),
+                "near, whole prompt": InputGuidedDrafter(near=True, block=args.block),
             }
             for name, drafter in methods.items():
                 r = decode(
-                    shaped(lm, 0.0), drafter, Match(), ids, args, depth=args.block, nodes=args.block
+                    shaped(lm, 0.0),
+                    drafter,
+                    MatchVerifier(),
+                    ids,
+                    args,
+                    depth=args.block,
+                    nodes=args.block,
                 )
                 got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
                 fed[name] = fed.get(name, 0) + r.stats.drafted

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, per_pass, report, shaped
 
-from polydec.methods.speculative.drafters.capped import Capped
-from polydec.methods.speculative.drafters.copying import Copying
-from polydec.methods.speculative.drafters.first_of import FirstOf
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.drafters.capped import CappedDrafter
+from polydec.methods.speculative.drafters.copying import CopySpecDrafter
+from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     for row in questions:
         first, length = [{"role": "user", "content": row["turns"][0]}], args.tokens
         args.tokens = args.first_tokens
-        answer = decode(shaped(lm, 0.0), Nothing(), Exact(), lm.ids(first), args)
+        answer = decode(shaped(lm, 0.0), NothingDrafter(), ExactVerifier(), lm.ids(first), args)
         args.tokens = length
         ends = lm.checkpoint.lm.vocab.eos
         text = lm.checkpoint.text.decode([x for x in answer.token_ids if x not in ends])
@@ -40,20 +40,22 @@ def main() -> None:
             ]
         )
         methods = {
-            "copyspec": Copying(),
-            "copyspec, latest": Copying(first=False),
-            "copyspec, adaptive": Copying(adapt=True),
-            "prompt-lookup": Lookup(8, growth=2),
+            "copyspec": CopySpecDrafter(),
+            "copyspec, latest": CopySpecDrafter(first=False),
+            "copyspec, adaptive": CopySpecDrafter(adapt=True),
+            "prompt-lookup": LookupDrafter(8, growth=2),
         }
         if lm.draft is not None:
-            small = Capped(FromModel(shaped(lm, 0.0, of_draft=True), Chain()), args.depth)
+            small = CappedDrafter(
+                ModelDrafter(shaped(lm, 0.0, of_draft=True), ChainTree()), args.depth
+            )
             methods |= {
                 "draft-model": small,
-                "copyspec-draft": FirstOf((Copying(), small)),
-                "copyspec-draft, adaptive": FirstOf((Copying(adapt=True), small)),
+                "copyspec-draft": FirstOfDrafter((CopySpecDrafter(), small)),
+                "copyspec-draft, adaptive": FirstOfDrafter((CopySpecDrafter(adapt=True), small)),
             }
         for name, drafter in methods.items():
-            r = decode(shaped(lm, 0.0), drafter, Exact(), prompt, args, depth=10, nodes=10)
+            r = decode(shaped(lm, 0.0), drafter, ExactVerifier(), prompt, args, depth=10, nodes=10)
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             fed[name] = fed.get(name, 0) + r.stats.drafted
     out = []

@@ -39,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
     text = args.out / "text.jsonl"
     args.out.mkdir(parents=True, exist_ok=True)
-    point = checkpoint.load(args.model)
+    point = checkpoint.load_bundle(args.model)
     write_text(point, text, args.data, args.each, max_tokens=args.tokens, seed=0)
     for policy in args.policies.split(","):
         for divergence in DIVERGENCES:

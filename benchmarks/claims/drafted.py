@@ -14,24 +14,24 @@ from typing import Any
 
 from seen import interval, lines, part, per_pass, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import Scheduler, Usage, run
-from polydec.core.types import Reads, Want
+from polydec.core.scheduler import ModelUsage, Scheduler, run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.lab.testing.kits import build
-from polydec.methods.speculative.loop.protocols import Drafter, Policy, Tree, Verifier
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.loop.protocols import Drafter, Policy, TreeGrower, Verifier
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
 
 Setting = tuple[Callable[[Target], Drafter], Verifier, Policy[Any]]
 """(a drafter from the draft model's law, verifier, policy)."""
 
 
 def questions(
-    lm: LM, args: argparse.Namespace, *, tune: bool | None = None
+    lm: LoadedModel, args: argparse.Namespace, *, tune: bool | None = None
 ) -> list[tuple[int, ...]]:
     """Ids of Spec-Bench first turns that leave room for the answer: those for measuring, or for tuning."""
     texts = part(
@@ -67,18 +67,18 @@ class Run:
 
 
 def plain(
-    lm: LM, prompt: Sequence[int], args: argparse.Namespace, temperature: float
+    lm: LoadedModel, prompt: Sequence[int], args: argparse.Namespace, temperature: float
 ) -> tuple[int, ...]:
     """What the target writes alone."""
     decoder, _ = build("plain", shaped(lm, temperature, args.seed))
-    return run(
+    return run_coroutines(
         [answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))]
     )[0].token_ids
 
 
 def rounds(
-    lm: LM,
-    trees: Mapping[str, tuple[Tree, Verifier, Budget]],
+    lm: LoadedModel,
+    trees: Mapping[str, tuple[TreeGrower, Verifier, DraftBudget]],
     prompts: Sequence[Sequence[int]],
     args: argparse.Namespace,
     temperature: float,
@@ -97,14 +97,14 @@ def rounds(
             dict.fromkeys(trees, Run(0, 0, 0)),
         )
         for session in (large, small):
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         for i, x in enumerate(text):
             at = len(prompt) + i
             for name, (tree, verifier, budget) in trees.items() if i % args.every == 0 else ():
                 for n in range(args.draws):
                     guess = await tree.grow(small, root, at, budget, Rng.of(args.seed + 1, n))
                     guess = guess.fit(64, target.vocab.eos)
-                    scores = await large.score(guess, Want())
+                    scores = await large.score(guess, ScoreRequest())
                     got = [
                         len(
                             verifier.verify(
@@ -120,15 +120,19 @@ def rounds(
         return sums
 
     for prompt in prompts:
-        for name, sums in run([walk(tuple(prompt), plain(lm, prompt, args, temperature))])[
-            0
-        ].items():
+        for name, sums in run_coroutines(
+            [walk(tuple(prompt), plain(lm, prompt, args, temperature))]
+        )[0].items():
             out[name].append(sums)
     return out
 
 
 def answer(
-    lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Namespace, temperature: float
+    lm: LoadedModel,
+    setting: Setting,
+    prompt: Sequence[int],
+    args: argparse.Namespace,
+    temperature: float,
 ) -> Run:
     """One request, both models at this temperature."""
     drafter, verifier, policy = setting
@@ -137,7 +141,7 @@ def answer(
         shaped(lm, temperature, args.seed, of_draft=True),
     )
     scheduler = Scheduler()
-    decoder = Speculative(target, drafter(draft), verifier, policy)
+    decoder = SpeculativeDecoder(target, drafter(draft), verifier, policy)
     task = scheduler.submit(
         answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))
     )
@@ -145,7 +149,7 @@ def answer(
         pass
     if task.error is not None:
         raise task.error
-    stats, small = task.result.stats, task.usage.get(lm.draft.lm.network, Usage())
+    stats, small = task.result.stats, task.usage.get(lm.draft.lm.network, ModelUsage())
     return Run(
         len(task.result.token_ids),
         stats.passes,

@@ -15,16 +15,16 @@ from typing import Any
 from exits import counted, greedy, hits, prompts, replay, sizes
 from seen import arguments, interval, model, report, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.bench.measure import BenchTask, MethodSetting, bench_table_rows, measure_methods
 from polydec.lab.testing.kits import build
 
 
 def fixed(
-    lm: LM, items: list[Any], args: argparse.Namespace, head: float
+    lm: LoadedModel, items: list[Any], args: argparse.Namespace, head: float
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """Of every pair, and of (0, 0), plain decoding, the (tokens, cost in thousandths of a layer pass) of each text."""
     L, out = lm.network.layers, dict[tuple[int, int], list[tuple[int, int]]]()
@@ -38,7 +38,12 @@ def fixed(
 
 
 def dynamic(
-    lm: LM, given: list[Any], args: argparse.Namespace, head: float, count: Any, **options: Any
+    lm: LoadedModel,
+    given: list[Any],
+    args: argparse.Namespace,
+    head: float,
+    count: Any,
+    **options: Any,
 ) -> tuple[list[Any], Any]:
     """DEL's (tokens, cost) of each text, and its stats: drafted, accepted, shadow rows, whether the text is plain's."""
     L, out, seen = lm.network.layers, [], [0, 0, 0, True]
@@ -46,7 +51,9 @@ def dynamic(
         target = shaped(lm, 0.0, repetition_penalty=args.penalty)
         decoder, _ = build("del", target, given={"head": head, **options})
         before = (count.layers, count.heads, count.shadows)
-        r = run([answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
+        r = run_coroutines(
+            [answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))]
+        )[0]
         first = L * -(-(len(prompt) - 1) // lm.checkpoint.lm.chunk)  # the prompt's own passes
         layers, rows = count.layers - before[0] - first, count.heads - before[1]
         out.append((len(r.token_ids), round(1000 * (layers + head * rows))))
@@ -145,18 +152,18 @@ def main() -> None:
 
 
 def timed(
-    lm: LM, args: argparse.Namespace, texts: list[tuple[int, ...]], head: float
+    lm: LoadedModel, args: argparse.Namespace, texts: list[tuple[int, ...]], head: float
 ) -> list[dict[str, Any]]:
     """Tokens per second against plain decoding, interleaved."""
     pairs = [(e, g) for e in range(1, lm.network.layers) for g in (1, 2, 3, 4, 6, 8)]
     methods = [
-        Method("plain", {}),
-        Method("del", {"head": str(head)}),
-        Method("del", {"head": str(head), "every": "2"}),
-        *(Method("layerskip", {"exit": str(e), "depth": str(g)}) for e, g in pairs),
+        MethodSetting("plain", {}),
+        MethodSetting("del", {"head": str(head)}),
+        MethodSetting("del", {"head": str(head), "every": "2"}),
+        *(MethodSetting("layerskip", {"exit": str(e), "depth": str(g)}) for e, g in pairs),
     ]
-    tasks = [Task("documents", (p,), raw=True) for p in texts]
-    runs = measure(
+    tasks = [BenchTask("documents", (p,), raw=True) for p in texts]
+    runs = measure_methods(
         lm,
         methods,
         tasks,
@@ -164,7 +171,7 @@ def timed(
         max_tokens=args.tokens,
         repeats=args.repeats,
     )
-    return sorted(table(lm, runs, tasks), key=lambda r: -r["tokens_per_second"])
+    return sorted(bench_table_rows(lm, runs, tasks), key=lambda r: -r["tokens_per_second"])
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from drafted import Run, questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.methods.speculative.loop.protocols import Tree, Verifier
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees.best_slot import BestSlot
-from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.loop.protocols import TreeGrower, Verifier
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees.best_slot import BestSlotTree
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 SHAPES = (
     (1,) * 12,
@@ -34,8 +34,10 @@ def speed(runs: list[Run]) -> float:
     return sum(r.tokens for r in runs) / sum(r.passes for r in runs)
 
 
-def settings(trees: Mapping[str, Tree], nodes: int) -> dict[str, tuple[Tree, Verifier, Budget]]:
-    return {name: (tree, Exact(), Budget(12, nodes)) for name, tree in trees.items()}
+def settings(
+    trees: Mapping[str, TreeGrower], nodes: int
+) -> dict[str, tuple[TreeGrower, Verifier, DraftBudget]]:
+    return {name: (tree, ExactVerifier(), DraftBudget(12, nodes)) for name, tree in trees.items()}
 
 
 def main() -> None:
@@ -53,10 +55,10 @@ def main() -> None:
     args = parser.parse_args()
     lm, out = model(args, "default"), []
     for temperature in (1.0, 0.7):
-        static = {f"static {','.join(map(str, s))}": Static(s) for s in SHAPES}
-        grown = {f"dyspec, threshold {t}": GreedyGrowth(t) for t in (0.03, 0.06, 0.1)}
+        static = {f"static {','.join(map(str, s))}": StaticTree(s) for s in SHAPES}
+        grown = {f"dyspec, threshold {t}": GreedyGrowthTree(t) for t in (0.03, 0.06, 0.1)}
         fitted = {
-            f"dyspec, floor {a}, fade {f}, threshold {t}": GreedyGrowth(t, floor=a, fade=f)
+            f"dyspec, floor {a}, fade {f}, threshold {t}": GreedyGrowthTree(t, floor=a, fade=f)
             for a, f in ((0.4, 0.4), (0.3, 0.6))
             for t in (0.03, 0.06, 0.1)
         }
@@ -75,9 +77,9 @@ def main() -> None:
             best: static[best],
             theta: grown[theta],
             fit: fitted[fit],
-            "dyspec, node by node": BestSlot(),
-            "the same, fitted": BestSlot(floor=fitted[fit].floor, fade=fitted[fit].fade),
-            "chain": Static(SHAPES[0]),
+            "dyspec, node by node": BestSlotTree(),
+            "the same, fitted": BestSlotTree(floor=fitted[fit].floor, fade=fitted[fit].fade),
+            "chain": StaticTree(SHAPES[0]),
         }
         got = rounds(lm, settings(trees, args.nodes), questions(lm, args), args, temperature)
         out += [

@@ -13,7 +13,7 @@ from typing import Any
 from exits import greedy, hits, prompts, rate, replay
 from seen import arguments, model, report
 
-from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.lab.bench.measure import BenchTask, MethodSetting, bench_table_rows, measure_methods
 from polydec.lab.train.data import KINDS
 
 
@@ -64,11 +64,14 @@ def main() -> None:
             )
         if args.time:
             methods = [
-                Method("plain", {}),
-                *(Method("layerskip", {"exit": str(e), "depth": str(g)}) for e, g in best.items()),
+                MethodSetting("plain", {}),
+                *(
+                    MethodSetting("layerskip", {"exit": str(e), "depth": str(g)})
+                    for e, g in best.items()
+                ),
             ]
-            tasks = [Task("documents", (p,), raw=True) for _, p in given]
-            runs = measure(
+            tasks = [BenchTask("documents", (p,), raw=True) for _, p in given]
+            runs = measure_methods(
                 lm,
                 methods,
                 tasks,
@@ -76,7 +79,7 @@ def main() -> None:
                 max_tokens=args.tokens,
                 repeats=args.repeats,
             )
-            rows += table(lm, runs, tasks)
+            rows += bench_table_rows(lm, runs, tasks)
     report(args, f"greedy, repetition penalty {args.penalty}", rows)
 
 

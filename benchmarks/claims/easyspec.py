@@ -10,22 +10,22 @@ from seen import arguments, model, report
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.grouped import FromGrouped
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.models.formats.architectures import Config
+from polydec.core.scheduler import run_coroutines
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.grouped import GroupedDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.models.formats.architectures import TransformerConfig
 
 WORKERS = 4
-LAWS = {"greedy": Greedy(), "T = 0.8": Temperature(0.8)}
+LAWS = {"greedy": GreedyRule(), "T = 0.8": TemperatureRule(0.8)}
 
 
-def drafting(c: Config, together: int) -> float:
+def drafting(c: TransformerConfig, together: int) -> float:
     """By how much drafting is faster with WORKERS devices, where a pass takes as long as its weights are read and devices wait
     for nothing: by the numbers of weights, nothing is timed."""
     attention = c.width * c.head * (2 * c.heads + 2 * c.kv_heads)
@@ -44,12 +44,15 @@ def main() -> None:
     lm = model(args)
     network, given = lm.checkpoint.lm.network, prompts(lm, args, args.tune)
     for law, shaper in LAWS.items():
-        target = Shaped(lm.checkpoint.lm, shaper)
+        target = ShapedTarget(lm.checkpoint.lm, shaper)
         for together, calibrated in ((1, True), (2, True), (4, True), (8, True), (4, False)):
-            decoder = Speculative(
-                target, FromGrouped(target, Chain(), together, calibrated), Exact(), Fixed(4)
+            decoder = SpeculativeDecoder(
+                target,
+                GroupedDrafter(target, ChainTree(), together, calibrated),
+                ExactVerifier(),
+                FixedPolicy(4),
             )
-            done = run(
+            done = run_coroutines(
                 [
                     answer_one(decoder, Request(p, max_tokens=args.tokens, seed=i))
                     for i, (_, p) in enumerate(given)

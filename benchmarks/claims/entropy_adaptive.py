@@ -18,16 +18,22 @@ from typing import Any
 import numpy as np
 from seen import arguments, lines, model, part, report, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Draft, Want
-from polydec.laws.targets.switch import ByEntropy, ByShare, Rule, Switch, entropy
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.laws.targets.switch import (
+    EntropySwitchRule,
+    RandomSwitchRule,
+    SwitchRule,
+    SwitchTarget,
+    law_entropy_bits,
+)
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 SOURCES = (
     "text_books/books-0.jsonl.gz",
@@ -37,7 +43,7 @@ SOURCES = (
 BEGIN = 32
 
 
-def documents(lm: LM, args: argparse.Namespace, size: int) -> list[tuple[int, ...]]:
+def documents(lm: LoadedModel, args: argparse.Namespace, size: int) -> list[tuple[int, ...]]:
     """The first `size` ids of documents of three kinds."""
     out: list[tuple[int, ...]] = []
     for name in SOURCES:
@@ -60,7 +66,7 @@ class Read:
     entropy: dict[bool, list[float]]
 
     @staticmethod
-    def of(lm: LM, ids: Sequence[int]) -> Read:
+    def of(lm: LoadedModel, ids: Sequence[int]) -> Read:
         bits, best, entropies = (
             dict[bool, list[float]](),
             dict[bool, list[int]](),
@@ -70,18 +76,18 @@ class Read:
 
             async def score(target: Any = checkpoint.lm) -> Any:
                 return await target.open(ids[:BEGIN]).score(
-                    Draft.chain(ids[BEGIN - 1], ids[BEGIN:-1]), Want()
+                    Draft.chain(ids[BEGIN - 1], ids[BEGIN:-1]), ScoreRequest()
                 )
 
-            scores = run([score()])[0]
+            scores = run_coroutines([score()])[0]
             bits[large] = [
                 -scores.logp(i, (x,))[0] / np.log(2.0) for i, x in enumerate(ids[BEGIN:])
             ]
             best[large] = [scores.argmax(i) for i in range(len(ids) - BEGIN)]
-            entropies[large] = [entropy(scores.row(i)) for i in range(len(ids) - BEGIN)]
+            entropies[large] = [law_entropy_bits(scores.row(i)) for i in range(len(ids) - BEGIN)]
         return Read(ids[BEGIN:], bits, best, entropies)
 
-    def turns(self, rule: Rule[Any]) -> list[bool]:
+    def turns(self, rule: SwitchRule[Any]) -> list[bool]:
         state, out = rule.start(), list[bool]()
         for i in range(len(self.ids)):
             out.append(rule.large(state))
@@ -133,11 +139,11 @@ def row(name: str, costs: np.ndarray) -> dict[str, Any]:
     return {"rule": name, "share": spoke / tokens, "fed": fed / tokens, "cost": cost / alone}
 
 
-def reading(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, Any]]:
+def reading(lm: LoadedModel, args: argparse.Namespace, ratio: float) -> list[dict[str, Any]]:
     reads = [Read.of(lm, ids) for ids in documents(lm, args, 256)]
     n, out = np.array([len(r.ids) for r in reads]), list[dict[str, Any]]()
 
-    def measure(rule: Callable[[int], Rule[Any]]) -> tuple[np.ndarray, np.ndarray]:
+    def measure(rule: Callable[[int], SwitchRule[Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Per document its measures, and its costs."""
         turns = [r.turns(rule(i)) for i, r in enumerate(reads)]
         return (
@@ -167,12 +173,13 @@ def reading(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
         out.append(line)
 
     for name, share in (("small alone", 0.0), ("large alone", 1.0)):
-        add(name, *measure(lambda i, s=share: ByShare(s)), None)
+        add(name, *measure(lambda i, s=share: RandomSwitchRule(s)), None)
     for tau in map(float, args.taus.split(",")):
-        got, costs = measure(lambda i, t=tau: ByEntropy(t, None, args.window, args.hold))
+        got, costs = measure(lambda i, t=tau: EntropySwitchRule(t, None, args.window, args.hold))
         share = float(costs[:, 1].sum() / costs[:, 0].sum())
         draws = [
-            measure(lambda i, s=share, d=d: ByShare(s, args.hold, 1000 * d + i)) for d in range(8)
+            measure(lambda i, s=share, d=d: RandomSwitchRule(s, args.hold, 1000 * d + i))
+            for d in range(8)
         ]
         chance, chance_costs = np.mean([b for b, _ in draws], 0), np.mean([c for _, c in draws], 0)
         add(f"tau {tau}", got, costs, chance)
@@ -180,17 +187,24 @@ def reading(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
     return out
 
 
-def writing(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, Any]]:
+def writing(lm: LoadedModel, args: argparse.Namespace, ratio: float) -> list[dict[str, Any]]:
     prompts, out = [ids[:BEGIN] for ids in documents(lm, args, 64)], list[dict[str, Any]]()
     big, small = shaped(lm, 0.0), shaped(lm, 0.0, of_draft=True)
 
-    def measure(rule: Callable[[int], Rule[Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def measure(
+        rule: Callable[[int], SwitchRule[Any]],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         same, costs = list[int](), list[np.ndarray]()
         for i, ids in enumerate(prompts):
             scheduler = Scheduler()
             task = scheduler.submit(
                 answer_one(
-                    Speculative(Switch(small, big, rule(i)), Nothing(), Match(), Fixed(0)),
+                    SpeculativeDecoder(
+                        SwitchTarget(small, big, rule(i)),
+                        NothingDrafter(),
+                        MatchVerifier(),
+                        FixedPolicy(0),
+                    ),
                     Request(ids, args.tokens),
                 )
             )
@@ -204,10 +218,10 @@ def writing(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
 
             async def score(ids: Any = ids, text: Any = text) -> Any:
                 return await lm.checkpoint.lm.open(ids).score(
-                    Draft.chain(ids[-1], text[:-1]), Want()
+                    Draft.chain(ids[-1], text[:-1]), ScoreRequest()
                 )
 
-            scores = run([score()])[0]
+            scores = run_coroutines([score()])[0]
             same.append(sum(scores.argmax(j) == x for j, x in enumerate(text)))
             passes = use[lm.checkpoint.lm.network].passes if lm.checkpoint.lm.network in use else 0
             costs.append(
@@ -224,10 +238,13 @@ def writing(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
         return np.array(same), np.array([c[0] for c in costs]), np.array(costs)
 
     for tau in map(float, filter(None, args.write_taus.split(","))):
-        ours, n, costs = measure(lambda i, t=tau: ByEntropy(t, None, args.window, args.hold))
+        ours, n, costs = measure(
+            lambda i, t=tau: EntropySwitchRule(t, None, args.window, args.hold)
+        )
         share = min(1.0, costs[:, 1].sum() / costs[:, 0].sum())
         draws = [
-            measure(lambda i, s=share, d=d: ByShare(s, args.hold, 1000 * d + i)) for d in range(2)
+            measure(lambda i, s=share, d=d: RandomSwitchRule(s, args.hold, 1000 * d + i))
+            for d in range(2)
         ]
         theirs, n0, costs0 = (np.mean([d[k] for d in draws], 0) for k in range(3))
         for name, same, m, c in (

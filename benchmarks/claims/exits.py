@@ -14,20 +14,22 @@ from typing import Any
 
 from seen import DATA, part, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.kits import build
-from polydec.lab.train.data import KINDS, documents
+from polydec.lab.train.data import KINDS, read_documents
 
 
-def prompts(lm: LM, args: argparse.Namespace, tune: bool) -> list[tuple[str, tuple[int, ...]]]:
+def prompts(
+    lm: LoadedModel, args: argparse.Namespace, tune: bool
+) -> list[tuple[str, tuple[int, ...]]]:
     """(kind, the first --begin tokens) of documents of prose, code and dialogue, in equal numbers."""
     out = list[tuple[str, tuple[int, ...]]]()
     for kind in KINDS:
-        texts = [t for _, t in zip(range(4000), documents(DATA, kind))][::13]
+        texts = [t for _, t in zip(range(4000), read_documents(DATA, kind))][::13]
         for text in part((t for t in texts if len(t) > 8 * args.begin), args.prompts // 3, tune):
             out.append((kind, lm.checkpoint.text.encode(text[: 8 * args.begin])[: args.begin]))
     return out
@@ -72,19 +74,25 @@ def sizes(network: Any) -> tuple[int, int]:
     ) * c.width + 3 * c.inner * c.width, c.vocab * c.width
 
 
-def greedy(lm: LM, prompt: Sequence[int], args: argparse.Namespace) -> tuple[int, ...]:
+def greedy(lm: LoadedModel, prompt: Sequence[int], args: argparse.Namespace) -> tuple[int, ...]:
     decoder, _ = build("plain", shaped(lm, 0.0, repetition_penalty=args.penalty))
-    return run(
+    return run_coroutines(
         [answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))]
     )[0].token_ids
 
 
-def hits(lm: LM, prompt: Sequence[int], text: Sequence[int], penalty: float) -> list[list[bool]]:
+def hits(
+    lm: LoadedModel, prompt: Sequence[int], text: Sequence[int], penalty: float
+) -> list[list[bool]]:
     """Of each depth 1 to L whether its likeliest token is the text's, at every position."""
     target, L = shaped(lm, 0.0, repetition_penalty=penalty), lm.network.layers
     session, nodes = target.open(prompt), range(len(text))
-    scores = run(
-        [session.score(Draft.chain(prompt[-1], text[:-1]), Want(exits=tuple(range(1, L + 1))))]
+    scores = run_coroutines(
+        [
+            session.score(
+                Draft.chain(prompt[-1], text[:-1]), ScoreRequest(exits=tuple(range(1, L + 1)))
+            )
+        ]
     )[0]
     exits = [scores.exit(d, nodes) for d in range(1, L + 1)]
     return [[s.argmax(i) == x for i, x in enumerate(text)] for s in exits]

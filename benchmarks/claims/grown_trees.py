@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 from seen import DATA, arguments, decode, model, report, shaped
 
-from polydec.core.protocols import Scores
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.lab.train.selfplay import prompts
+from polydec.lab.train.selfplay import draw_prompts
 from polydec.methods.speculative.drafters._states import StateGuess
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.learned.kinds.eagle3 import Eagle3
-from polydec.request.passes import Passes
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
+from polydec.request.passes import PassTimer
 
 
 @dataclass(frozen=True)
 class Timed:
     """The drafter, its proposals timed, in one call or level by level."""
 
-    drafter: FromEagle
+    drafter: EagleDrafter
     one_call: bool
     clock: Callable[[], float]
     took_ms: list[float] = field(default_factory=list[float])
@@ -50,13 +50,13 @@ class TimedGuess:
     def want(self) -> Any:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         start = self.config.clock()
         draft = await self.guess.propose(root, position, budget, rng)
         self.config.took_ms.append(1e3 * (self.config.clock() - start))
         return draft
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Any, choice: int | None = None) -> TimedGuess:
@@ -89,27 +89,29 @@ def main() -> None:
     args = parser.parse_args()
     clock = time.thread_time if args.cpu else time.perf_counter
     lm = model(args, trained=(args.trained,))
-    target, tree = shaped(lm, 0.0, args.seed), BestFirst(args.width)
-    eagle = lm.kit().need(Eagle3)
+    target, tree = shaped(lm, 0.0, args.seed), BestFirstTree(args.width)
+    eagle = lm.kit().need(Eagle3Model)
     sides: dict[str, Any] = {
-        "plain": Nothing(),
-        "level by level": Timed(FromEagle(eagle, tree), False, clock),
-        "one call": Timed(FromEagle(eagle, tree), True, clock),
+        "plain": NothingDrafter(),
+        "level by level": Timed(EagleDrafter(eagle, tree), False, clock),
+        "one call": Timed(EagleDrafter(eagle, tree), True, clock),
     }
     took: dict[str, list[float]] = {name: [] for name in sides}
     passes = {name: [0, 0] for name in sides}
     given = [
         lm.ids(text)
-        for _, text in prompts(
+        for _, text in draw_prompts(
             DATA, args.prompts, unseen=True, seed=args.seed, longest=args.longest
         )
     ]
-    one_row, row_ms = Passes(lm.checkpoint.lm.network, 200), list[float]()
+    one_row, row_ms = PassTimer(lm.checkpoint.lm.network, 200), list[float]()
     for number, ids in enumerate((given[0], *given)):  # the first one once more: it warms up
         texts = set[tuple[int, ...]]()
         for name, drafter in sides.items():
             start = clock()
-            done = decode(target, drafter, Match(), ids, args, depth=args.depth, nodes=args.nodes)
+            done = decode(
+                target, drafter, MatchVerifier(), ids, args, depth=args.depth, nodes=args.nodes
+            )
             if number:
                 took[name].append(clock() - start)
                 passes[name][0] += len(done.token_ids)

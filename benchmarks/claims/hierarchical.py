@@ -7,16 +7,16 @@ from __future__ import annotations
 from drafted import Run, answer, questions, ratio
 from seen import arguments, interval, model, per_pass, report
 
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.drafters.hierarchical import Hierarchical
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.drafters.hierarchical import HierarchicalDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned import artefacts
 
 
@@ -34,25 +34,29 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args, "default")
     settings = {
-        "chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
+        "chain": (lambda d: ModelDrafter(d, ChainTree()), ExactVerifier(), FixedPolicy(args.depth)),
         "over recycling": (
-            lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes),
-            Exact(),
-            Fixed(args.depth),
+            lambda d: HierarchicalDrafter(
+                d, RecyclingDrafter(8, args.nodes), MatchVerifier(), args.depth, args.nodes
+            ),
+            ExactVerifier(),
+            FixedPolicy(args.depth),
         ),
         "over prompt lookup": (
-            lambda d: Hierarchical(d, Lookup(8, growth=2), Match(), args.depth, args.nodes),
-            Exact(),
-            Fixed(args.depth),
+            lambda d: HierarchicalDrafter(
+                d, LookupDrafter(8, growth=2), MatchVerifier(), args.depth, args.nodes
+            ),
+            ExactVerifier(),
+            FixedPolicy(args.depth),
         ),
     }
     if args.eagle:
-        layer = artefacts.read(args.eagle)
-        inner = FromEagle(artefacts.bound(layer, lm.small()), BestFirst(4))
+        layer = artefacts.load_artefact(args.eagle)
+        inner = EagleDrafter(artefacts.bind_artefact(layer, lm.small()), BestFirstTree(4))
         settings["over EAGLE-2"] = (
-            lambda d: Hierarchical(d, inner, Match(), args.depth, args.nodes),
-            Exact(),
-            Fixed(args.depth),
+            lambda d: HierarchicalDrafter(d, inner, MatchVerifier(), args.depth, args.nodes),
+            ExactVerifier(),
+            FixedPolicy(args.depth),
         )
     got: dict[str, list[Run]] = {name: [] for name in settings}
     for prompt in questions(lm, args):

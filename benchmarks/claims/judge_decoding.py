@@ -25,20 +25,20 @@ from torch import Tensor
 
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import judge as training
-from polydec.lab.train.problems import KINDS, make, solved
-from polydec.lab.train.solutions import LONGEST, draw
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.drafters.with_states import WithStates
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.ranked import Ranked
-from polydec.methods.speculative.verifiers.judged import Judged
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.train.problems import KINDS, draw_problem, is_right_solution
+from polydec.lab.train.solutions import LONGEST, draw_solutions
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.drafters.with_states import WithStatesDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.ranked import RankedTree
+from polydec.methods.speculative.verifiers.judged import JudgeVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import judge as trained
 from polydec.models.sessions import checkpoint
 
@@ -71,9 +71,11 @@ class Row:
 
 
 def measure(row: Row, decoder: Decoder, asked: Sequence[Any], text: Any, judge: Any) -> None:
-    results = run([answer_one(decoder, Request(ids, max_tokens=LONGEST)) for _, ids in asked])
+    results = run_coroutines(
+        [answer_one(decoder, Request(ids, max_tokens=LONGEST)) for _, ids in asked]
+    )
     texts = [text.decode([x for x in r.token_ids if x not in decoder.vocab.eos]) for r in results]
-    row.right.append(np.array([solved(p, t) for (p, _), t in zip(asked, texts)], float))
+    row.right.append(np.array([is_right_solution(p, t) for (p, _), t in zip(asked, texts)], float))
     row.tokens.append(sum(len(r.token_ids) for r in results) / len(asked))
     row.passes.append(sum(r.stats.passes for r in results) / len(asked))
     row.judged.append(sum(r.stats.judged for r in results) / len(asked))
@@ -98,15 +100,16 @@ def line(name: str, row: Row, plain: np.ndarray) -> dict[str, Any]:
 def held_out_auc(target: Any, draft: Any, judge: Any, kinds: Sequence[str], out: Path) -> str:
     """Of held-out solutions of the draft: behind each token, one place too early, and of the draft's tokens where the target
     would put others."""
-    drawn = draw(
+    drawn = draw_solutions(
         out / "auc.jsonl", draft, kinds, 100, temperature=training.TEMPERATURE, seed=5, unseen=True
     )
-    lessons = training.checked(target.lm, drawn)
-    early = training.Lessons(lessons.state_NH.roll(1, 0), lessons.right_N)
-    asked = training.differing(target, draft.lm, drawn)
+    lessons = training.label_checked_tokens(target.lm, drawn)
+    early = training.JudgeExamples(lessons.state_NH.roll(1, 0), lessons.right_N)
+    asked = training.label_differing_tokens(target, draft.lm, drawn)
     return (
-        f"auc {training.auc(judge, lessons)}, one place early {training.auc(judge, early)}; where the models differ "
-        f"{training.auc(judge, asked)}, of {len(asked.right_N)} tokens {float(asked.right_N.mean()):.3f} right"
+        f"auc {training.token_judge_auc(judge, lessons)}, one place early "
+        f"{training.token_judge_auc(judge, early)}; where the models differ "
+        f"{training.token_judge_auc(judge, asked)}, of {len(asked.right_N)} tokens {float(asked.right_N.mean()):.3f} right"
     )
 
 
@@ -120,23 +123,25 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    target, draft = checkpoint.load(args.model), checkpoint.load(args.draft)
-    big, small = (Shaped(p.lm, Greedy()) for p in (target, draft))
-    problems = [make(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS]
+    target, draft = checkpoint.load_bundle(args.model), checkpoint.load_bundle(args.draft)
+    big, small = (ShapedTarget(p.lm, GreedyRule()) for p in (target, draft))
+    problems = [
+        draw_problem(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS
+    ]
     asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
-    chain = Ranked(tuple((0,) * n for n in range(1, args.depth + 1)))
+    chain = RankedTree(tuple((0,) * n for n in range(1, args.depth + 1)))
     ends, rows = frozenset(big.vocab.eos), dict[str, Row]()
 
     def way(name: str, verifier: Any, judge: Any = None) -> None:
-        drafter = FromModel(small, chain)
-        drafter = drafter if judge is None else WithStates(drafter)
-        decoder = Speculative(big, drafter, verifier, Fixed(args.depth))
+        drafter = ModelDrafter(small, chain)
+        drafter = drafter if judge is None else WithStatesDrafter(drafter)
+        decoder = SpeculativeDecoder(big, drafter, verifier, FixedPolicy(args.depth))
         measure(rows.setdefault(name, Row()), decoder, asked, target.text, judge)
 
     for name, law in (("target", big), ("draft", small)):
-        alone = Speculative(law, Nothing(), Match(), Fixed(0))
+        alone = SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
         measure(rows.setdefault(name, Row()), alone, asked, target.text, None)
-    way("match", Match())
+    way("match", MatchVerifier())
     for seed, where in enumerate(args.judge):
         judge = trained.load(where)
         print(where, held_out_auc(target, draft, judge, tuple(KINDS), Path(where)), flush=True)
@@ -146,10 +151,10 @@ def main() -> None:
                 return judge.chance(state_H) > least
 
             counted = Counted(right)
-            way(f"judge {threshold}", Judged(counted, 0.5, ends), counted)  # pyright: ignore
+            way(f"judge {threshold}", JudgeVerifier(counted, 0.5, ends), counted)  # pyright: ignore
             share, coin = counted.kept / max(1, counted.asked), Random(seed)
             blind = Counted(lambda _, share=share, coin=coin: coin.random() < share)
-            way(f"chance {threshold}", Judged(blind, 0.5, ends), blind)  # pyright: ignore
+            way(f"chance {threshold}", JudgeVerifier(blind, 0.5, ends), blind)  # pyright: ignore
     for name, row in rows.items():
         print(json.dumps(line(name, row, rows["target"].right[0])), flush=True)
 

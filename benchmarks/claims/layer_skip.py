@@ -19,10 +19,10 @@ from studies.skip_search import Found, Price, search
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.bench.measure import BenchTask, MethodSetting, bench_table_rows, measure_methods
 from polydec.lab.testing.kits import build
-from polydec.methods.economics.depth import halves, kept_layers, named
+from polydec.methods.economics.depth import format_layer_halves, kept_layers, parse_layer_halves
 
 
 def counted(network: Any, price: Price) -> dict[str, float]:
@@ -80,10 +80,10 @@ def main() -> None:
             seed=args.seed,
             watch=lambda s: print(s, file=sys.stderr),
         )
-    out = halves(found.skip, L)
+    out = parse_layer_halves(found.skip, L)
     some = L - max(1, round((1 - price.draft(out)) / (price.attention + price.mlp)))
     kept = kept_layers(L, L / some - 1e-9, even=True)
-    even = named({h for h in range(2 * L) if h // 2 not in kept})
+    even = format_layer_halves({h for h in range(2 * L) if h // 2 not in kept})
     methods: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("plain", {}),
         "searched": ("draft-and-verify", {"skip": found.skip}),
@@ -104,13 +104,15 @@ def main() -> None:
         for p in texts:
             decoder, _ = build(name, target, given=options)
             before = dict(total)
-            r = run([answer_one(decoder, Request(p, max_tokens=args.tokens, ignore_eos=True))])[0]
+            r = run_coroutines(
+                [answer_one(decoder, Request(p, max_tokens=args.tokens, ignore_eos=True))]
+            )[0]
             pairs.append((len(r.token_ids), total["passes"] - before["passes"]))
             layers += total["layers"] - before["layers"]
             stats.append(r.stats)
         base = base or pairs
         tokens, drafted = sum(t for t, _ in pairs), sum(s.drafted for s in stats)
-        gone = halves(options.get("skip", ""), L)
+        gone = parse_layer_halves(options.get("skip", ""), L)
         rows.append(
             {
                 "method": label,
@@ -125,11 +127,11 @@ def main() -> None:
             }
         )
     if args.time:
-        timed = [Method(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
-        tasks = [Task("documents", (p,), raw=True) for p in texts]
-        rows += table(
+        timed = [MethodSetting(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
+        tasks = [BenchTask("documents", (p,), raw=True) for p in texts]
+        rows += bench_table_rows(
             lm,
-            measure(
+            measure_methods(
                 lm,
                 timed,
                 tasks,

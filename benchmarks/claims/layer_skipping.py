@@ -17,11 +17,11 @@ from seen import arguments, model, report, shaped
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.bench.measure import Method, Task, measure, table
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.bench.measure import BenchTask, MethodSetting, bench_table_rows, measure_methods
 from polydec.lab.testing.kits import build
-from polydec.laws.targets.skipping import Skipping
+from polydec.laws.targets.skipping import SkippingTarget
 from polydec.methods.economics.depth import kept_layers
 
 SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
@@ -30,7 +30,7 @@ SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 def surprise(target: Any, prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
     """Mean -log p of a text after a prompt, in nats."""
     session = target.open(prompt)
-    scores = run([session.score(Draft.chain(prompt[-1], text[:-1]), Want())])[0]
+    scores = run_coroutines([session.score(Draft.chain(prompt[-1], text[:-1]), ScoreRequest())])[0]
     return -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text)) / len(text)
 
 
@@ -47,13 +47,15 @@ def main() -> None:
     count = counted(lm.network)
     for speed in SPEEDS:
         kept = kept_layers(L, speed, even=bool(args.even))
-        some = [surprise(Skipping(lm.checkpoint.lm, kept), p, t) for _, p, t in texts]
+        some = [surprise(SkippingTarget(lm.checkpoint.lm, kept), p, t) for _, p, t in texts]
         d = np.array(some) - np.array(whole)
         draws = d[np.random.default_rng(0).integers(0, len(d), (2000, len(d)))].mean(1)
         given = {"speed": speed, "even": bool(args.even)}
         decoder, _ = build("unified-layer-skipping", shaped(lm, 0.0), given=given)
         before, n = count.positions, 33
-        run([answer_one(decoder, Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))])
+        run_coroutines(
+            [answer_one(decoder, Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))]
+        )
         per_token = (count.positions - before - L * begin) / n  # every layer sees the prompt
         drafter, _ = build(
             "unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4}
@@ -62,7 +64,7 @@ def main() -> None:
             Request(p, max_tokens=args.tokens // 2, ignore_eos=True)
             for _, p, _ in texts[: args.drafted]
         ]
-        stats = [run([answer_one(drafter, r)])[0].stats for r in asked]
+        stats = [run_coroutines([answer_one(drafter, r)])[0].stats for r in asked]
         low, high = np.quantile(draws, (0.025, 0.975))
         rows.append(
             {
@@ -78,15 +80,15 @@ def main() -> None:
         )
     if args.time:
         methods = [
-            Method("plain", {}),
+            MethodSetting("plain", {}),
             *(
-                Method(m, {"speed": str(s), "even": str(bool(args.even))})
+                MethodSetting(m, {"speed": str(s), "even": str(bool(args.even))})
                 for s in SPEEDS[2:]
                 for m in ("unified-layer-skipping", "unified-layer-skipping-draft")
             ),
         ]
-        tasks = [Task("documents", (p,), raw=True) for _, p, _ in texts]
-        runs = measure(
+        tasks = [BenchTask("documents", (p,), raw=True) for _, p, _ in texts]
+        runs = measure_methods(
             lm,
             methods,
             tasks,
@@ -94,7 +96,7 @@ def main() -> None:
             max_tokens=args.tokens,
             repeats=args.repeats,
         )
-        rows += table(lm, runs, tasks)
+        rows += bench_table_rows(lm, runs, tasks)
     report(args, "published spacing" if not args.even else "even spacing", rows)
 
 

@@ -8,13 +8,13 @@ from seen import arguments, interval, model, per_pass, report, shaped
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.lenient import Lenient
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.lenient import LenientVerifier
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
 
     async def nats(prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
         session = target.open(prompt)
-        scores = await session.score(Draft.chain(prompt[-1], text[:-1]), Want())
+        scores = await session.score(Draft.chain(prompt[-1], text[:-1]), ScoreRequest())
         total = -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text))
         session.close()
         return total
@@ -38,14 +38,19 @@ def main() -> None:
     costs: dict[float, float] = {}
     prompts = [tuple(x) for x in questions(lm, args)]
     for lenience in (1.0, 0.7, 0.5, 0.3, 0.1):
-        how = Speculative(target, FromModel(small, Chain()), Lenient(lenience), Fixed(args.depth))
+        how = SpeculativeDecoder(
+            target,
+            ModelDrafter(small, ChainTree()),
+            LenientVerifier(lenience),
+            FixedPolicy(args.depth),
+        )
         pairs[lenience], costs[lenience] = [], 0.0
         for prompt in prompts:
             for draw in range(args.draws):
                 request = Request(prompt, max_tokens=args.tokens, seed=args.seed + draw)
-                result = run([answer_one(how, request)])[0]
+                result = run_coroutines([answer_one(how, request)])[0]
                 pairs[lenience].append((len(result.token_ids), result.stats.passes))
-                costs[lenience] += run([nats(prompt, result.token_ids)])[0]
+                costs[lenience] += run_coroutines([nats(prompt, result.token_ids)])[0]
     rows = [
         {
             "lenience": lenience,

@@ -21,8 +21,8 @@ import numpy as np
 from polydec import api
 from polydec.lab.train import selfplay
 from polydec.lab.train.lexical import MODEL, train_lexical
-from polydec.lab.train.problems import KINDS, Problem, make, solved
-from polydec.lab.train.selfplay import Mode
+from polydec.lab.train.problems import KINDS, ReasoningProblem, draw_problem, is_right_solution
+from polydec.lab.train.selfplay import SamplingMode
 from polydec.lab.train.specs.lexical_units import LexicalSpec
 
 UNITS, CHECKED = "lexical-unit-decoding", "lexical-unit-decoding-verified"
@@ -40,12 +40,14 @@ class Answers:
     passes: int
 
 
-def problems(count: int, seed: int, unseen: bool) -> list[Problem]:
+def problems(count: int, seed: int, unseen: bool) -> list[ReasoningProblem]:
     """As many of each kind."""
-    return [make(kind, seed, i, unseen) for i in range(count) for kind in KINDS]
+    return [draw_problem(kind, seed, i, unseen) for i in range(count) for kind in KINDS]
 
 
-def answers(lm: api.LM, asked: Sequence[Problem], method: str, **options: Any) -> Answers:
+def answers(
+    lm: api.LoadedModel, asked: Sequence[ReasoningProblem], method: str, **options: Any
+) -> Answers:
     """What a method makes of these problems, greedily."""
     engine, greedy = api.Engine(lm, max_running=16), lm.sampling(temperature=0.0)
     tickets = [
@@ -57,7 +59,7 @@ def answers(lm: api.LM, asked: Sequence[Problem], method: str, **options: Any) -
     engine.run(tickets)
     done = [t.completion() for t in tickets]
     return Answers(
-        tuple(solved(p, d.text) for p, d in zip(asked, done, strict=True)),
+        tuple(is_right_solution(p, d.text) for p, d in zip(asked, done, strict=True)),
         sum(d.usage["completion_tokens"] for d in done),
         sum(d.metrics["target_passes"] for d in done),
     )
@@ -84,10 +86,10 @@ def main() -> None:
     args = parser.parse_args()
     before, text = api.load(args.model, threads=1), args.out / "text.jsonl"
     learned = [
-        (p.kind, tuple(before.ids(p.question)), Mode(0.0, 1.0))
+        (p.kind, tuple(before.ids(p.question)), SamplingMode(0.0, 1.0))
         for p in problems(args.learned, 0, False)
     ]
-    selfplay.collect(text, before.checkpoint.lm, learned, max_tokens=LONGEST)
+    selfplay.collect_answers(text, before.checkpoint.lm, learned, max_tokens=LONGEST)
     asked = problems(args.problems, 90, True)
     alone = answers(before, asked, "plain")
     rows = dict[str, list[Answers]]()

@@ -11,7 +11,7 @@ import argparse
 
 from seen import arguments, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
@@ -29,7 +29,7 @@ METHODS = {
 }
 
 
-def prompts(lm: LM, args: argparse.Namespace) -> dict[str, list[tuple[int, ...]]]:
+def prompts(lm: LoadedModel, args: argparse.Namespace) -> dict[str, list[tuple[int, ...]]]:
     """Spec-Bench's first turns through the chat template, and beginnings of Python files as they stand."""
     turns = part(
         (r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200),

@@ -23,13 +23,13 @@ from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
 from polydec.lab.testing.kits import build
 from polydec.laws.shapers.sampling import build_shapers
-from polydec.laws.targets.shaped import Shaped
-from polydec.models.sessions.lm import LM
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.models.sessions.lm import CausalLaw
 
 
 def pair(
     args: argparse.Namespace, threads: int, log: list[Any] | None = None
-) -> tuple[api.LM, Any, Any]:
+) -> tuple[api.LoadedModel, Any, Any]:
     """The loaded models, and both laws; with a log their passes are noted in it."""
     lm = api.load(args.model, dtype=args.dtype, threads=threads)
     if lm.draft is None:
@@ -38,7 +38,7 @@ def pair(
     laws = []
     for name, c in (("target", lm.checkpoint), ("draft", lm.draft)):
         network = c.lm.network if log is None else Timed(c.lm.network, name, log)
-        laws.append(Shaped(LM(network, c.lm.vocab), *shapers))
+        laws.append(ShapedTarget(CausalLaw(network, c.lm.vocab), *shapers))
     return lm, *laws
 
 
@@ -65,7 +65,7 @@ def decode(
 
 
 def answered(
-    lm: api.LM, method: str, options: dict[str, Any], ids: Any, args: argparse.Namespace
+    lm: api.LoadedModel, method: str, options: dict[str, Any], ids: Any, args: argparse.Namespace
 ) -> tuple[tuple[int, ...], float]:
     """The ids of an engine's answer, and its seconds."""
     start = time.perf_counter()

@@ -6,11 +6,11 @@ from __future__ import annotations
 from drafted import questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 SHAPES = {6: ((2, 1, 1), 2), 12: ((3, 1, 1, 1), 3)}
 """Nodes: (children by level of the trees, width of the beam of as many levels)."""
@@ -26,15 +26,15 @@ def main() -> None:
         trees = {}
         for nodes, (levels, width) in SHAPES.items():
             for name, tree in (
-                ("rsd-s", StochasticBeam(width)),
-                ("rsd-c", Static(levels)),
-                ("i.i.d. tree", Static(levels, replace=True)),
-                ("chain", Chain()),
+                ("rsd-s", StochasticBeamTree(width)),
+                ("rsd-c", StaticTree(levels)),
+                ("i.i.d. tree", StaticTree(levels, replace=True)),
+                ("chain", ChainTree()),
             ):
                 trees[f"{name}, {nodes} nodes"] = (
                     tree,
-                    Exact(),
-                    Budget(nodes if name == "chain" else len(levels), nodes),
+                    ExactVerifier(),
+                    DraftBudget(nodes if name == "chain" else len(levels), nodes),
                 )
         got = rounds(lm, trees, prompts, args, temperature)
         for name, runs in got.items():

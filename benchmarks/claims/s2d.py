@@ -24,18 +24,18 @@ from exits import counted, greedy, prompts, sizes
 from seen import DATA, arguments, interval, model, report, shaped
 
 from polydec import load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.kits import build
-from polydec.lab.train.data import KINDS, split
+from polydec.lab.train.data import KINDS, split_documents
 from polydec.lab.train.evaluate import bits_per_byte
-from polydec.lab.train.exits import resized
-from polydec.lab.train.lm import LMSpec, encode, find_tokenizer, load_directory
+from polydec.lab.train.exits import copy_with_layers
+from polydec.lab.train.lm import LMSpec, encode_corpus, find_tokenizer, load_directory
 from polydec.lab.train.sorted import SortedSpec, exits_of, train_sorted
-from polydec.models.sessions.lm import LM as Law
+from polydec.models.sessions.lm import CausalLaw as Law
 
 BARS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.1)
 STOPS, LENGTHS = (0.0, 0.1, 0.2, 0.3, 0.45), (1, 2, 3, 4, 6)
@@ -105,7 +105,9 @@ def walk(
     """Of each rule its rounds through the text. What the draft says is computed once for all rules that stand at a place."""
     session, want = (
         draft.open(prompt),
-        Want(law=Reads.NOTHING, exits=tuple(sorted({e for r in rules for e in r.exits}))),
+        ScoreRequest(
+            law=RowDetail.NOTHING, exits=tuple(sorted({e for r in rules for e in r.exits}))
+        ),
     )
     sums, at, root, known = (
         [Sum()] * len(rules),
@@ -116,7 +118,7 @@ def walk(
 
     def ask(drafted: tuple[int, ...]) -> Mapping[int, tuple[int, float]]:
         if drafted not in known:
-            scores = run([session.score(Draft.chain(root, drafted), want)])[0]
+            scores = run_coroutines([session.score(Draft.chain(root, drafted), want)])[0]
             tops = [law.topk(0, 1) for law in [scores.exit(e, (len(drafted),)) for e in want.exits]]
             known[drafted] = {
                 e: (token, exp(logp)) for e, ((token,), (logp,)) in zip(want.exits, tops)
@@ -177,8 +179,8 @@ def trained(args: argparse.Namespace) -> dict[str, Path]:
 def losses(drafts: Mapping[str, Path], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Bits per byte of held-out text: of each exit, and of the draft that was trained at its depth alone."""
     tokenizer = find_tokenizer(LMSpec("", tokenizer=args.model), Path(), (), 0)
-    corpus = encode(
-        tokenizer, {k: split(DATA, k, 1, args.held_kb * 1000, args.seed) for k in KINDS}
+    corpus = encode_corpus(
+        tokenizer, {k: split_documents(DATA, k, 1, args.held_kb * 1000, args.seed) for k in KINDS}
     )
 
     def bits(network: Any) -> dict[str, float]:
@@ -190,7 +192,7 @@ def losses(drafts: Mapping[str, Path], args: argparse.Namespace) -> list[dict[st
     nested, rows = load_directory(str(drafts["nested"])), []
     for e in exits_of(args.layers):
         ours, alone = (
-            bits(resized(nested, e)),
+            bits(copy_with_layers(nested, e)),
             bits(load_directory(str(drafts[f"depth {e} alone"]))),
         )
         rows.append(
@@ -203,7 +205,9 @@ def losses(drafts: Mapping[str, Path], args: argparse.Namespace) -> list[dict[st
     return rows
 
 
-def as_run(lm: LM, rule: Rule, texts: Sequence[Any], args: argparse.Namespace) -> tuple[Sum, bool]:
+def as_run(
+    lm: LoadedModel, rule: Rule, texts: Sequence[Any], args: argparse.Namespace
+) -> tuple[Sum, bool]:
     """What the recipe does on these prompts, and whether it writes the target's own texts."""
     total, same, count = Sum(), True, counted(lm.draft.lm.network)
     decoder, _ = build(
@@ -213,7 +217,9 @@ def as_run(lm: LM, rule: Rule, texts: Sequence[Any], args: argparse.Namespace) -
         {"tau_1": rule.bars[0], "tau_2": rule.bars[1], "stop": rule.stop, "depth": rule.length},
     )
     for prompt, text in texts:
-        r = run([answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
+        r = run_coroutines(
+            [answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))]
+        )[0]
         total, same = (
             total + Sum(len(r.token_ids), r.stats.passes, r.stats.drafted),
             same and r.token_ids == text,

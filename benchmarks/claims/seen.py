@@ -16,16 +16,16 @@ import numpy as np
 import torch
 
 from polydec import load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.laws.shapers.sampling import build_shapers
-from polydec.laws.targets.shaped import Shaped
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.loop.protocols import Drafter, Verifier
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.request import machine
 
 sys.path.append(str(Path(__file__).parents[1]))  # for what other claims read of `studies`
@@ -75,13 +75,15 @@ def part(texts: Iterable[Any], n: int, tune: bool, key: Callable[[Any], str] = s
     return mine[:n]
 
 
-def model(args: argparse.Namespace, draft: str | None = None, trained: Sequence[str] = ()) -> LM:
+def model(
+    args: argparse.Namespace, draft: str | None = None, trained: Sequence[str] = ()
+) -> LoadedModel:
     torch.set_num_threads(args.threads)
     return load(args.model, dtype=args.dtype, threads=args.threads, draft=draft, trained=trained)
 
 
 def shaped(
-    lm: LM,
+    lm: LoadedModel,
     temperature: float,
     seed: int = 0,
     choice: int = 0,
@@ -107,7 +109,7 @@ def shaped(
         seed=seed,
         choice=choice,
     )
-    return Shaped(checkpoint.lm, *shapers)
+    return ShapedTarget(checkpoint.lm, *shapers)
 
 
 def decode(
@@ -123,9 +125,13 @@ def decode(
 ) -> Any:
     """The result of one request."""
     request = Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed, choice=choice)
-    return run([answer_one(Speculative(target, drafter, verifier, Fixed(depth, nodes)), request)])[
-        0
-    ]
+    return run_coroutines(
+        [
+            answer_one(
+                SpeculativeDecoder(target, drafter, verifier, FixedPolicy(depth, nodes)), request
+            )
+        ]
+    )[0]
 
 
 Pair = tuple[int, int]
@@ -150,7 +156,7 @@ def interval(
 def report(args: argparse.Namespace, what: str, rows: Sequence[dict[str, Any]]) -> None:
     """Machine, model, prompts and seed, then one line a row; with --json one object."""
     head = {
-        "machine": machine.describe(),
+        "machine": machine.describe_machine(),
         "model": args.model,
         "dtype": args.dtype,
         "what": what,

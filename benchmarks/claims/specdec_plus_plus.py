@@ -19,20 +19,20 @@ from typing import Any
 from drafted import Run, Setting, answer, plain, questions
 from seen import arguments, interval, model, report, shaped
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.lab.train.stop_head import StopHeadSpec, train_stop_head
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.additive import Additive
-from polydec.methods.speculative.policies.confidence import Confidence
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.policies.goodput import Goodput
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.learned_stop import LearnedStop
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.additive import AdditivePolicy
+from polydec.methods.speculative.policies.confidence import ConfidencePolicy
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.policies.goodput import GoodputPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.learned_stop import LearnedStopTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.stop_head import StopHead
 
@@ -67,32 +67,32 @@ def by_confidence(threshold: float) -> Rule:
 
 
 def places(
-    lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
+    lm: LoadedModel, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
 ) -> list[list[Place]]:
     """Of each prompt's text its places."""
     target, draft = (
         shaped(lm, args.temperature, args.seed, of_draft=small) for small in (False, True)
     )
-    whole = Budget(LONGEST, LONGEST)
+    whole = DraftBudget(LONGEST, LONGEST)
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> list[Place]:
         large, small, root, out = target.open(prompt), draft.open(prompt), prompt[-1], list[Place]()
         for session in (large, small):
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         for i, x in enumerate(text):
             at = len(prompt) + i
             if i % args.every == 0:
-                chain = await LearnedStop(head, 0.5, least=64).grow(
+                chain = await LearnedStopTree(head, 0.5, least=64).grow(
                     small, root, at, whole, Rng.of(args.seed + 1)
                 )
-                again = await Chain().grow(
+                again = await ChainTree().grow(
                     small, root, at, replace(whole, graded=True), Rng.of(args.seed + 1)
                 )
                 chances, q = chain.chance[1:-1], list(again.chance[1:])
                 chain = chain.fit(64, target.vocab.eos)
-                scores = await large.score(chain, Want())
+                scores = await large.score(chain, ScoreRequest())
                 got = [
-                    len(Exact().verify(chain, scores, Rng.of(args.seed + 2, c), at).path)
+                    len(ExactVerifier().verify(chain, scores, Rng.of(args.seed + 2, c), at).path)
                     for c in range(COINS)
                 ]
                 out.append((list(chances[: len(chain) - 1]), q[: len(chain) - 1], got))
@@ -101,7 +101,7 @@ def places(
             root = x
         return out
 
-    return [run([walk(p, plain(lm, p, args, args.temperature))])[0] for p in prompts]
+    return [run_coroutines([walk(p, plain(lm, p, args, args.temperature))])[0] for p in prompts]
 
 
 def replay(rule: Rule, texts: list[list[Place]]) -> list[Run]:
@@ -128,7 +128,7 @@ def cheaper(ours: list[Run], theirs: list[Run], c: float) -> str:
 
 
 def timed(
-    lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], args: Any
+    lm: LoadedModel, settings: dict[str, Setting], prompts: list[tuple[int, ...]], args: Any
 ) -> list[dict[str, Any]]:
     """Tokens per second of whole answers, settings in turn."""
     got: dict[str, list[tuple[float, float]]] = {name: [] for name in settings}
@@ -190,20 +190,36 @@ def main() -> None:
     tuned = {n: replay(rule, texts) for group in rules.values() for n, rule in group.items()}
     if args.time:
         settings: dict[str, Setting] = {
-            n: (lambda d: FromModel(d, Chain()), Exact(), Fixed(k))
+            n: (lambda d: ModelDrafter(d, ChainTree()), ExactVerifier(), FixedPolicy(k))
             for k, n in enumerate(lengths, 1)
         }
         chosen = [min(group, key=lambda n: price(tuned[n], args.price)) for group in rules.values()]
         h, t = (float(n.split()[1]) for n in chosen)
         settings[chosen[0]] = (
-            (lambda d: FromModel(d, LearnedStop(head, h))),
-            Exact(),
-            Fixed(LONGEST),
+            (lambda d: ModelDrafter(d, LearnedStopTree(head, h))),
+            ExactVerifier(),
+            FixedPolicy(LONGEST),
         )
-        settings[chosen[1]] = (lambda d: FromModel(d, Chain())), Exact(), Confidence(t, LONGEST)
-        settings["goodput"] = (lambda d: FromModel(d, Chain())), Exact(), Goodput(lm.costs)
-        settings["additive"] = (lambda d: FromModel(d, Chain())), Exact(), Additive()
-        settings["plain"] = (lambda d: FromModel(d, Chain())), Exact(), Fixed(0)
+        settings[chosen[1]] = (
+            (lambda d: ModelDrafter(d, ChainTree())),
+            ExactVerifier(),
+            ConfidencePolicy(t, LONGEST),
+        )
+        settings["goodput"] = (
+            (lambda d: ModelDrafter(d, ChainTree())),
+            ExactVerifier(),
+            GoodputPolicy(lm.costs),
+        )
+        settings["additive"] = (
+            (lambda d: ModelDrafter(d, ChainTree())),
+            ExactVerifier(),
+            AdditivePolicy(),
+        )
+        settings["plain"] = (
+            (lambda d: ModelDrafter(d, ChainTree())),
+            ExactVerifier(),
+            FixedPolicy(0),
+        )
         report(
             args,
             f"whole answers, T = {args.temperature}",

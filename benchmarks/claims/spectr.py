@@ -8,13 +8,17 @@ import torch
 from drafted import plain, questions, ratio, rounds, row
 from seen import arguments, model, report, shaped
 
-from polydec.core.law import probs
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees.sequences import Sequences
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.k_seq import KSeq, acceptance, best_acceptance
+from polydec.core.law import float64_probabilities
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees.sequences import SequencesTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.k_seq import (
+    KSeqVerifier,
+    best_acceptance,
+    k_trial_acceptance,
+)
 
 
 def rows(lm, prompt, args):
@@ -22,10 +26,13 @@ def rows(lm, prompt, args):
     target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
     text = plain(lm, prompt, args, 1.0)
     both = [
-        run([t.open(prompt).score(Draft.chain(prompt[-1], text), Want())])[0]
+        run_coroutines([t.open(prompt).score(Draft.chain(prompt[-1], text), ScoreRequest())])[0]
         for t in (target, draft)
     ]
-    return [tuple(probs(s.row(i)) for s in both) for i in range(0, len(text), 2 * args.every)]
+    return [
+        tuple(float64_probabilities(s.row(i)) for s in both)
+        for i in range(0, len(text), 2 * args.every)
+    ]
 
 
 def main() -> None:
@@ -38,7 +45,8 @@ def main() -> None:
     pairs = [pair for prompt in prompts for pair in rows(lm, prompt, args)]
     for k in (1, 2, 4, 8):
         got, best = (
-            torch.tensor([f(p, q, k) for p, q in pairs]) for f in (acceptance, best_acceptance)
+            torch.tensor([f(p, q, k) for p, q in pairs])
+            for f in (k_trial_acceptance, best_acceptance)
         )
         out.append(
             {
@@ -49,13 +57,13 @@ def main() -> None:
                 "least": float((got / best).min()),
             }
         )
-    trees = {"chain": (Sequences(1), KSeq(), Budget(args.depth, args.depth))}
+    trees = {"chain": (SequencesTree(1), KSeqVerifier(), DraftBudget(args.depth, args.depth))}
     for k in (2, 4):
-        for name, verifier in (("spectr", KSeq()), ("one by one", Exact())):
+        for name, verifier in (("spectr", KSeqVerifier()), ("one by one", ExactVerifier())):
             trees[f"{name}, {k} sequences"] = (
-                Sequences(k),
+                SequencesTree(k),
                 verifier,
-                Budget(args.depth, k * args.depth),
+                DraftBudget(args.depth, k * args.depth),
             )
     got = rounds(lm, trees, prompts, args, 1.0)
     out += [

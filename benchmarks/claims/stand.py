@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.ngram_rows import NgramRows, Rows
-from polydec.methods.speculative.drafters.recycling import Memory, Recycling
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.ngram_rows import NgramRowsDrafter, NgramRowStore
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def main() -> None:
@@ -26,13 +26,22 @@ def main() -> None:
     )
     got: dict[str, list[list[tuple[int, int]]]] = {}
     for question in questions:
-        prompt, rows, short, likeliest, memory = lm.ids(question), Rows(), Rows(), Rows(), Memory()
+        prompt, rows, short, likeliest, memory = (
+            lm.ids(question),
+            NgramRowStore(),
+            NgramRowStore(),
+            NgramRowStore(),
+            RecyclingTable(),
+        )
         methods = {
-            "stand": (NgramRows(store=rows), Exact()),
-            "down to one token": (NgramRows(shortest=1, store=short), Exact()),
-            "its likeliest tokens": (NgramRows(draws=False, store=likeliest), Match()),
-            "token-recycling": (Recycling(8, args.nodes, memory=memory), Match()),
-            "prompt-lookup": (Lookup(8, growth=2), Match()),
+            "stand": (NgramRowsDrafter(store=rows), ExactVerifier()),
+            "down to one token": (NgramRowsDrafter(shortest=1, store=short), ExactVerifier()),
+            "its likeliest tokens": (
+                NgramRowsDrafter(draws=False, store=likeliest),
+                MatchVerifier(),
+            ),
+            "token-recycling": (RecyclingDrafter(8, args.nodes, memory=memory), MatchVerifier()),
+            "prompt-lookup": (LookupDrafter(8, growth=2), MatchVerifier()),
         }
         for name, (drafter, verifier) in methods.items():
             if args.only and name not in args.only.split(","):

@@ -7,14 +7,14 @@ from typing import Any
 
 from seen import DATA, Pair, arguments, decode, interval, model, per_pass, report, shaped
 
-from polydec.lab.train.selfplay import prompts
-from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixture
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.drafters.merged_tree import MergedTree
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.learned.kinds.eagle3 import Eagle3
+from polydec.lab.train.selfplay import draw_prompts
+from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixtureDrafter
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
 from polydec.models.learned.kinds.ngrams import NGrams
 
 LAWS = {"greedy": (0.0, 1.0), "greedy, penalty 1.1": (0.0, 1.1), "T = 0.7": (0.7, 1.0)}
@@ -33,12 +33,16 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args, trained=(args.trained,))
     kit, rows = lm.kit(), list[dict[str, Any]]()
-    copies = CopyNGramMixture(Suffix(floor=0.05), kit.need(NGrams))
-    states = FromEagle(kit.need(Eagle3), BestFirst(args.width))
-    drafters = {"copies and counts": copies, "states": states, "both": MergedTree((copies, states))}
+    copies = CopyNGramMixtureDrafter(SuffixDrafter(floor=0.05), kit.need(NGrams))
+    states = EagleDrafter(kit.need(Eagle3Model), BestFirstTree(args.width))
+    drafters = {
+        "copies and counts": copies,
+        "states": states,
+        "both": MergedTreeDrafter((copies, states)),
+    }
     given = [
         lm.ids(text)
-        for _, text in prompts(DATA, args.prompts, unseen=True, seed=args.seed, longest=1200)
+        for _, text in draw_prompts(DATA, args.prompts, unseen=True, seed=args.seed, longest=1200)
     ]
     for law, (temperature, penalty) in LAWS.items():
         target, pairs = (
@@ -47,7 +51,7 @@ def main() -> None:
         )
         for name, drafter in drafters.items():
             done = [
-                decode(target, drafter, Match(), ids, args, depth=12, nodes=args.nodes)
+                decode(target, drafter, MatchVerifier(), ids, args, depth=12, nodes=args.nodes)
                 for ids in given
             ]
             pairs[name] = [(len(r.token_ids), r.stats.passes) for r in done]

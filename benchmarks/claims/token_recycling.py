@@ -12,33 +12,39 @@ from seen import arguments, decode, interval, lines, model, part, per_pass, repo
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.trace import Event
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import TraceEvent
 from polydec.core.types import Draft
-from polydec.methods.speculative.drafters._shape import Path, best, counts
-from polydec.methods.speculative.drafters.recycling import Memory, Recycling
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters._shape import (
+    Path,
+    most_accepted_paths,
+    template_child_counts,
+)
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def positions(prompts: list[tuple[int, ...]], lm, args) -> Counter[Path]:
     """How often each index path was accepted."""
     accepted, drafts = Counter[Path](), list[Draft]()
 
-    def watch(event: Event) -> None:
-        if isinstance(event, Proposed):
+    def watch(event: TraceEvent) -> None:
+        if isinstance(event, ProposedEvent):
             drafts[:] = [Draft.certain(event.token, event.parent)]
-        elif isinstance(event, Verified):
+        elif isinstance(event, VerifiedEvent):
             path: Path = ()
             for node in event.path:
                 path = (*path, drafts[0].children[drafts[0].parent[node]].index(node))
                 accepted[path] += 1
 
     for prompt in prompts:
-        decoder = Speculative(shaped(lm, 0.0), Recycling(nodes=60), Match(), Fixed(64, 60))
-        run([answer_one(decoder, Request(prompt, max_tokens=args.tokens), on=watch)])
+        decoder = SpeculativeDecoder(
+            shaped(lm, 0.0), RecyclingDrafter(nodes=60), MatchVerifier(), FixedPolicy(64, 60)
+        )
+        run_coroutines([answer_one(decoder, Request(prompt, max_tokens=args.tokens), on=watch)])
     return accepted
 
 
@@ -63,25 +69,31 @@ def main() -> None:
     if args.calibrate:
         accepted = positions(prompts, lm, args)
         for nodes in (args.nodes, 2 * args.nodes):
-            print(nodes, "nodes:", ",".join(map(str, counts(best(accepted, nodes)))))
+            print(
+                nodes,
+                "nodes:",
+                ",".join(map(str, template_child_counts(most_accepted_paths(accepted, nodes)))),
+            )
         return
-    hot = Memory()
+    hot = RecyclingTable()
     methods = {
-        "cold": Recycling(nodes=args.nodes),
-        "cold, prompt rows": Recycling(nodes=args.nodes, recycle_prefill=True),
-        "hot": Recycling(nodes=args.nodes, memory=hot),
+        "cold": RecyclingDrafter(nodes=args.nodes),
+        "cold, prompt rows": RecyclingDrafter(nodes=args.nodes, recycle_prefill=True),
+        "hot": RecyclingDrafter(nodes=args.nodes, memory=hot),
     }
     if args.shape:
-        methods["cold, calibrated"] = Recycling(shape=tuple(map(int, args.shape.split(","))))
+        methods["cold, calibrated"] = RecyclingDrafter(shape=tuple(map(int, args.shape.split(","))))
     got: dict[str, list[tuple[int, int]]] = {}
     held: dict[str, list[int]] = {}
     for prompt in prompts:
         for name, how in methods.items():
-            memory = hot if name == "hot" else Memory()
-            drafter = Recycling(
+            memory = hot if name == "hot" else RecyclingTable()
+            drafter = RecyclingDrafter(
                 how.k, how.nodes, how.recycle_prefill, memory=memory, shape=how.shape
             )
-            r = decode(shaped(lm, 0.0), drafter, Match(), prompt, args, depth=8, nodes=args.nodes)
+            r = decode(
+                shaped(lm, 0.0), drafter, MatchVerifier(), prompt, args, depth=8, nodes=args.nodes
+            )
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             held.setdefault(name, []).append(memory.nbytes)
     out = [

@@ -11,7 +11,7 @@ from typing import Any
 from seen import arguments, interval, lines, part, per_pass, report
 
 from polydec import api
-from polydec.methods.speculative.drafters._reader import twins
+from polydec.methods.speculative.drafters._reader import shared_token_map
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
                     "tokens gained per draft pass": gained / drafted if drafted else float("nan"),
                 }
             )
-    shared = len(twins(lm.draft.lm.vocab, lm.checkpoint.lm.vocab))
+    shared = len(shared_token_map(lm.draft.lm.vocab, lm.checkpoint.lm.vocab))
     report(args, f"draft {args.draft}, {shared} twins of its {lm.draft.lm.vocab.size} tokens", out)
 
 

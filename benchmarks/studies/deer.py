@@ -27,8 +27,8 @@ from typing import Any
 
 from polydec import Engine, load
 from polydec.lab.train.data import held_out
-from polydec.lab.train.problems import make
-from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.lab.train.problems import draw_problem
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.models.formats import text_rows
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
@@ -67,7 +67,7 @@ def write(path: Path, count: int, unseen: int) -> None:
 def _questions(kind: str, unseen: bool, most: int) -> Iterator[str]:
     known, number = set[str](), 0
     while len(known) < most:
-        question = make(kind, 77, number, unseen).question
+        question = draw_problem(kind, 77, number, unseen).question
         number += 1
         if question not in known:
             known.add(question)
@@ -103,9 +103,9 @@ def depths(
         passes += ticket.metrics["target_passes"]
         drafted = 0
         for event in seen:
-            if isinstance(event, Proposed):
+            if isinstance(event, ProposedEvent):
                 drafted = len(event.token) - 1
-            elif isinstance(event, Verified) and drafted:
+            elif isinstance(event, VerifiedEvent) and drafted:
                 for i in range(min(drafted, len(event.path) + 1)):
                     reached[i] += 1
                     kept[i] += i < len(event.path)
@@ -242,7 +242,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         return write(Path(args.write), 900, 150)
-    texts = [p for item in text_rows.read(Path(args.data)) for p in item.prompts]
+    texts = [p for item in text_rows.read_text_rows(Path(args.data)) for p in item.prompts]
     unseen = [t for t in texts if held_out(t)]
     prompts = unseen[:: max(1, len(unseen) // args.count)][: args.count]
     kinds = tuple(map(Kind.of, args.kinds))

@@ -25,19 +25,19 @@ from typing import Any
 import torch
 
 from polydec import generate, load
-from polydec.core.decoder import Decoder, answers
+from polydec.core.decoder import Decoder, run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Vocab
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.toy import TextCache
-from polydec.lab.train.data import bucket, data_root, read_rows
-from polydec.laws.contrasts.product import Product
-from polydec.laws.targets.contrast import Contrast
+from polydec.lab.train.data import data_root, hash_bucket, read_rows
+from polydec.laws.contrasts.product import ProductContrast
+from polydec.laws.targets.contrast import ContrastTarget
 from polydec.laws.targets.read_as_bytes import EMPTY, ByteWords, read_as_bytes
-from polydec.methods.search.loop.diverse_beam import DiverseBeam
-from polydec.methods.search.loop.fused_beam import FusedBeam, Reader
-from polydec.models.nets.query import Answer, Query
-from polydec.models.sessions.lm import LM
+from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
+from polydec.methods.search.loop.fused_beam import FusedBeamSearch, FusionReader
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
+from polydec.models.sessions.lm import CausalLaw
 
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 END = 256
@@ -91,10 +91,10 @@ class Channel:
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         raise ValueError("a channel has no states")
 
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         return [self._answer(q) for q in queries]
 
-    def _answer(self, q: Query) -> Answer:
+    def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         cache, depth = q.cache, list[int]()
         for slot, x in enumerate(q.token, q.first):
             staged = slot - cache.length
@@ -102,13 +102,13 @@ class Channel:
             above = cache.text[before][0] if before >= 0 else ()
             cache.text[slot] = ((*above, x), (0,))
             depth.append(min(len(above), len(self.rows) - 1))
-        return Answer(torch.stack([self.rows[depth[r]] for r in q.rows]), None)
+        return NetworkAnswer(torch.stack([self.rows[depth[r]] for r in q.rows]), None)
 
 
-def recogniser(heard: str, noise: float) -> LM:
+def recogniser(heard: str, noise: float) -> CausalLaw:
     """The channel's law; its prompt is EMPTY."""
-    vocab = Vocab(END + 1, frozenset({END}), "bytes", ByteWords())
-    return LM(Channel(heard, noise), vocab)  # pyright: ignore[reportArgumentType]
+    vocab = TokenVocabulary(END + 1, frozenset({END}), "bytes", ByteWords())
+    return CausalLaw(Channel(heard, noise), vocab)  # pyright: ignore[reportArgumentType]
 
 
 def distance(a: str, b: str) -> int:
@@ -121,7 +121,7 @@ def distance(a: str, b: str) -> int:
     return row[-1]
 
 
-Make = Callable[[LM, float], Decoder]
+Make = Callable[[CausalLaw, float], Decoder]
 """(the recogniser, a share) -> what writes."""
 
 
@@ -131,7 +131,7 @@ def error(make: Make, share: float, sentences: Sequence[str], noise: float) -> f
     for text in sentences:
         law = recogniser(misheard(text, noise), noise)
         request = Request(EMPTY, len(text) + 4)
-        tokens = run([answers(make(law, share), request)])[0][0].token_ids
+        tokens = run_coroutines([run_decoder(make(law, share), request)])[0][0].token_ids
         wrong += distance(bytes(x for x in tokens if x < END).decode(), text)
     return wrong / sum(map(len, sentences))
 
@@ -142,8 +142,8 @@ def sentences(count: int | None) -> tuple[list[str], list[str]]:
     every = dict.fromkeys(
         s for r in read_rows(folder) for s in re.findall(r"[A-Z][a-z ]{25,45}\.", r["text"])
     )
-    tuned = [s for s in every if bucket(s) < 7][:count]
-    return tuned, [s for s in every if bucket(s) >= 7][:count]
+    tuned = [s for s in every if hash_bucket(s) < 7][:count]
+    return tuned, [s for s in every if hash_bucket(s) >= 7][:count]
 
 
 def write_pairs(path: Path, noise: float, turns: int, apart: int) -> None:
@@ -216,13 +216,15 @@ def main() -> None:
         return trained(asked, at)
     lm: Any = load(at, draft=None, ngrams=None, threads=1)
     known: Any = read_as_bytes(lm.checkpoint.lm, asked.covers, Path(at).name)
-    reader = Reader(known, EMPTY)
+    reader = FusionReader(known, EMPTY)
 
-    def published(law: LM, share: float, width: int, lagging: bool, mean: bool) -> Decoder:
-        return FusedBeam(law, reader, width, share, lagging, mean)
+    def published(law: CausalLaw, share: float, width: int, lagging: bool, mean: bool) -> Decoder:
+        return FusedBeamSearch(law, reader, width, share, lagging, mean)
 
-    def normalised(law: LM, share: float, width: int) -> Decoder:
-        return DiverseBeam(Contrast(law, (known,), Product(share)), width, 1, 0.0)
+    def normalised(law: CausalLaw, share: float, width: int) -> Decoder:
+        return DiverseBeamSearch(
+            ContrastTarget(law, (known,), ProductContrast(share)), width, 1, 0.0
+        )
 
     tuned, held = sentences(asked.count)
     for width in asked.widths:

@@ -21,15 +21,15 @@ from torch.nn import functional as F
 
 from polydec.lab.train.hyperfit import train_hyperfit
 from polydec.lab.train.lm import load_directory, train_lm
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.cm3 import FILLED, GAPS
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.lm import LMSpec
 
 SEEDS = (0, 1, 2)
-SHAPE = Shape(512, width=64, layers=2, heads=2, kv_heads=2, inner=192, context=128)
+SHAPE = LlamaShape(512, width=64, layers=2, heads=2, kv_heads=2, inner=192, context=128)
 
 
 def trained(out: Path, name: str, seed: int, steps: int, **fields: Any) -> tuple[Path, dict]:
@@ -45,7 +45,7 @@ def trained(out: Path, name: str, seed: int, steps: int, **fields: Any) -> tuple
         long=0.0,
         seed=seed,
         shape=SHAPE,
-        schedule=Schedule(steps, 4e-3, muon=0.02, save_every=10_000),
+        schedule=TrainingSchedule(steps, 4e-3, muon=0.02, save_every=10_000),
         **fields,
     )
     return at, train_lm(spec)
@@ -89,7 +89,7 @@ def meap(out: Path, seed: int, steps: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def span_nats(network: Llama, row: list[int], begun: int) -> float:
+def span_nats(network: TrainableLlama, row: list[int], begun: int) -> float:
     """Nats of the tokens from `begun` on."""
     logits = network(torch.tensor([row[:-1]]))[0, begun - 1 :].float()
     return float(F.cross_entropy(logits, torch.tensor(row[begun:]), reduction="sum"))
@@ -129,9 +129,9 @@ def cm3(out: Path, seed: int, steps: int, data: str | None) -> dict[str, Any]:
 
 def held(data: str | None) -> list[str]:
     """Held-out texts, as `train lm` splits them."""
-    from polydec.lab.train.data import split, training_data
+    from polydec.lab.train.data import split_documents, training_data
 
-    return list(split(training_data(data), "prose", 0, 2_000_000, 99).unseen)
+    return list(split_documents(training_data(data), "prose", 0, 2_000_000, 99).unseen)
 
 
 def tokenunify(out: Path, seed: int, steps: int, data: str | None) -> dict[str, Any]:

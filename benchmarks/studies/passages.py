@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from polydec import Ask, Engine, load
-from polydec.api import LM
-from polydec.lab.bench.intervals import wilson
+from polydec.api import LoadedModel
+from polydec.lab.bench.intervals import wilson_interval
 from polydec.lab.train import facts, page_reader, sums
 from polydec.lab.train.context import train_context
 from polydec.lab.train.contexts import cache_augmentation, refrag
-from polydec.lab.train.envelope import carry_out
+from polydec.lab.train.envelope import run_training
 from polydec.lab.train.page_reader import CLOSING, LINES, OPENING, RECORDS
 from polydec.lab.train.specs.context import ContextSpec
 
@@ -41,7 +41,7 @@ SHAPE: Mapping[str, Any] = {"rows": 16, "width": 64, "layers": 3}
 
 def questions(open_book: bool = True) -> list[tuple[str, str]]:
     """Prompts and answers."""
-    pages = [facts.page(f"asked {i}", LINES, RECORDS, 1, True) for i in range(ASKED)]
+    pages = [facts.draw_fact_page(f"asked {i}", LINES, RECORDS, 1, True) for i in range(ASKED)]
     return [
         (f"{OPENING}{p.text if open_book else ''}{CLOSING}?{key}", number)
         for p in pages
@@ -50,7 +50,7 @@ def questions(open_book: bool = True) -> list[tuple[str, str]]:
 
 
 def answered(
-    lm: LM, asked: list[tuple[str, str]], longest: int = facts.DIGITS, **fields: Any
+    lm: LoadedModel, asked: list[tuple[str, str]], longest: int = facts.DIGITS, **fields: Any
 ) -> dict[str, Any]:
     """The share that is answered right in all digits, with its interval, and seconds of processor
     time."""
@@ -63,7 +63,7 @@ def answered(
         pass
     texts = [t.completion().choices[0].text for t in tickets]
     right = sum(text == number for text, (_, number) in zip(texts, asked, strict=True))
-    low, high = wilson(right, len(asked))
+    low, high = wilson_interval(right, len(asked))
     return {
         "right": round(right / len(asked), 3),
         "interval": (round(low, 3), round(high, 3)),
@@ -74,7 +74,7 @@ def answered(
 def words(out: Path, steps: int) -> str:
     """The decoder on words."""
     at = ContextSpec(str(out / "words"), kind="refrag", steps=steps, **SHAPE)
-    print(json.dumps({"words": carry_out("words", at, page_reader.course)["loss"]}))
+    print(json.dumps({"words": run_training("words", at, page_reader.prepare_page_reader)["loss"]}))
     return at.out
 
 
@@ -98,7 +98,7 @@ def of_refrag(out: Path, steps: int, seeds: int) -> None:
         once = replace(
             spec, out=str(out / f"at-once-{seed}"), steps=max(1, steps * 4 // 10), at_once=True
         )
-        flat = carry_out("at once", once, refrag.rewriting_course)
+        flat = run_training("at once", once, refrag.rewriting_course)
         keep(cells, "rewritten, without curriculum", flat["rewritten"][page_reader.MOST])
         keep(cells, "rewritten, without curriculum, nats", flat["rewritten_nats"][page_reader.MOST])
         lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
@@ -117,8 +117,12 @@ def of_refrag(out: Path, steps: int, seeds: int) -> None:
 def of_augmentation(out: Path, steps: int, seeds: int) -> None:
     at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=1000, hops=2, **SHAPE)
     cells = dict[str, list[float]]()
-    print(json.dumps({"model": carry_out("the model", at, cache_augmentation.plain)["loss"]}))
-    made = [sums.drawn(f"asked {i}", 2, True) for i in range(2 * ASKED)]
+    print(
+        json.dumps(
+            {"model": run_training("the model", at, cache_augmentation.prepare_base_model)["loss"]}
+        )
+    )
+    made = [sums.draw_last_digit_sum(f"asked {i}", 2, True) for i in range(2 * ASKED)]
     asked = [(f"{s.question}{sums.ANSWER}", s.answer) for s in made]
     before = answered(load(at.out, draft=None), asked, 1)
     print(json.dumps({"what": "the model alone", **before}))

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     lm = load(args.model, draft=None, trained=(args.drafter,) if args.drafter else (), threads=1)
-    held = (p for p in pairs.read(Path(args.pairs)) if held_out(p.source))
+    held = (p for p in pairs.read_text_pairs(Path(args.pairs)) if held_out(p.source))
     some = list(islice(held, args.count))
     names = [n for n in METHODS if args.drafter or not n.startswith("GAD")]
     texts: dict[str, list[str]] = {n: [] for n in names}

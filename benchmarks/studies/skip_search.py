@@ -17,14 +17,14 @@ from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.depth import left, named
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.depth import format_layer_halves, remaining_layer_halves
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from studies.surrogate import Mask, minimise
 
-_WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
+_WANT, _SILENT = ScoreRequest(law=RowDetail.ARGMAX), ScoreRequest(law=RowDetail.NOTHING)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def search(
         at, length = min((price.token(out, hits, g), g) for g in range(1, longest + 1))
         seen[out] = at, length, sum(map(sum, hits)) / sum(map(len, hits))
         watch(
-            f"{len(seen)}: without {named(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}"
+            f"{len(seen)}: without {format_layer_halves(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}"
         )
         return at
 
@@ -140,7 +140,9 @@ def search(
     for session, *_ in cases:
         session.close()
     return Found(
-        named(best), *seen[best], tuple((named(out), value[0]) for out, value in seen.items())
+        format_layer_halves(best),
+        *seen[best],
+        tuple((format_layer_halves(out), value[0]) for out, value in seen.items()),
     )
 
 
@@ -150,14 +152,14 @@ Case = tuple[Any, Draft, tuple[int, ...]]
 
 def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> list[Case]:
     decoder, _ = registry.build("plain", Kit(target))
-    texts = run(
+    texts = run_coroutines(
         [
             answer_one(decoder, Request(tuple(p), max_tokens=tokens, ignore_eos=True))
             for p in prompts
         ]
     )
     sessions = [target.open(p) for p in prompts]
-    run([s.prefill(_SILENT) for s in sessions])
+    run_coroutines([s.prefill(_SILENT) for s in sessions])
     return [
         (s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids)
         for s, p, t in zip(sessions, prompts, texts, strict=True)
@@ -168,7 +170,9 @@ def agreed(cases: Sequence[Case], out: Mask, layers: int) -> list[list[bool]]:
     """Of each text which tokens the model without these halves would have said, after its own reading of those before."""
     for session, *_ in cases:
         session.rewind(0)  # nothing staged: rows that others have left would stand
-    scores = run([s.part(*left(out, layers)).score(draft, _WANT) for s, draft, _ in cases])
+    scores = run_coroutines(
+        [s.part(*remaining_layer_halves(out, layers)).score(draft, _WANT) for s, draft, _ in cases]
+    )
     return [
         [row.argmax(i) == x for i, x in enumerate(text)]
         for row, (*_, text) in zip(scores, cases, strict=True)

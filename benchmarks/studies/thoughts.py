@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from polydec import Ask, Engine, load
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.lab.train import graphs, sums
 from polydec.lab.train.context import train_context
 from polydec.lab.train.specs.context import ContextSpec
@@ -29,7 +29,9 @@ ASKED = 200
 """Questions of each cell."""
 
 
-def answers(lm: LM, questions: Sequence[str], longest: int, **fields: Any) -> dict[str, Any]:
+def answers(
+    lm: LoadedModel, questions: Sequence[str], longest: int, **fields: Any
+) -> dict[str, Any]:
     """What is written behind each question, and the tokens and seconds that takes."""
     engine, began = Engine(lm), time.process_time()
     asks = [Ask(q, raw=True, method="plain", max_tokens=longest, **fields) for q in questions]
@@ -44,7 +46,9 @@ def answers(lm: LM, questions: Sequence[str], longest: int, **fields: Any) -> di
     }
 
 
-def scored(lm: LM, rows: Sequence[Any], reasoning: str, hops: int, **fields: Any) -> dict[str, Any]:
+def scored(
+    lm: LoadedModel, rows: Sequence[Any], reasoning: str, hops: int, **fields: Any
+) -> dict[str, Any]:
     """The share of right answers, with the tokens and the seconds of processor time of all
     answers."""
     mark = "" if reasoning == "chain" else "="
@@ -64,7 +68,10 @@ def trained(out: Path, **fields: Any) -> dict[str, Any]:
 
 def of_graphs(out: Path, steps: int, seeds: int, hops: int, nodes: int) -> None:
     rows = {
-        depth: [graphs.graph(f"asked {i}", nodes, hops, depth, True) for i in range(ASKED)]
+        depth: [
+            graphs.draw_reachability_graph(f"asked {i}", nodes, hops, depth, True)
+            for i in range(ASKED)
+        ]
         for depth in range(1, hops + 1)
     }
     cells = dict[str, list[float]]()
@@ -90,7 +97,7 @@ def of_graphs(out: Path, steps: int, seeds: int, hops: int, nodes: int) -> None:
 
 
 def of_sums(out: Path, steps: int, seeds: int, hops: int) -> None:
-    rows = [sums.drawn(f"asked {i}", hops, True) for i in range(3 * ASKED)]
+    rows = [sums.draw_last_digit_sum(f"asked {i}", hops, True) for i in range(3 * ASKED)]
     cells = dict[str, list[Any]]()
     for reasoning in ("latent", "chain", "none"):
         for seed in range(seeds):

@@ -407,17 +407,17 @@ def context_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    from polydec.lab.bench.scaling import Point, beyond, fit
+    from polydec.lab.bench.scaling import ScalingPoint, extrapolation_error, fit_scaling_law
 
     points = [
-        Point(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
+        ScalingPoint(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
         for r in SCALING.rows
         if r["law"] == cells[0]
     ]
-    law = fit(points)
+    law = fit_scaling_law(points)
     return [
         *(told(x) for i in (1, 2) for x in (law.factors[i], law.errors[i])),
-        *map(told, (law.explained, law.left_out, beyond(points))),
+        *map(told, (law.explained, law.left_out, extrapolation_error(points))),
     ]
 
 

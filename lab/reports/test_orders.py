@@ -17,7 +17,7 @@ ALL = orders.orders()
 @pytest.mark.parametrize("order", ALL, ids=lambda order: f"{order.method}: {order.order}")
 def test_an_order_has_the_figures_of_its_page(order):
     assert order.stands_in((REPORTS / order.page).read_text("utf-8"))
-    assert order.method in {*registry.recipes(), *steer.steerings()}
+    assert order.method in {*registry.recipe_modules(), *steer.steering_modules()}
     assert order.order and order.paper and order.holds in (orders.YES, orders.NO, orders.OPEN)
 
 

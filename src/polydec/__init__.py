@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polydec.api import (
-        LM,
         Ask,
         Choice,
         Completion,
         Engine,
+        LoadedModel,
         Piece,
         Ticket,
         generate,
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from polydec.core.types import Draft, Exactness
     from polydec.laws.constraints.any_of import AnyOf
     from polydec.laws.constraints.json_schema import JsonSchema
-    from polydec.laws.constraints.lark import Lark
+    from polydec.laws.constraints.lark import LarkGrammar
     from polydec.laws.constraints.regex import Regex
     from polydec.laws.constraints.span_of import SpanOf
     from polydec.laws.shapers.sampling import Sampling, build_shapers
-    from polydec.laws.targets.shaped import Shaped
+    from polydec.laws.targets.shaped import ShapedTarget
     from polydec.methods.registry import registry
-    from polydec.methods.speculative.loop.speculative import Speculative
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.models.sessions.soft import Soft
 
 __version__ = "0.2.0"
 __all__ = [
-    "LM",
     "AnyOf",
     "Ask",
     "Choice",
@@ -44,7 +43,8 @@ __all__ = [
     "Exactness",
     "FileError",
     "JsonSchema",
-    "Lark",
+    "LarkGrammar",
+    "LoadedModel",
     "MissingError",
     "Piece",
     "PolydecError",
@@ -54,10 +54,10 @@ __all__ = [
     "Result",
     "Rng",
     "Sampling",
-    "Shaped",
+    "ShapedTarget",
     "Soft",
     "SpanOf",
-    "Speculative",
+    "SpeculativeDecoder",
     "Ticket",
     "build_shapers",
     "generate",
@@ -71,7 +71,7 @@ __all__ = [
 # an interrupt meanwhile, is loaded after this module.
 _HOMES = {
     "api": (
-        "LM",
+        "LoadedModel",
         "Ask",
         "Choice",
         "Completion",
@@ -85,17 +85,17 @@ _HOMES = {
     "base.errors": ("FileError", "MissingError", "PolydecError", "RequestError"),
     "laws.constraints.any_of": ("AnyOf",),
     "laws.constraints.json_schema": ("JsonSchema",),
-    "laws.constraints.lark": ("Lark",),
+    "laws.constraints.lark": ("LarkGrammar",),
     "laws.constraints.regex": ("Regex",),
     "laws.constraints.span_of": ("SpanOf",),
-    "methods.speculative.loop.speculative": ("Speculative",),
+    "methods.speculative.loop.speculative": ("SpeculativeDecoder",),
     "core.request": ("Request", "Result"),
     "core.rng": ("Rng",),
     "core.trace": ("replay",),
     "core.types": ("Draft", "Exactness"),
     "models.sessions.soft": ("Soft",),
     "laws.shapers.sampling": ("Sampling", "build_shapers"),
-    "laws.targets.shaped": ("Shaped",),
+    "laws.targets.shaped": ("ShapedTarget",),
 }
 _HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in names}
 

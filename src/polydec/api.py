@@ -13,28 +13,28 @@ if TYPE_CHECKING:
         Engine,
         Piece,
         Ticket,
-        follow,
         generate,
         stream,
+        stream_ticket,
     )
     from polydec.request.fields import Ask, Prompt
-    from polydec.request.loaded import LM, TORCH_THREADS
+    from polydec.request.loaded import TORCH_THREADS, LoadedModel
     from polydec.request.loading import load
 
 __all__ = [
-    "LM",
     "TORCH_THREADS",
     "Ask",
     "Choice",
     "Completion",
     "Engine",
+    "LoadedModel",
     "Piece",
     "Prompt",
     "Ticket",
-    "follow",
     "generate",
     "load",
     "stream",
+    "stream_ticket",
 ]
 
 _HOMES = {
@@ -44,12 +44,12 @@ _HOMES = {
         "Engine",
         "Piece",
         "Ticket",
-        "follow",
+        "stream_ticket",
         "generate",
         "stream",
     ),
     "polydec.request.fields": ("Ask", "Prompt"),
-    "polydec.request.loaded": ("LM", "TORCH_THREADS"),
+    "polydec.request.loaded": ("LoadedModel", "TORCH_THREADS"),
     "polydec.request.loading": ("load",),
 }
 # commands import this module for their signatures, and most of a command line is settled before anything computes

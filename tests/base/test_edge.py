@@ -72,7 +72,7 @@ def change(path, name="config.json", **fields):
 def refused(path, match="", **options):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=match) as e:
-        checkpoint.load(str(path), **options)
+        checkpoint.load_bundle(str(path), **options)
     assert len(str(e.value)) <= 300 and str(e.value).isprintable(), str(e.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, (
         "a wrong file took memory"
@@ -317,7 +317,7 @@ class PanicException(BaseException):
 def test_a_tokenizer_that_panics(monkeypatch, llama, error):
     from polydec.models.text import tokenizer as text
 
-    point = checkpoint.load(str(llama))
+    point = checkpoint.load_bundle(str(llama))
 
     def fail(*args, **options):
         raise error
@@ -325,7 +325,7 @@ def test_a_tokenizer_that_panics(monkeypatch, llama, error):
     class Broken:
         from_file = from_str = encode = decode = staticmethod(fail)
 
-    monkeypatch.setattr(text, "Tokenizer", Broken)
+    monkeypatch.setattr(text, "HFTokenizer", Broken)
     refused(llama, r"not a readable tokenizer\.json")
     point.text.tokenizer = Broken()
     with pytest.raises(ValueError, match="cannot be encoded"):
@@ -355,7 +355,7 @@ def test_token_ids_beyond_the_model(llama):
     for i in range(3):
         content["model"]["vocab"][f"<{i}>"] = 270 + i
     (llama / "tokenizer.json").write_text(json.dumps(content))
-    point = checkpoint.load(str(llama))
+    point = checkpoint.load_bundle(str(llama))
     assert point.text.encode("ab")
     with pytest.raises(ValueError, match="makes token 271 of this text: the model has 260 tokens"):
         point.text.encode("a<1>")
@@ -385,7 +385,7 @@ def test_scores_that_are_no_numbers(whole, tmp_path, name, dtype, temperature):
 def test_damaged_files(tmp_path, seed):
     """Drawn damage: each loads and writes, or is refused in one sentence."""
     done = 0
-    for i, case in enumerate(fuzz_files.cases(seed, 250, tmp_path)):
+    for i, case in enumerate(fuzz_files.damaged_file_cases(seed, 250, tmp_path)):
         try:
             case()
             done += 1
@@ -399,11 +399,13 @@ def test_damaged_files(tmp_path, seed):
 
 def test_printable():
     assert (
-        edge.printable("a\x1b[31m\tb\nc\x00\x9b\u202e世🙂")
+        edge.escape_control_characters("a\x1b[31m\tb\nc\x00\x9b\u202e世🙂")
         == "a\\x1b[31m\tb\nc\\x00\\x9b\\u202e世🙂"
     )
     assert (
-        edge.sentence("a\n\x1b b  " + "x" * 5000).isprintable()
-        and 299 <= len(edge.sentence("y " * 5000)) <= 300
+        edge.error_sentence("a\n\x1b b  " + "x" * 5000).isprintable()
+        and 299 <= len(edge.error_sentence("y " * 5000)) <= 300
     )
-    assert edge.sentence("/" + "p" * 400 + "/model.gguf is bad").endswith("/model.gguf is bad")
+    assert edge.error_sentence("/" + "p" * 400 + "/model.gguf is bad").endswith(
+        "/model.gguf is bad"
+    )

@@ -10,7 +10,7 @@ import pytest
 
 import polydec
 from polydec import FileError, MissingError, PolydecError, RequestError
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.models.sessions import checkpoint
@@ -40,11 +40,11 @@ def test_nothing_that_decides_catches_what_a_fault_raises_too(room):
 
 def test_the_kinds_are_told_apart(tmp_path):
     with pytest.raises(FileError):
-        checkpoint.load(str(tmp_path / "nothing.gguf"))
+        checkpoint.load_bundle(str(tmp_path / "nothing.gguf"))
     with pytest.raises(RequestError):
-        registry.find("no such method at all")
+        registry.find_method("no such method at all")
     with pytest.raises(MissingError):
-        _ = Kit(toy(1)).drafting
+        _ = Kit(toy_law(1)).drafting
     for kind in (FileError, MissingError, RequestError):
         assert issubclass(kind, PolydecError) and issubclass(kind, ValueError)
 
@@ -57,7 +57,7 @@ class Faulty:
 
 
 def test_a_fault_does_not_read_as_absent():
-    kit = replace(Kit(toy(1)), artefacts=(Faulty(),))
+    kit = replace(Kit(toy_law(1)), artefacts=(Faulty(),))
     with pytest.raises(ValueError) as caught:
         kit.find(Faulty)
     assert not isinstance(caught.value, PolydecError)

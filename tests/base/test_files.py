@@ -14,10 +14,10 @@ from pathlib import Path
 from polydec.base import files
 at, who = Path(sys.argv[1]), sys.argv[2]
 for n in range(100):
-    with files.lock(at):
+    with files.hold_file_lock(at):
         known = json.loads(at.read_text()) if at.exists() else {}
         text = json.dumps({**known, f"{who} {n}": n})
-        files.replace(at, lambda to: to.write_text(text))
+        files.replace_file_atomically(at, lambda to: to.write_text(text))
 """
 
 
@@ -38,12 +38,12 @@ def test_a_lock_that_is_held_is_said_and_given_back(tmp_path, monkeypatch):
     for fcntl in (files.fcntl, None):
         monkeypatch.setattr(files, "fcntl", fcntl)
         with (
-            files.lock(tmp_path / "x"),
-            pytest.raises(files.Locked, match="another process"),
-            files.lock(tmp_path / "x", wait=0.0),
+            files.hold_file_lock(tmp_path / "x"),
+            pytest.raises(files.FileLockedError, match="another process"),
+            files.hold_file_lock(tmp_path / "x", wait=0.0),
         ):
             pass
-        with files.lock(tmp_path / "x", wait=0.0):
+        with files.hold_file_lock(tmp_path / "x", wait=0.0):
             pass
 
 
@@ -51,7 +51,7 @@ def test_a_lock_that_a_dead_process_left_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "fcntl", None)
     monkeypatch.setattr(files, "STALE", -1.0)
     (tmp_path / ".x.held").write_text("")
-    with files.lock(tmp_path / "x"):
+    with files.hold_file_lock(tmp_path / "x"):
         pass
 
 
@@ -64,7 +64,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        files.replace(at, broken)
+        files.replace_file_atomically(at, broken)
     assert at.read_text() == "old" and list(tmp_path.iterdir()) == [at]
 
 

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from polydec import api
 from polydec.base import files
 from polydec.base.errors import PolydecError, UnwritableError
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train.envelope import write_down
-from polydec.lab.train.loop import fit
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.loop import fit_network
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.models.learned import artefacts
 from polydec.models.sessions import sources
 from polydec.request import profile
@@ -60,7 +60,7 @@ def refused(work, where):
 def test_a_file_that_is_replaced_stays_as_it_was(writer, tmp_path, small_disk):
     at = tmp_path / "kept.bin"
     at.write_bytes(b"before")
-    refused(lambda: files.replace(at, WRITERS[writer]), at)
+    refused(lambda: files.replace_file_atomically(at, WRITERS[writer]), at)
     assert at.read_bytes() == b"before"
 
 
@@ -69,30 +69,30 @@ def test_what_is_no_fault_of_the_disk_passes_through(tmp_path):
         raise ZeroDivisionError("a fault of the program")
 
     with pytest.raises(ZeroDivisionError):
-        files.replace(tmp_path / "a", broken)
+        files.replace_file_atomically(tmp_path / "a", broken)
     assert not list(tmp_path.iterdir())
 
 
 def _state(out):
     network = torch.nn.Linear(80, 80)
-    fit(
+    fit_network(
         network,
         lambda step: (network(torch.ones(1, 80)).sum(), 1),
-        Schedule(1),
+        TrainingSchedule(1),
         state=out / "state.pt",
     )
 
 
 def _artefact(out):
     module = artefacts.MODULES["eagle"]
-    module.save(out, module.examples(toy(1, 64).vocab, 64, 64)[0], {})
+    module.save(out, module.examples(toy_law(1, 64).vocab, 64, 64)[0], {})
 
 
 OUTPUTS = {
     "state.pt": _state,
     "training.json": lambda out: write_down(out, {"curve": [0.125] * 9000}),
     "eagle.safetensors": _artefact,
-    "model.safetensors": lambda out: sources.save(
+    "model.safetensors": lambda out: sources.save_checkpoint(
         out, {"polydec_base": "x"}, {"a.weight": BIG}, None
     ),
 }
@@ -136,7 +136,7 @@ def test_a_page(polydec_command, tmp_path, small_disk, monkeypatch):
     assert code == 0, err
     long = tmp_path / ("no" * 200)
     one_sentence(polydec_command("trace", "html", tmp_path / "t.jsonl", "--out", long))
-    monkeypatch.setattr("polydec.cli.trace_page.page", lambda *args: "x" * (1 << 17))
+    monkeypatch.setattr("polydec.cli.trace_page.trace_page_html", lambda *args: "x" * (1 << 17))
     page = tmp_path / "t.html"
     assert str(page) in one_sentence(
         polydec_command("trace", "html", tmp_path / "t.jsonl", "--out", page)
@@ -148,12 +148,12 @@ def test_a_page(polydec_command, tmp_path, small_disk, monkeypatch):
 def test_a_profile_that_is_asked_for_is_kept_or_it_is_said(small_disk, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lm = api.load("zoo:tiny", draft=None, ngrams=None)
-    measured = profile.measure(lm, seconds=0.05)
-    profile.path().parent.mkdir(parents=True, exist_ok=True)
-    profile.path().write_text(json.dumps({"other": "x" * 9000}))
-    before = profile.path().read_bytes()
-    monkeypatch.setattr(profile, "key", lambda lm: "k" * 9000)
-    profile.keep(lm, measured)  # nobody asked for it: it lasts as long as the process
+    measured = profile.measure_pass_profile(lm, seconds=0.05)
+    profile.pass_profiles_path().parent.mkdir(parents=True, exist_ok=True)
+    profile.pass_profiles_path().write_text(json.dumps({"other": "x" * 9000}))
+    before = profile.pass_profiles_path().read_bytes()
+    monkeypatch.setattr(profile, "pass_profile_key", lambda lm: "k" * 9000)
+    profile.save_pass_profile(lm, measured)  # nobody asked for it: it lasts as long as the process
     with pytest.raises(PolydecError, match="cannot be written"):
         profile.keep_surely(lm, measured)
-    assert profile.path().read_bytes() == before
+    assert profile.pass_profiles_path().read_bytes() == before

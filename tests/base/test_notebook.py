@@ -13,10 +13,10 @@ import torch
 import micro
 from polydec import Ask, Engine, Sampling, generate, load, stream
 from polydec.base import notebook
-from polydec.base.heard import warn
-from polydec.methods.economics.costs import Costs
+from polydec.base.heard import warn_caller
+from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.soft import Soft
-from polydec.request.fields import Fields, asked
+from polydec.request.fields import AskFields, ask_from_fields
 
 TEXT = "the fox <b>and</b> the fox <b>and</b> the"
 
@@ -25,7 +25,7 @@ TEXT = "the fox <b>and</b> the fox <b>and</b> the"
 def lm(tmp_path_factory):
     torch.set_num_threads(1)
     lm = load(str(micro.write(tmp_path_factory.mktemp("shown") / "a", hidden=64)))
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -70,7 +70,7 @@ def test_reprs_are_short_and_say_what_matters(lm):
     said = repr(answer)
     assert said.startswith("Completion(") and len(said) < 250
     assert "3 tokens" in said and "method plain" in said and "token_ids" not in said
-    assert repr(lm).startswith("LM(name=") and len(repr(lm)) < 250
+    assert repr(lm).startswith("LoadedModel(name=") and len(repr(lm)) < 250
     assert "<table>" in lm._repr_html_()
     assert repr(Ask("Why?", seed=3)) == "Ask('Why?', seed=3)"
     assert len(repr(Ask([1] * 10_000, options={str(i): i for i in range(1000)}))) < 300
@@ -80,8 +80,8 @@ def test_keywords_that_editors_know_are_those_of_a_request():
     names = {"Sampling": Sampling, "Soft": Soft}  # what computes is not loaded for a list of fields
     own = get_type_hints(Ask, localns=names)
     own.pop("prompt")
-    assert get_type_hints(Fields, localns=names) == own
-    assert list(Fields.__annotations__) == [f.name for f in fields(Ask)][1:]
+    assert get_type_hints(AskFields, localns=names) == own
+    assert list(AskFields.__annotations__) == [f.name for f in fields(Ask)][1:]
 
 
 def test_a_wrong_keyword_is_answered_with_the_nearest(lm):
@@ -97,28 +97,30 @@ def test_a_wrong_keyword_is_answered_with_the_nearest(lm):
         with pytest.raises(TypeError, match="max_tokens is given beside an Ask: set it there"):
             call(lm, Ask("Why?"), max_tokens=3)
     with pytest.raises(TypeError, match="its fields are method, options"):
-        asked("Why?", {"zzzz": 3})
+        ask_from_fields("Why?", {"zzzz": 3})
 
 
 def test_a_warning_names_the_line_that_called():
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        warn("something is missing")
+        warn_caller("something is missing")
     assert heard[0].filename == __file__
 
 
 def test_a_model_without_a_profile_warns_in_the_name_of_its_caller(lm, monkeypatch):
     from polydec.request import profile
 
-    monkeypatch.setattr(profile, "read", lambda model: None)
+    monkeypatch.setattr(profile, "read_pass_profile", lambda model: None)
     monkeypatch.setattr(
-        profile, "measure", lambda model, seconds: type("P", (), {"costs": Costs()})()
+        profile,
+        "measure_pass_profile",
+        lambda model, seconds: type("P", (), {"costs": PassCosts()})(),
     )
-    monkeypatch.setattr(profile, "keep", lambda model, found: None)
+    monkeypatch.setattr(profile, "save_pass_profile", lambda model, found: None)
     vars(lm).pop("costs")
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        assert lm.costs == Costs()
+        assert lm.costs == PassCosts()
     assert {w.filename for w in heard} == {__file__}
 
 

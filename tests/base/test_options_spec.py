@@ -12,40 +12,42 @@ from hypothesis import strategies as st
 
 from polydec.base.options import (
     LARGEST,
-    Above,
     AtLeast,
     AtMost,
-    Below,
-    Length,
-    Note,
+    EntryCount,
+    GreaterThan,
+    InRange,
+    LessThan,
     OneOf,
     Option,
-    Within,
+    ValueNote,
     as_text,
-    option,
-    read,
-    shown,
+    callable_options,
+    option_from_annotation,
+    short_repr,
 )
 
 
 def build(
     kit,
     *,
-    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2,
-    floor: Annotated[float, Above(0), AtMost(1), Note("1 keeps all"), "least chance"] = 0.5,
-    cost: Annotated[float | None, AtLeast(0), Below(1), "price"] = None,
+    depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2,
+    floor: Annotated[
+        float, GreaterThan(0), AtMost(1), ValueNote("1 keeps all"), "least chance"
+    ] = 0.5,
+    cost: Annotated[float | None, AtLeast(0), LessThan(1), "price"] = None,
     hot: Annotated[bool, "keep the table"] = False,
     kind: Annotated[str, OneOf("exact", "match"), "how to verify"] = "exact",
     skip: Annotated[str | None, "layers left out"] = None,
-    levels: Annotated[tuple[int, ...], Within(1, 16), Length(1, 16), "children"] = (2, 1, 1),
-    shape: Annotated[tuple[int, ...] | None, Within(0, 64), "child counts"] = None,
+    levels: Annotated[tuple[int, ...], InRange(1, 16), EntryCount(1, 16), "children"] = (2, 1, 1),
+    shape: Annotated[tuple[int, ...] | None, InRange(0, 64), "child counts"] = None,
     nodes: Annotated[int, AtLeast(1), "tokens"] | None = None,
-    bias: Annotated[Mapping[int, float] | None, Within(-100, 100), "bias of tokens"] = None,
+    bias: Annotated[Mapping[int, float] | None, InRange(-100, 100), "bias of tokens"] = None,
 ):
     return kit
 
 
-OPTIONS = {o.name: o for o in read(build)}
+OPTIONS = {o.name: o for o in callable_options(build)}
 
 
 def test_read_takes_what_stands_behind_the_star():
@@ -61,7 +63,7 @@ def test_read_takes_what_stands_behind_the_star():
         "nodes",
         "bias",
     ]
-    assert OPTIONS["depth"] == Option("depth", int, 2, "tokens drafted a pass", (Within(0, 64),))
+    assert OPTIONS["depth"] == Option("depth", int, 2, "tokens drafted a pass", (InRange(0, 64),))
     assert [o.kind for o in OPTIONS.values()] == [
         int,
         float,
@@ -88,7 +90,7 @@ def test_a_dataclass_is_read_too():
     class Fields:
         top_k: Annotated[int, AtLeast(-1), "tokens kept"] = 0
 
-    assert [o.name for o in read(Fields)] == ["top_k"]
+    assert [o.name for o in callable_options(Fields)] == ["top_k"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_values_become_what_the_option_is(name, given_, want):
         ("bias", {5: 1, "5": 2}, "it must be numbers"),
         ("bias", {5: math.nan}, "it must be numbers"),
     ],
-    ids=shown,
+    ids=short_repr,
 )
 def test_one_clear_sentence(name, value, message):
     with pytest.raises(ValueError) as e:
@@ -222,10 +224,10 @@ def test_schema():
 @pytest.mark.parametrize(
     "hint, default, message",
     [
-        (Annotated[int, Within(0, 64)], 3, "needs a default and a line of help"),
+        (Annotated[int, InRange(0, 64)], 3, "needs a default and a line of help"),
         (int, 3, "needs a default and a line of help"),
         (
-            Annotated[int, Within(0, 64), "help"],
+            Annotated[int, InRange(0, 64), "help"],
             65,
             "the default of an option is not legal: x is 65",
         ),
@@ -235,7 +237,7 @@ def test_schema():
 )
 def test_a_declaration_that_is_not_whole(hint, default, message):
     with pytest.raises(TypeError) as e:
-        option("x", hint, default)
+        option_from_annotation("x", hint, default)
     assert message in str(e.value)
 
 

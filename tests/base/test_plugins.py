@@ -48,7 +48,7 @@ KIND = '''
 """Only: the answer is one text."""
 
 from polydec import AnyOf
-from polydec.laws.constraints.asked import Kind
+from polydec.laws.constraints.asked import ConstraintKind
 
 
 def make(value):
@@ -57,7 +57,7 @@ def make(value):
     return AnyOf((value,))
 
 
-KIND = Kind("only", "the text that the answer is", make)
+KIND = ConstraintKind("only", "the text that the answer is", make)
 '''
 RULE = '''
 """Cool: all log-weights times a number."""
@@ -65,17 +65,17 @@ RULE = '''
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from polydec.core.types import Reads
-from polydec.base.options import Within
-from polydec.laws.shapers._rule import Rule
+from polydec.core.types import RowDetail
+from polydec.base.options import InRange
+from polydec.laws.shapers._rule import SamplingRule
 
-Factor = Annotated[float, Within(1, 10), "log-weights are multiplied by this"]
+Factor = Annotated[float, InRange(1, 10), "log-weights are multiplied by this"]
 
 
 @dataclass(frozen=True)
 class Cool:
     factor: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def start(self, prompt):
@@ -92,13 +92,13 @@ def make(setting, *, cool: Factor = 1.0):
     return Cool(cool) if cool != 1.0 else None
 
 
-RULE = Rule("cool", make, {"transformers": 95, "vllm": 95, "llamacpp": 95})
+RULE = SamplingRule("cool", make, {"transformers": 95, "vllm": 95, "llamacpp": 95})
 '''
 
 
 def documented() -> str:
     """The drafter and the recipe of docs/adding-a-method.md as one file."""
-    lines = f"{guide.FILES['drafters/echo.py']}\n{guide.FILES['recipes/echo.py']}"
+    lines = f"{guide.FILES['methods/speculative/drafters/echo.py']}\n{guide.FILES['methods/speculative/recipes/echo.py']}"
     lines = lines.replace("from __future__ import annotations\n", "")
     lines = lines.replace("from polydec.methods.speculative.drafters.echo import Echo\n", "")
     return f"from __future__ import annotations\n{lines}"
@@ -136,7 +136,7 @@ def test_a_method_of_another_package_is_found_by_everything(installed):
             warnings.simplefilter("always")
             import polydec
             from polydec.methods.registry import registry
-            assert registry.find("stutter") == "echo"
+            assert registry.find_method("stutter") == "echo"
         heard = sorted(str(w.message).partition(" is left out: ")[2] for w in heard)
         assert [reason[:24] for reason in heard] == [
             "it cannot be imported (M", "json has no CARD of that", "the name plain is taken"], heard
@@ -151,12 +151,12 @@ def test_a_method_of_another_package_is_found_by_everything(installed):
         sys.path += ["docs", "tests"]
         import tables
         assert "| `echo` | Echo | law |" in tables.table()
-        from polydec.lab.testing.examples import decoder, example
+        from polydec.lab.testing.examples import example_decoder, example_mechanism
         from polydec.lab.testing import check_drafter, check_law
-        assert "echo" in registry.mechanisms("drafters") and "echo" in registry.of_family("ar")
-        echo = example(registry.mechanisms("drafters")["echo"])
+        assert "echo" in registry.mechanism_classes("drafters") and "echo" in registry.of_family("ar")
+        echo = example_mechanism(registry.mechanism_classes("drafters")["echo"])
         check_drafter(echo)
-        check_law(lambda target, draft: decoder("echo", target, draft), laws=2)
+        check_law(lambda target, draft: example_decoder("echo", target, draft), laws=2)
 
         sys.path.append("tests/serve")
         from house import served
@@ -193,8 +193,8 @@ def test_a_kind_of_constraint_of_another_package_is_found_by_everything(installe
         from polydec.laws.constraints import asked
         from house import served
         assert isinstance(asked.constraint_of({"regex": "a"}), polydec.Regex)
-        assert "| `only` | the text that the answer is |" in asked.table() and any(
-            make is asked.table for _, _, make in tables.PLACES
+        assert "| `only` | the text that the answer is |" in asked.constraint_kinds_table() and any(
+            make is asked.constraint_kinds_table for _, _, make in tables.PLACES
         )
         lm = polydec.load("zoo:tiny")
         answer = polydec.generate(lm, "The", constraint=asked.constraint_of({"only": " mill"}))
@@ -233,7 +233,7 @@ def test_the_command_line_takes_a_kind_of_constraint(installed):
 
 
 def test_without_plug_ins_there_are_only_our_own():
-    assert "echo" not in registry.recipes()
+    assert "echo" not in registry.recipe_modules()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_whatever_a_plug_in_raises_it_alone_is_left_out(raised, said, tmp_path, 
     )
     monkeypatch.setattr(plugins, "_points", lambda room: points)
     with pytest.warns(UserWarning) as warned:
-        brought = plugins.found("room", (), lambda module, name: module.THING, "THING")
+        brought = plugins.load_plugins("room", (), lambda module, name: module.THING, "THING")
     assert brought == {"works_here": 1}
     assert ["ends_here" in str(w.message) and said in str(w.message) for w in warned] == [True]
 
@@ -263,7 +263,7 @@ def test_whatever_a_plug_in_raises_it_alone_is_left_out(raised, said, tmp_path, 
         raise SystemExit(4)
 
     with pytest.warns(UserWarning, match=r"SystemExit: 4"):
-        assert plugins.found("room", (), while_it_is_read, "THING") == {}
+        assert plugins.load_plugins("room", (), while_it_is_read, "THING") == {}
 
 
 def test_ctrl_c_while_a_plug_in_is_imported_is_ctrl_c(tmp_path, monkeypatch):
@@ -272,7 +272,7 @@ def test_ctrl_c_while_a_plug_in_is_imported_is_ctrl_c(tmp_path, monkeypatch):
     points = (EntryPoint("waits", "polydec_waits", "polydec.room"),)
     monkeypatch.setattr(plugins, "_points", lambda room: points)
     with pytest.raises(KeyboardInterrupt):
-        plugins.found("room", (), lambda module, name: module, "THING")
+        plugins.load_plugins("room", (), lambda module, name: module, "THING")
 
 
 def test_a_plug_in_that_ends_the_program_ends_no_command(tmp_path):

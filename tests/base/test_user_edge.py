@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from polydec import load
 from polydec.base import edge
 from polydec.models.sessions import checkpoint
-from polydec.request.loading import declared
+from polydec.request.loading import loading_options
 
 
-class Cat(edge.Record):
+class Cat(edge.StrictRecord):
     name: str
     lives: int = 9
 
@@ -35,7 +35,7 @@ class Cat(edge.Record):
 def test_what_is_no_object_is_said(text):
     with pytest.raises(ValueError, match="file 'x' is not a JSON object") as error:
         edge.parse_object(text, "file 'x'")
-    assert edge.sentence(error.value) == str(error.value)
+    assert edge.error_sentence(error.value) == str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,16 @@ def test_what_is_no_object_is_said(text):
 )
 def test_a_wrong_field_is_named(data, says):
     with pytest.raises(ValueError) as error:
-        edge.check(Cat, data, "cat")
+        edge.validate_record(Cat, data, "cat")
     assert str(error.value).startswith("cat: ") and says in str(error.value)
-    assert edge.sentence(error.value) == str(error.value)
+    assert edge.error_sentence(error.value) == str(error.value)
 
 
 def test_sentences():
-    assert edge.sentence("a\nb\x1b[31m\x9b") == "a b\\x1b[31m\\x9b"
+    assert edge.error_sentence("a\nb\x1b[31m\x9b") == "a b\\x1b[31m\\x9b"
     for long in ("word " * 10_000, "x" * 10_000 + " y" * 300):
-        assert edge.LONGEST - 1 <= len(edge.sentence(long)) <= edge.LONGEST
-    assert edge.printable("a\tb\n\x00\u202e") == "a\tb\n\\x00\\u202e"
+        assert edge.LONGEST - 1 <= len(edge.error_sentence(long)) <= edge.LONGEST
+    assert edge.escape_control_characters("a\tb\n\x00\u202e") == "a\tb\n\\x00\\u202e"
 
 
 def test_files_that_are_none(tmp_path):
@@ -82,10 +82,10 @@ def test_files_that_are_none(tmp_path):
 
 @pytest.mark.parametrize("threads", [0, -1, 40_000, 100_000, 10**30, 10**4000])
 def test_threads_have_bounds(threads):
-    bound = declared()["threads"]
+    bound = loading_options()["threads"]
     with pytest.raises(ValueError, match="threads is"):
         bound.convert(threads)
-    for loading in (load, checkpoint.load):
+    for loading in (load, checkpoint.load_bundle):
         with pytest.raises(ValueError, match="threads is"):
             loading("zoo:tiny", threads=threads)
     assert bound.convert(None) is None and bound.convert(edge.most_threads()) >= 4
@@ -98,5 +98,5 @@ def test_threads_have_bounds(threads):
 )
 @example("y" * 99 + " " + "z" * 98 + " " + "x" * 100 + " more")
 def test_a_sentence_stays_as_it_is(text):
-    once = edge.sentence(text)
-    assert edge.sentence(once) == once and len(once) <= edge.LONGEST
+    once = edge.error_sentence(text)
+    assert edge.error_sentence(once) == once and len(once) <= edge.LONGEST

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from polydec import Engine, load
-from polydec.lab.train.tasks import SHIPPED, make, right
+from polydec.lab.train.tasks import SHIPPED, draw_task, is_right_task_answer
 
 
 def command(monkeypatch, args):
@@ -124,10 +124,13 @@ def test_a_trace_that_lies_is_refused(tmp_path, monkeypatch, capfd):
 def test_it_does_its_tasks_and_says_different_things():
     """Without a method named; and in one pass it knows no answer whose tokens depend on each other."""
     engine = Engine(load("zoo:diffusion"))
-    tasks = [(name, make(name, 5, i, unseen=True)) for name in SHIPPED for i in range(10)]
+    tasks = [(name, draw_task(name, 5, i, unseen=True)) for name in SHIPPED for i in range(10)]
     done = engine.run([engine.submit(t.question, method="auto") for _, t in tasks])
     assert {d.method["name"] for d in done} == {"fast-dllm"}
-    assert sum(right(name, t.question, d.text) for (name, t), d in zip(tasks, done)) >= 35
+    assert (
+        sum(is_right_task_answer(name, t.question, d.text) for (name, t), d in zip(tasks, done))
+        >= 35
+    )
     assert (
         len({d.text for (name, _), d in zip(tasks, done) if name in ("copy", "slots")}) >= 18
     )  # the others have few
@@ -140,7 +143,7 @@ def test_it_does_its_tasks_and_says_different_things():
     )
     assert (
         sum(
-            right("count", t.question, d.text)
+            is_right_task_answer("count", t.question, d.text)
             for (_, t), d in zip([x for x in tasks if x[0] == "count"], once)
         )
         <= 3

@@ -16,7 +16,7 @@ from polydec.cli import history, orders, prompts
 from polydec.cli.main import main
 from polydec.models.formats import text_rows
 
-TALK = orders.Chat(
+TALK = orders.ChatConversation(
     "plain", turns=({"role": "user", "content": "é?"}, {"role": "assistant", "content": "e\n"})
 )
 
@@ -26,20 +26,24 @@ def fine(chat):
 
 
 def told(line, chat=TALK, check=fine):
-    return orders.act(line, chat, check)[1]
+    return orders.run_chat_line(line, chat, check)[1]
 
 
 def test_a_line_is_a_message_or_an_order():
-    assert orders.parse("say /help") == orders.Message("say /help")
-    assert orders.parse("//etc/hosts") == orders.Message("/etc/hosts")
-    assert orders.parse("/help ") == orders.Help()
-    assert orders.parse("/method") == orders.Method(None, {})
-    assert orders.parse("/method prompt-lookup  depth=2 ngram=3") == orders.Method(
-        "prompt-lookup", {"depth": "2", "ngram": "3"}
+    assert orders.parse_chat_line("say /help") == orders.SendMessageAction("say /help")
+    assert orders.parse_chat_line("//etc/hosts") == orders.SendMessageAction("/etc/hosts")
+    assert orders.parse_chat_line("/help ") == orders.ShowHelpAction()
+    assert orders.parse_chat_line("/method") == orders.SwitchMethodAction(None, {})
+    assert orders.parse_chat_line(
+        "/method prompt-lookup  depth=2 ngram=3"
+    ) == orders.SwitchMethodAction("prompt-lookup", {"depth": "2", "ngram": "3"})
+    assert orders.parse_chat_line("/system\tBe  short. ") == orders.SystemPromptAction("Be  short.")
+    assert orders.parse_chat_line("/save my chat.jsonl") == orders.SaveChatAction(
+        Path("my chat.jsonl")
     )
-    assert orders.parse("/system\tBe  short. ") == orders.System("Be  short.")
-    assert orders.parse("/save my chat.jsonl") == orders.Save(Path("my chat.jsonl"))
-    assert orders.parse("/save ~/a.jsonl") == orders.Save(Path.home() / "a.jsonl")
+    assert orders.parse_chat_line("/save ~/a.jsonl") == orders.SaveChatAction(
+        Path.home() / "a.jsonl"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_a_line_is_a_message_or_an_order():
     ],
 )
 def test_what_is_no_order_is_one_sentence_and_the_chat_stays(line, says):
-    chat, said = orders.act(line, TALK, fine)
+    chat, said = orders.run_chat_line(line, TALK, fine)
     assert chat is TALK and says in said and len(said) <= 300 and "\n" not in said
 
 
@@ -77,16 +81,16 @@ def test_a_method_is_shown_checked_and_taken():
             raise RequestError("method 'bad' is unknown")
 
     assert told("/method") == "method plain"
-    chat, said = orders.act("/method beam width=2", TALK, check)
+    chat, said = orders.run_chat_line("/method beam width=2", TALK, check)
     assert (chat.method, chat.options, chat.turns) == ("beam", {"width": "2"}, TALK.turns)
     assert said == "method beam width=2 from here on"
-    assert orders.act("/method bad", chat, check) == (chat, "method 'bad' is unknown")
-    assert orders.act("/method plain", chat, check)[0].options == {}
+    assert orders.run_chat_line("/method bad", chat, check) == (chat, "method 'bad' is unknown")
+    assert orders.run_chat_line("/method plain", chat, check)[0].options == {}
 
 
 def test_a_system_message_stands_first_and_takes_the_place_of_the_one_before():
-    chat, _ = orders.act("/system One.", TALK, fine)
-    chat, _ = orders.act("/system Two.", chat, fine)
+    chat, _ = orders.run_chat_line("/system One.", TALK, fine)
+    chat, _ = orders.run_chat_line("/system Two.", chat, fine)
     assert chat.messages == [{"role": "system", "content": "Two."}, *TALK.turns]
     assert told("/system") == "system message: none"
     assert told("/system", chat) == "system message: Two."
@@ -96,8 +100,8 @@ def test_a_saved_chat_is_read_back_as_a_prompt_and_as_rows_of_training(tmp_path)
     at = tmp_path / "chat.jsonl"
     assert told(f"/save {at}").startswith("2 messages are saved")
     assert json.loads(at.read_text("utf-8")) == {"messages": list(TALK.turns)}
-    assert prompts.read(at)[0].prompt == [TALK.turns[0]]
-    assert next(text_rows.read(at)).exchange == ("é?", "e\n")
+    assert prompts.read_prompt_rows(at)[0].prompt == [TALK.turns[0]]
+    assert next(text_rows.read_text_rows(at)).exchange == ("é?", "e\n")
     assert os.listdir(tmp_path) == ["chat.jsonl"]
 
 
@@ -119,23 +123,23 @@ def test_a_chat_is_saved_over_nothing(tmp_path, monkeypatch):
     assert "full" in told(f"/save {tmp_path / 'new.jsonl'}")
     assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "there.jsonl"]
     assert there.read_text() == "mine"
-    assert "nothing has been said" in told("/save x.jsonl", orders.Chat("plain"))
+    assert "nothing has been said" in told("/save x.jsonl", orders.ChatConversation("plain"))
 
 
 def test_a_history_is_bounded_private_and_shared_by_chats(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(history, "LINES", 3)
-    at = history.path()
+    at = history.history_path()
     for line in ("a", "b", "b", " ", "x" * 5000, "es\x1bc", "\ud800", "two\nlines", "ç", "d"):
-        history.remember(at, line)
-    assert history.read(at) == ("b", "ç", "d")
+        history.append_history_line(at, line)
+    assert history.read_history(at) == ("b", "ç", "d")
     assert stat.S_IMODE(at.stat().st_mode) == 0o600
     at.write_bytes(b"\xff\n")
-    assert history.read(at) == ()
+    assert history.read_history(at) == ()
     at.write_bytes(b"x\n" * 100_000)
-    assert history.read(at) == ()
-    history.remember(at, "e")
-    assert history.read(at) == ("e",)
+    assert history.read_history(at) == ()
+    history.append_history_line(at, "e")
+    assert history.read_history(at) == ("e",)
 
 
 def test_a_line_is_edited_with_what_was_typed_before(tmp_path, monkeypatch):
@@ -143,10 +147,10 @@ def test_a_line_is_edited_with_what_was_typed_before(tmp_path, monkeypatch):
     readline = SimpleNamespace(set_auto_history=lambda on: None, add_history=added.append)
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    history.remember(history.path(), "zero")
-    ask = history.edited(readline, "> ", said.append)
+    history.append_history_line(history.history_path(), "zero")
+    ask = history.readline_line_reader(readline, "> ", said.append)
     assert [ask(), ask(), ask()] == ["one", "", "two"]
-    assert added == ["zero", "one", "two"] and history.read(history.path()) == (
+    assert added == ["zero", "one", "two"] and history.read_history(history.history_path()) == (
         "zero",
         "one",
         "two",
@@ -160,7 +164,7 @@ def test_a_history_that_cannot_be_written_is_told_once(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("builtins.input", lambda prompt: f"line {len(added)}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    ask = history.edited(readline, "> ", said.append)
+    ask = history.readline_line_reader(readline, "> ", said.append)
     assert [ask(), ask()] == added == ["line 0", "line 1"]
     assert len(said) == 1 and "not kept" in said[0]
 

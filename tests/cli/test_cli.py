@@ -132,7 +132,7 @@ def test_choices_and_logprobs(polydec_command, model):
 
 
 def test_trace_replays(polydec_command, model, tmp_path):
-    from polydec.core.trace import Edited, Opened, from_json, replay
+    from polydec.core.trace import EditedEvent, OpenedEvent, from_json, replay
 
     path = tmp_path / "trace.jsonl"
     _, out, _ = polydec_command(
@@ -150,9 +150,9 @@ def test_trace_replays(polydec_command, model, tmp_path):
         "--ignore-eos",
     )
     events = [from_json(json.loads(line)) for line in path.read_text().split("\n") if line]
-    prompt = next(e.prompt for e in events if isinstance(e, Opened))
+    prompt = next(e.prompt for e in events if isinstance(e, OpenedEvent))
     assert (
-        replay(prompt, [e.edit for e in events if isinstance(e, Edited)])
+        replay(prompt, [e.edit for e in events if isinstance(e, EditedEvent)])
         == json.loads(out)["token_ids"]
     )
 
@@ -191,7 +191,7 @@ def test_defaults_of_methods_can_be_given_back(polydec_command):
     ):
         out = polydec_command("methods", name)[1]
         assert f"--set {option} " in out
-        known = {o.name: o for o in registry.options(name)}
+        known = {o.name: o for o in registry.method_options(name)}
         key, _, value = option.partition("=")
         assert known[key].convert(value) == known[key].default
     assert "needs training: yes" in polydec_command("methods", "specdec-plus-plus")[1]
@@ -258,7 +258,7 @@ def test_nothing_that_does_not_fit_is_the_first_answer(polydec_command):
 
 
 def test_what_was_trained_is_given_by_its_directory(polydec_command, model, tmp_path):
-    stop_head.save(tmp_path / "head", stop_head.fresh(32, 1, False, 0), {})
+    stop_head.save(tmp_path / "head", stop_head.new_stop_head(32, 1, False, 0), {})
     args = (
         "generate",
         "The fox",
@@ -284,7 +284,7 @@ def test_what_was_trained_is_given_by_its_directory(polydec_command, model, tmp_
 
 def test_what_was_trained_and_is_not_read_is_said(polydec_command, model, tmp_path):
     head = str(tmp_path / "head")
-    stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
+    stop_head.save(head, stop_head.new_stop_head(32, 1, False, 0), {})
     for method, drafts in (("plain", False), ("draft-model", True), ("auto", True)):
         code, _, err = polydec_command(
             "generate",
@@ -616,17 +616,17 @@ def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(
     polydec_command, model, monkeypatch
 ):
     from polydec.lab.bench import measure
-    from polydec.lab.commands.bench import parse
+    from polydec.lab.commands.bench import parse_methods
 
     assert [
         (m.name, m.options)
-        for m in parse("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")
+        for m in parse_methods("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")
     ] == [
         ("rsd-c", {"levels": "2,1,1", "nodes": "3"}),
         ("auto", {}),
         ("token-recycling", {"shape": "3,2"}),
     ]
-    monkeypatch.setattr(measure, "measure", None)  # nothing is decoded
+    monkeypatch.setattr(measure, "measure_methods", None)  # nothing is decoded
     for args, says in (
         (("bench", "--methods", "auto:depth=99"), "depth is 99"),
         (("bench", "--limit", "0"), "limit is 0"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import micro
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
 from polydec.cli import prompts
 from polydec.cli.main import main
@@ -56,7 +56,7 @@ def refused(answer):
         code == 2
         and line.startswith("polydec: ")
         and "Traceback" not in err
-        and sentence(said) == said
+        and error_sentence(said) == said
     ), err
     return line
 
@@ -100,7 +100,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_lines_of_prompt_files(polydec, model, tmp_path, monkeypatch, line):
     monkeypatch.setattr(measure, "run_task", None)  # nothing is decoded
-    monkeypatch.setattr(certify, "compare", None)
+    monkeypatch.setattr(certify, "compare_greedy_texts", None)
     path = tmp_path / "q.jsonl"
     path.write_text('{"prompt": "The tall baker"}\n' + line)
     for command in ("bench", "verify"):
@@ -188,7 +188,7 @@ def test_markup_in_prompts_is_text(polydec, model, tmp_path):
 
 def test_what_is_wrong_is_said_before_the_first_pass(polydec, model, monkeypatch):
     monkeypatch.setattr(measure, "run_task", None)
-    monkeypatch.setattr(certify, "compare", None)
+    monkeypatch.setattr(certify, "compare_greedy_texts", None)
     for command in ("demo", "bench", "verify"):
         for tokens in ("0", "-1", "9999", str(10**9)):
             assert "max_tokens is" in refused(
@@ -228,7 +228,7 @@ def test_what_was_measured_is_not_lost(polydec, model, data, monkeypatch):
 
 
 def test_what_was_compared_is_not_lost(polydec, model, data, monkeypatch):
-    real, calls = certify.compare, []
+    real, calls = certify.compare_greedy_texts, []
 
     def fails(*args, **more):
         calls.append(args)
@@ -236,7 +236,7 @@ def test_what_was_compared_is_not_lost(polydec, model, data, monkeypatch):
             raise RequestError("the draft has caught fire")
         return real(*args, **more)
 
-    monkeypatch.setattr(certify, "compare", fails)
+    monkeypatch.setattr(certify, "compare_greedy_texts", fails)
     answer = polydec("verify", "--model", model, "--max-tokens", "4", "--data", data)
     assert "caught fire" in refused(answer) and "2 equal" in answer[1]
     calls.clear()
@@ -283,7 +283,7 @@ def test_terminals_get_no_escapes_and_pipes_get_the_text(polydec, model, monkeyp
 
     evil = "\x1b]0;owned\x07\x1b[2J\x9bm ok"
     monkeypatch.setattr(
-        engine.Watch,
+        engine.TicketObserver,
         "pieces",
         lambda self: [api.Piece(evil, 1, False)] if self.edits and not self.edits.clear() else [],
     )
@@ -331,7 +331,7 @@ def traced(model, tmp_path_factory):
 
 
 def test_a_trace_is_shown(polydec, traced):
-    from polydec.core.trace import Edited, from_json
+    from polydec.core.trace import EditedEvent, from_json
 
     events = [from_json(json.loads(line)) for line in traced.read_text().split("\n") if line]
     code, out, _ = polydec("trace", "show", str(traced))
@@ -340,7 +340,7 @@ def test_a_trace_is_shown(polydec, traced):
     )
     story = json.loads(polydec("trace", "show", str(traced), "--json")[1])
     for c in (0, 1):
-        edits = [e for e in events if isinstance(e, Edited) and e.choice == c]
+        edits = [e for e in events if isinstance(e, EditedEvent) and e.choice == c]
         rounds = story[str(c)]["rounds"]
         assert [(r["accepted"], tuple(r["pieces"])) for r in rounds] == [
             (e.accepted, e.pieces) for e in edits

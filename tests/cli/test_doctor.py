@@ -9,9 +9,9 @@ import warnings
 import pytest
 
 from polydec import api
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.request import profile
-from polydec.request.passes import Passes, table
+from polydec.request.passes import PassTimer, measure_pass_times
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_doctor_says_what_is_wrong_with_a_model(command):
 def test_tune_is_what_auto_reads(command):
     said = json.loads(command("tune", "--model", "zoo:tiny", "--seconds", "1", "--json").out)
     lm = api.load("zoo:tiny")
-    kept = profile.read(lm)
+    kept = profile.read_pass_profile(lm)
     assert kept is not None and kept.rows == {int(k): v for k, v in said["rows"].items()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -62,17 +62,17 @@ def test_without_a_profile_it_is_measured_and_said():
     lm = api.load("zoo:tiny", draft=None)
     with pytest.warns(UserWarning, match="no profile of zoo:tiny"):
         costs = lm.costs
-    assert profile.read(lm).costs == costs and costs.draft_ms == 0
+    assert profile.read_pass_profile(lm).costs == costs and costs.draft_ms == 0
 
 
 def test_a_recorded_profile_is_read_whatever_the_model(command, monkeypatch, tmp_path):
     printed = command("tune", "--model", "zoo:tiny", "--seconds", "1", "--json").out
     (tmp_path / "costs.json").write_text(printed)
-    want = profile.read(api.load("zoo:tiny"))
+    want = profile.read_pass_profile(api.load("zoo:tiny"))
     other = api.load("zoo:diffusion")
-    assert profile.read(other) is None
+    assert profile.read_pass_profile(other) is None
     monkeypatch.setenv("POLYDEC_PROFILE", str(tmp_path / "costs.json"))
-    assert profile.read(other) == want
+    assert profile.read_pass_profile(other) == want
     said = command("tune", "--model", "zoo:tiny", "--seconds", "1").err
     assert "POLYDEC_PROFILE" in said
 
@@ -98,7 +98,7 @@ def test_a_recorded_profile_that_is_none_is_one_sentence(
 
 
 def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr(profile, "measure", None)
+    monkeypatch.setattr(profile, "measure_pass_profile", None)
     engine = api.Engine(api.load("zoo:tiny"))
     for method, options in (
         ("auto", {"depth": 99}),
@@ -119,36 +119,38 @@ def test_a_profile_that_cannot_be_kept_is_said(monkeypatch, tmp_path):
 
 def test_damaged_profiles_count_as_none(tmp_path):
     lm = api.load("zoo:tiny", draft=None)
-    profile.path().parent.mkdir(parents=True)
-    for text in ("", "[]", "{", json.dumps({profile.key(lm): {"rows": 3}})):
-        profile.path().write_text(text)
-        assert profile.read(lm) is None
+    profile.pass_profiles_path().parent.mkdir(parents=True)
+    for text in ("", "[]", "{", json.dumps({profile.pass_profile_key(lm): {"rows": 3}})):
+        profile.pass_profiles_path().write_text(text)
+        assert profile.read_pass_profile(lm) is None
 
 
 KEEPER = """
 import sys
 from types import SimpleNamespace as Some
 from polydec.request import profile
-profile.key = lambda lm: lm
+profile.pass_profile_key = lambda lm: lm
 for n in range(100):
-    profile.keep(f"{sys.argv[1]} {n}", profile.Profile(1, {1: 1.0}, 2, {1: 1.0}, {}, {}, {}, 0.1, 0.0, "today"))
+    key = f"{sys.argv[1]} {n}"
+    profile.save_pass_profile(key, profile.PassProfile(1, {1: 1.0}, 2, {1: 1.0}, {}, {}, {}, 0.1, 0.0, "today"))
 """
 
 
 def test_two_writers_of_profiles_lose_nothing():
     both = [subprocess.Popen([sys.executable, "-c", KEEPER, who]) for who in "ab"]
     assert [p.wait(120) for p in both] == [0, 0]
-    assert len(json.loads(profile.path().read_text())) == 200
+    assert len(json.loads(profile.pass_profiles_path().read_text())) == 200
 
 
 def test_a_damaged_file_of_profiles_is_moved_aside():
     lm = api.load("zoo:tiny", draft=None)
-    profile.path().parent.mkdir(parents=True)
-    profile.path().write_text('{"someone\'s": "years of work"')
-    found = profile.Profile(1, {1: 1.0}, 2, {1: 1.5}, {}, {}, {}, 0.1, 0.0, "today")
-    profile.keep(lm, found)
+    profile.pass_profiles_path().parent.mkdir(parents=True)
+    profile.pass_profiles_path().write_text('{"someone\'s": "years of work"')
+    found = profile.PassProfile(1, {1: 1.0}, 2, {1: 1.5}, {}, {}, {}, 0.1, 0.0, "today")
+    profile.save_pass_profile(lm, found)
     assert (
-        profile.read(lm) == found and "years" in profile.path().with_suffix(".damaged").read_text()
+        profile.read_pass_profile(lm) == found
+        and "years" in profile.pass_profiles_path().with_suffix(".damaged").read_text()
     )
 
 
@@ -164,13 +166,13 @@ def test_what_a_profile_says_of_several_sequences():
         )
 
     rows, far = ({m: t(m, 1, c) for m in (1, 2, 4, 8)} for c in (100, 900))
-    found = profile.Profile(
+    found = profile.PassProfile(
         100, rows, 900, far, {}, {4: t(4, 4, 100)}, {4: t(4, 4, 900)}, 0.25, 0.125, "today"
     ).costs
     assert found.crowd == pytest.approx(1.5) and found.beside_ms == pytest.approx(0.625)
     assert found.pass_ms(5, 1, 300) == pytest.approx(0.25 + t(5, 1, 300))
     assert found.pass_ms(6, 2, 300) == pytest.approx(0.25 + 0.125 + t(6, 2, 300))
-    calm = profile.Profile(
+    calm = profile.PassProfile(
         100, rows, 900, far, {}, {4: t(4, 1, 100)}, {4: t(4, 1, 900)}, 0.0, 0.0, "today"
     ).costs
     assert calm.crowd == 1.0 and calm.beside_ms == 0.0  # what was measured is never a gain
@@ -178,7 +180,7 @@ def test_what_a_profile_says_of_several_sequences():
 
 def test_profiles_of_every_wrong_kind_count_as_none(command):
     lm = api.load("zoo:tiny")
-    whole = profile.Profile(
+    whole = profile.PassProfile(
         1, {1: 1.0, 2: 2.0}, 2, {1: 1.5, 2: 2.5}, {1: 1.0}, {2: 1.5}, {2: 2.0}, 0.1, 0.02, "x"
     )
     good = json.loads(json.dumps(dataclasses.asdict(whole)))
@@ -203,16 +205,16 @@ def test_profiles_of_every_wrong_kind_count_as_none(command):
         {"0": 1.0, "1": 1.0},
         {str(10**9): 1.0, "1": 1.0},
     )
-    profile.path().parent.mkdir(parents=True)
+    profile.pass_profiles_path().parent.mkdir(parents=True)
     texts = [
-        json.dumps({profile.key(lm): bad})
+        json.dumps({profile.pass_profile_key(lm): bad})
         for key in good
         for w in wrong
         for bad in ({**good, key: w}, {k: v for k, v in good.items() if k != key})
     ]
     for text in ("[" * 10_000, "\xff", *texts):
-        profile.path().write_text(text)
-        found = profile.read(lm)
+        profile.pass_profiles_path().write_text(text)
+        found = profile.read_pass_profile(lm)
         assert (
             found is None or found.costs.rows_ms
         )  # a text for `measured`, no draft: what is left is a profile
@@ -235,13 +237,13 @@ def test_tune_refuses(command, seconds):
 def test_tune_says_first_where_nothing_can_be_kept(command, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(profile, "measure", None)  # not a pass is made
+    monkeypatch.setattr(profile, "measure_pass_profile", None)  # not a pass is made
     err = command("tune", "--model", "zoo:tiny", code=2).err
     assert str(tmp_path / "file") in err and "XDG_CACHE_HOME" in err and err.count("\n") == 1
 
 
 def test_passes_feed_what_they_say():
-    network = toy(0).network
+    network = toy_law(0).network
     fed = []
 
     class Watched:
@@ -252,6 +254,6 @@ def test_passes_feed_what_they_say():
             fed.append([len(q) for q in queries])
             return network.forward(queries)
 
-    call = Passes(Watched(), 5, batch=2)
+    call = PassTimer(Watched(), 5, batch=2)
     assert call(3) > 0 and fed[-1] == [3, 3]
-    assert set(table(call, (1, 2), 0.0)) == {1, 2}
+    assert set(measure_pass_times(call, (1, 2), 0.0)) == {1, 2}

@@ -101,7 +101,7 @@ def test_as_a_table(explained, model):
 
 def test_what_was_trained_is_shown_with_what_reads_it(explained, model, tmp_path):
     head = str(tmp_path / "head")
-    stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
+    stop_head.save(head, stop_head.new_stop_head(32, 1, False, 0), {})
     asked = (
         "The grey fox",
         "--model",

@@ -6,7 +6,7 @@ import pytest
 
 import micro
 from polydec import api
-from polydec.lab.testing.examples import artefacts
+from polydec.lab.testing.examples import example_artefacts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import MASKED_DRAFT
 from polydec.models.learned.kinds import stop_head
@@ -14,7 +14,7 @@ from polydec.models.learned.kinds import stop_head
 CASES = [
     (name, o.name)
     for name in sorted(registry.of_family("ar"))
-    for o in registry.options(name)
+    for o in registry.method_options(name)
     if o.kind in (int, float, tuple)
 ]
 FREE = {
@@ -44,7 +44,7 @@ def whole(lm):
     """With one of each kind of artefact."""
     return replace(
         lm,
-        artefacts=artefacts(
+        artefacts=example_artefacts(
             lm.checkpoint.lm.vocab, lm.network.config.width, lm.draft.lm.network.config.width
         ),
     )
@@ -79,12 +79,12 @@ def said(lm, method, option, value, **more):
 def test_range_is_stated_and_true(request, whole, method, option):
     """Each end of the range that an option declares is taken (unless another option forbids it), and what lies outside is
     refused with a sentence that names it."""
-    o = next(o for o in registry.options(method) if o.name == option)
-    if MASKED_DRAFT in registry.get(method).CARD.needs:
+    o = next(o for o in registry.method_options(method) if o.name == option)
+    if MASKED_DRAFT in registry.get_recipe_module(method).CARD.needs:
         whole = request.getfixturevalue("filling")
     assert o.limits or (method, option) in FREE, "it declares no range"
     names = tuple(
-        f"{o.name} is" for o in registry.options(method)
+        f"{o.name} is" for o in registry.method_options(method)
     )  # of bounds that hold each other, either may be named
     outside = ["nan"] if o.kind is float else []
     schema = {k: v for x in o.limits if not x.of_all for k, v in x.schema().items()}
@@ -188,7 +188,9 @@ def test_one_stop_text_is_one(lm):
     ],
 )
 def test_a_damaged_head(lm, tmp_path, file, content):
-    stop_head.save(tmp_path, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
+    stop_head.save(
+        tmp_path, stop_head.new_stop_head(lm.draft.lm.network.config.width, 1, False, 0), {}
+    )
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ValueError) as wrong:
         api.load("zoo:tiny", threads=1, trained=[str(tmp_path)])

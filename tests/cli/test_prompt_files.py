@@ -36,25 +36,25 @@ def test_a_mark_is_no_part_of_the_first_prompt(mark, end, tmp_path, monkeypatch)
     text = end.join(said).encode()
     written = tmp_path / "prompts.txt"
     written.write_bytes(mark + text)
-    assert [row.prompt for row in prompts.read(written)] == said
+    assert [row.prompt for row in prompts.read_prompt_rows(written)] == said
     packed = tmp_path / "prompts.txt.gz"
     packed.write_bytes(gzip.compress(mark + text))
-    assert [row.prompt for row in prompts.read(packed)] == said
+    assert [row.prompt for row in prompts.read_prompt_rows(packed)] == said
     objects = end.join(json.dumps({"prompt": x}) for x in said).encode()
     for name in ("p.jsonl", "p.txt"):
         (tmp_path / name).write_bytes(mark + objects)
-        assert [row.prompt for row in prompts.read(tmp_path / name)] == said
-    assert [line for _, line in text_rows.lines(written)] == said
-    assert [x["prompt"] for _, x in text_rows.objects(tmp_path / "p.jsonl")] == said
+        assert [row.prompt for row in prompts.read_prompt_rows(tmp_path / name)] == said
+    assert [line for _, line in text_rows.read_text_lines(written)] == said
+    assert [x["prompt"] for _, x in text_rows.read_json_lines(tmp_path / "p.jsonl")] == said
     assert len(lines_of(prompts.read_text(tmp_path / "p.jsonl"), "")) == 3
-    assert generate.asked(None, written) == end.join(said)
+    assert generate.read_prompt_text(None, written) == end.join(said)
     monkeypatch.setattr(sys, "stdin", Piped(mark + text + end.encode()))
-    assert generate.asked("-", None) == end.join(said)
+    assert generate.read_prompt_text("-", None) == end.join(said)
     monkeypatch.setattr(sys, "stdin", io.StringIO((mark + text).decode()))
     assert prompts.standard_input() == end.join(said)
     solved = tmp_path / "solved.jsonl"
     solved.write_bytes(mark + json.dumps({"question": "q", "answer": "a #### 4"}).encode())
-    assert exemplars.read(solved)[0].question == "q"
+    assert exemplars.read_exemplars(solved)[0].question == "q"
     keys = tmp_path / "keys"
     keys.write_bytes(mark + b"secret-key" + end.encode())
     assert read_keys(keys, None) == ("secret-key",)
@@ -68,10 +68,10 @@ def test_a_prompt_of_white_space_is_a_prompt(text, tmp_path, monkeypatch):
     assert lm.ids(text, raw=True) == lm.checkpoint.text.encode(text)
     written = tmp_path / "prompt"
     written.write_bytes(text.encode())
-    assert generate.asked(None, written) == text
+    assert generate.read_prompt_text(None, written) == text
     monkeypatch.setattr(sys, "stdin", Piped(text.encode()))
-    assert generate.asked(None, None) == ("\n" if text == "\n\n" else text)
-    assert generate.asked(text, None) == text
+    assert generate.read_prompt_text(None, None) == ("\n" if text == "\n\n" else text)
+    assert generate.read_prompt_text(text, None) == text
 
 
 def test_nothing_at_all_is_still_refused():

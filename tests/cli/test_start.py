@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from polydec.cli.garbage import uncollected
-from polydec.cli.main import command, every_command
+from polydec.cli.garbage import pause_garbage_collection
+from polydec.cli.main import every_command, load_command
 
 HEAVY = ("torch", "transformers", "llguidance", "numpy")
 ASK = "import sys; {}; print([m for m in {!r} if m in sys.modules])"
@@ -24,9 +24,9 @@ def loaded(code: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        "from polydec.methods.registry import registry; [registry.describe(n) for n in registry.recipes()]",
-        "from polydec.methods.registry import steer; [steer.describe(n) for n in steer.steerings()]",
-        "from polydec.methods.registry import registry; registry.chosen('auto', {'depth': 3})",
+        "from polydec.methods.registry import registry; [registry.describe_method(n) for n in registry.recipe_modules()]",
+        "from polydec.methods.registry import steer; [steer.describe_steering(n) for n in steer.steering_modules()]",
+        "from polydec.methods.registry import registry; registry.method_option_values('auto', {'depth': 3})",
     ],
 )
 def test_what_is_known_of_methods_needs_nothing_that_computes(code):
@@ -85,13 +85,13 @@ def test_names_are_said_and_checked_without_what_computes(args):
 
 @pytest.mark.parametrize("name", every_command())
 def test_a_list_says_how_a_commands_own_help_begins(name):
-    said = " ".join((command(name).help or "").split())
+    said = " ".join((load_command(name).help or "").split())
     assert said.startswith(every_command()[name].removesuffix(".")), said
 
 
 def test_no_garbage_is_looked_for_while_a_command_loads_and_none_among_what_it_loaded():
     try:
-        with pytest.raises(ValueError), uncollected():
+        with pytest.raises(ValueError), pause_garbage_collection():
             assert not gc.isenabled()
             made = [[]]
             raise ValueError

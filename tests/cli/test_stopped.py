@@ -56,21 +56,25 @@ def test_others_say_how_to_go_on(number, polydec_command, tmp_path, monkeypatch)
     record = tmp_path / "runs.jsonl"
     bench = ("bench", *tiny, "--methods", "plain", "--limit", "1", "--repeat", "2")
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "measure", stopping(measure.measure, 0, number))
+        patch.setattr(measure, "measure_methods", stopping(measure.measure_methods, 0, number))
         stopped(polydec_command(*bench, "--record", record), str(record), "goes on from there")
-        patch.setattr(measure, "measure", stopping(measure.measure, 0, number))
+        patch.setattr(measure, "measure_methods", stopping(measure.measure_methods, 0, number))
         stopped(polydec_command(*bench), "--record FILE")
     certificate = tmp_path / "c.json"
     verify = ("verify", *tiny, "--method", "prompt-lookup", "--limit", "1")
     with monkeypatch.context() as patch:
-        patch.setattr(verifying, "decoded", stopping(verifying.decoded, 0, number))
+        patch.setattr(
+            verifying, "verify_continuation", stopping(verifying.verify_continuation, 0, number)
+        )
         stopped(
             polydec_command(*verify, "--certificate", certificate), "no certificate was written"
         )
     assert not certificate.exists()
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        patch.setattr(profile, "measure", stopping(profile.measure, 0, number))
+        patch.setattr(
+            profile, "measure_pass_profile", stopping(profile.measure_pass_profile, 0, number)
+        )
         stopped(
             polydec_command("tune", "--model", "zoo:tiny", "--seconds", "1"),
             "nothing was measured anew",

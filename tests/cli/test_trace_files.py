@@ -164,23 +164,23 @@ def test_a_search_is_drawn_as_a_tree_with_scores(polydec_command, record, tmp_pa
 
 
 def test_a_tree_of_branches_joins_what_they_share():
-    from polydec.cli.search_tree import drawn, grown
-    from polydec.core.trace import Branched, Pruned, Scored, Tried
+    from polydec.cli.search_tree import build_search_tree, search_tree_html
+    from polydec.core.trace import BranchedEvent, PrunedEvent, ScoredEvent, TriedEvent
 
     events = [
-        Branched(0, 0, -1, 0),
-        Tried(0, 0, (1, 2), ("a", "b")),
-        Branched(0, 1, 0, 2),
-        Branched(0, 2, 0, 1),
-        Tried(0, 1, (3,), ("<c>",)),
-        Scored(0, 1, 0.5),
-        Tried(0, 1, (4,), ("d",)),
-        Scored(0, 1, 0.75),
-        Tried(0, 2, (5,), ("e",)),
-        Pruned(0, 2),
-        Tried(0, 9, (5,), ("nobody",)),
+        BranchedEvent(0, 0, -1, 0),
+        TriedEvent(0, 0, (1, 2), ("a", "b")),
+        BranchedEvent(0, 1, 0, 2),
+        BranchedEvent(0, 2, 0, 1),
+        TriedEvent(0, 1, (3,), ("<c>",)),
+        ScoredEvent(0, 1, 0.5),
+        TriedEvent(0, 1, (4,), ("d",)),
+        ScoredEvent(0, 1, 0.75),
+        TriedEvent(0, 2, (5,), ("e",)),
+        PrunedEvent(0, 2),
+        TriedEvent(0, 9, (5,), ("nobody",)),
     ]
-    root = grown(events, (1, 2, 3, 4))
+    root = build_search_tree(events, (1, 2, 3, 4))
     (first,) = root.kids
     second, left = first.kids
     (third,) = second.kids
@@ -188,9 +188,9 @@ def test_a_tree_of_branches_joins_what_they_share():
     assert [n.tokens for n in (first, second, third, last, left)] == [[1], [2], [3], [4], [5]]
     assert (third.score, last.score, left.pruned) == (0.5, 0.75, True)
     assert all(n.chosen for n in (first, second, third, last)) and not left.chosen
-    page = drawn(root)
+    page = search_tree_html(root)
     assert "&lt;c&gt;" in page and "<c>" not in page and "nobody" not in page
-    assert grown([]) is None and grown(events[:1]) is None
+    assert build_search_tree([]) is None and build_search_tree(events[:1]) is None
 
 
 def test_requests_in_company_stand_on_one_time_line(polydec_command, tmp_path):

@@ -5,9 +5,9 @@ import inspect
 
 import pytest
 
-from polydec.core.delegating import Closed, Delegating
+from polydec.core.delegating import DelegatingSession, LawsOnlySession
 from polydec.core.protocols import Session
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, ScoreRequest
 
 OWN = {"score", "commit", "keep", "rewind", "fork"}
 
@@ -17,7 +17,7 @@ def members(kind: type) -> set[str]:
 
 
 def test_a_member_of_the_protocol_is_passed_on_or_every_wrappers_own():
-    assert members(Delegating) == members(Session) - OWN
+    assert members(DelegatingSession) == members(Session) - OWN
 
 
 class Recorder:
@@ -29,7 +29,7 @@ class Recorder:
         return lambda *given: (name, given)
 
 
-class Around(Delegating):
+class Around(DelegatingSession):
     def __init__(self):
         self._inner = Recorder()
 
@@ -64,10 +64,10 @@ def test_peers_and_a_prompts_pass_are_the_inner_sessions():
     session = Around()
     session._inner.prefill = prefilled
     assert session.peers == 3
-    assert asyncio.run(session.prefill(Want())) == ("scores", Want())
+    assert asyncio.run(session.prefill(ScoreRequest())) == ("scores", ScoreRequest())
 
 
-class Shut(Closed):
+class Shut(LawsOnlySession):
     def __init__(self):
         self._inner = Recorder()
 
@@ -90,4 +90,4 @@ def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name,
         getattr(Shut(), name)(*GIVEN[name])
     assert Shut().peers == 3, "all else is passed on"
     with pytest.raises(NotImplementedError):  # who closes a session has to say why
-        Closed()._refusal(what)
+        LawsOnlySession()._refusal(what)

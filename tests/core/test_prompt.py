@@ -2,17 +2,17 @@
 
 import pytest
 
-from polydec.core.decoder import streams
-from polydec.core.prompt import Noted
+from polydec.core.decoder import request_streams
+from polydec.core.prompt import PromptLogprobs
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.transcript import Transcript
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 PROMPT = (1, 3, 0, 2, 2, 3, 1, 0, 4, 2, 1)
 
@@ -20,7 +20,9 @@ PROMPT = (1, 3, 0, 2, 2, 3, 1, 0, 4, 2, 1)
 def law_behind(target, text):
     """The law of the token behind a text, from a session of its own."""
     session = target.open(text)
-    (scores,) = run([session.score(Draft.chain(text[-1]), Want(law=Reads.ROW))])
+    (scores,) = run_coroutines(
+        [session.score(Draft.chain(text[-1]), ScoreRequest(law=RowDetail.ROW))]
+    )
     session.close()
     return scores.row(0)
 
@@ -28,11 +30,16 @@ def law_behind(target, text):
 @pytest.mark.parametrize("part", [1, 3, 10, 64])
 @pytest.mark.parametrize("top", [0, 2])
 def test_each_token_has_the_law_that_it_has_alone(part, top):
-    target = toy(4, 5)
-    noted = Noted(Speculative(target, Lookup(), Exact(), Fixed(3)), target, top, part)
+    target = toy_law(4, 5)
+    noted = PromptLogprobs(
+        SpeculativeDecoder(target, LookupDrafter(), ExactVerifier(), FixedPolicy(3)),
+        target,
+        top,
+        part,
+    )
     request = Request(PROMPT, max_tokens=6, seed=1)
     into = Transcript(request)
-    (result,) = run([noted.run(request, streams(request), into)])[0]
+    (result,) = run_coroutines([noted.run(request, request_streams(request), into)])[0]
     assert [n.token for n in into.prompt] == list(PROMPT)
     assert (
         into.prompt[0].model_logp is None
@@ -44,21 +51,25 @@ def test_each_token_has_the_law_that_it_has_alone(part, top):
         assert note.model_logp == pytest.approx(float(row_V[note.token]), abs=1e-6)
         order = sorted(range(5), key=lambda x: -row_V[x])
         assert note.rank == order.index(note.token) + 1 and [x for x, _ in note.top] == order[:top]
-    (plain,) = run([noted.decoder.run(request, streams(request), Transcript(request))])[0]
+    (plain,) = run_coroutines(
+        [noted.decoder.run(request, request_streams(request), Transcript(request))]
+    )[0]
     assert result.token_ids == plain.token_ids
     assert noted.exactness is noted.decoder.exactness and noted.vocab is noted.decoder.vocab
     assert not target.live, "a session was not closed"
 
 
 def test_a_prompt_of_one_token():
-    target = toy(4, 5)
+    target = toy_law(4, 5)
     request = Request((2,), max_tokens=3)
     into = Transcript(request)
-    run(
+    run_coroutines(
         [
-            Noted(Speculative(target, Lookup(), Exact(), Fixed(3)), target, 1).run(
-                request, streams(request), into
-            )
+            PromptLogprobs(
+                SpeculativeDecoder(target, LookupDrafter(), ExactVerifier(), FixedPolicy(3)),
+                target,
+                1,
+            ).run(request, request_streams(request), into)
         ]
     )
     assert [n.token for n in into.prompt] == [2] and into.prompt[0].model_logp is None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from polydec.core.effects import Forward, Pause, gather, race
-from polydec.core.scheduler import PREFIXES, CachedPrefix, Scheduler, run
+from polydec.core.effects import ForwardQuery, PauseEffect, gather_coroutines, race_coroutines
+from polydec.core.scheduler import PREFIXES, CachedPrefix, Scheduler, run_coroutines
 
 
 @dataclass(eq=False)
@@ -28,13 +28,13 @@ class Doubler:
 async def ask(model, *queries):
     out = 0
     for q in queries:
-        out = await Forward(model, q, 1)
+        out = await ForwardQuery(model, q, 1)
     return out
 
 
 def test_waiting_passes_are_merged_per_model():
     a, b = Doubler(), Doubler()
-    assert run([ask(a, 1, 2), ask(a, 3), ask(b, 4), ask(a, 5, 6)]) == [4, 6, 8, 12]
+    assert run_coroutines([ask(a, 1, 2), ask(a, 3), ask(b, 4), ask(a, 5, 6)]) == [4, 6, 8, 12]
     assert a.passes == [[1, 3, 5], [2, 6]]
     assert b.passes == [[4]]
 
@@ -57,10 +57,10 @@ def test_cheap_models_run_first_so_that_the_dear_one_fills():
 
     async def draft(steps):
         for i in range(steps):
-            await Forward(cheap, i, 1)
-        return await Forward(dear, steps, 1)
+            await ForwardQuery(cheap, i, 1)
+        return await ForwardQuery(dear, steps, 1)
 
-    assert run([draft(1), draft(3), draft(2)]) == [2, 6, 4]
+    assert run_coroutines([draft(1), draft(3), draft(2)]) == [2, 6, 4]
     assert dear.passes == [[1, 2, 3]] or sorted(dear.passes[0]) == [1, 2, 3]
     assert len(dear.passes) == 1
 
@@ -80,10 +80,10 @@ def test_gather_keeps_order_and_nothing_is_an_answer():
     m = Doubler()
 
     async def main():
-        assert await gather() == []
-        return await gather(ask(m, 1, 1, 1), ask(m, 2), ask(m, 3, 3))
+        assert await gather_coroutines() == []
+        return await gather_coroutines(ask(m, 1, 1, 1), ask(m, 2), ask(m, 3, 3))
 
-    assert run([main()]) == [[2, 4, 6]]
+    assert run_coroutines([main()]) == [[2, 4, 6]]
     assert m.passes == [[1, 2, 3], [1, 3], [1]]
 
 
@@ -97,19 +97,19 @@ def test_race_gives_the_first_and_closes_the_rest():
             closed.append("slow")
 
     async def main():
-        return await race(slow(), ask(m, 5, 5), ask(m, 6, 6))
+        return await race_coroutines(slow(), ask(m, 5, 5), ask(m, 6, 6))
 
-    assert run([main()]) == [(1, 10)]  # the lowest index of the two that tie
+    assert run_coroutines([main()]) == [(1, 10)]  # the lowest index of the two that tie
     assert closed == ["slow"]
     assert m.passes == [[1, 5, 6], [1, 5, 6]]
 
 
 def test_race_of_none_is_refused():
     async def main():
-        await race()
+        await race_coroutines()
 
     with pytest.raises(ValueError, match="at least one"):
-        run([main()])
+        run_coroutines([main()])
 
 
 def test_failure_closes_siblings_and_raises_in_the_parent():
@@ -127,11 +127,11 @@ def test_failure_closes_siblings_and_raises_in_the_parent():
 
     async def main():
         try:
-            await gather(sibling(), fails())
+            await gather_coroutines(sibling(), fails())
         except KeyError:
             return await ask(m, 7)
 
-    assert run([main()]) == [14]
+    assert run_coroutines([main()]) == [14]
     assert closed == [True]
 
 
@@ -155,12 +155,12 @@ def test_failed_pass_fails_its_requests_only():
         except OSError:
             return await ask(m, 4)
 
-    assert run([survives()]) == [8]
+    assert run_coroutines([survives()]) == [8]
 
 
 def test_a_model_that_answers_too_little_fails_its_requests():
     with pytest.raises(ValueError):
-        run([ask(Doubler(), "short")])
+        run_coroutines([ask(Doubler(), "short")])
 
 
 def test_run_raises_the_first_error_after_closing_the_others():
@@ -177,7 +177,7 @@ def test_run_raises_the_first_error_after_closing_the_others():
         raise KeyError("mine")
 
     with pytest.raises(KeyError):
-        run([other(), fails()])
+        run_coroutines([other(), fails()])
     assert closed == [True]
 
 
@@ -193,7 +193,7 @@ def test_submit_and_cancel_at_any_tick(tick):
 
     async def outer():
         try:
-            return await gather(inner(), ask(m, 1, 1))
+            return await gather_coroutines(inner(), ask(m, 1, 1))
         finally:
             closed.append("outer")
 
@@ -253,7 +253,7 @@ def test_a_child_may_cancel_the_whole():
         await ask(m, 2)
 
     async def main():
-        await gather(child(), ask(m, 3, 3, 3))
+        await gather_coroutines(child(), ask(m, 3, 3, 3))
 
     task = scheduler.submit(main())
     while scheduler.step():
@@ -266,7 +266,7 @@ def test_accounts_of_a_request():
     m = Doubler()
 
     async def two():
-        return await gather(Forward_(m, 1, 3), Forward_(m, 2, 1))
+        return await gather_coroutines(Forward_(m, 1, 3), Forward_(m, 2, 1))
 
     scheduler = Scheduler()
     tasks = [scheduler.submit(two()), scheduler.submit(Forward_(m, 5, 4))]
@@ -278,7 +278,7 @@ def test_accounts_of_a_request():
 
 
 async def Forward_(model, query, size):
-    return await Forward(model, query, size)
+    return await ForwardQuery(model, query, size)
 
 
 class Meeting:
@@ -298,7 +298,7 @@ def test_every_pass_of_a_watched_task_is_kept():
     a, b = Doubler(), Doubler(cost=0.5)
 
     async def both():
-        return await gather(ask(a, 1, 2), ask(a, 3), ask(b, 4))
+        return await gather_coroutines(ask(a, 1, 2), ask(a, 3), ask(b, 4))
 
     s = Scheduler()
     watched, other = s.submit(both()), s.submit(ask(a, 7, 8, 9))
@@ -323,7 +323,9 @@ def test_with_a_pool_models_run_at_the_same_time():
     a, b = Meeting(barrier), Meeting(barrier)
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)
-        assert run([gather(ask(a, 1, 2), ask(b, 5, 6)), ask(a, 7, 8)], scheduler) == [[3, 7], 9]
+        assert run_coroutines(
+            [gather_coroutines(ask(a, 1, 2), ask(b, 5, 6)), ask(a, 7, 8)], scheduler
+        ) == [[3, 7], 9]
         assert not scheduler.step()
 
 
@@ -345,7 +347,7 @@ def test_with_a_pool_failures_and_cancelled_tasks_end_as_without():
             and tasks[2].result is None
         )
         with pytest.raises(OSError, match="a pass failed"):
-            run([ask(bad, "bad")], Scheduler(pool=pool))
+            run_coroutines([ask(bad, "bad")], Scheduler(pool=pool))
 
 
 class Once:
@@ -363,12 +365,12 @@ class Once:
 
 def test_an_interrupt_between_passes_ends_that_request_alone():
     async def interrupted():
-        await Forward(model, 1, 1)
+        await ForwardQuery(model, 1, 1)
         raise KeyboardInterrupt
 
     async def fine():
-        await Forward(model, 1, 1)
-        return await Forward(model, 2, 1)
+        await ForwardQuery(model, 1, 1)
+        return await ForwardQuery(model, 2, 1)
 
     model, scheduler = Once(), Scheduler()
     bad, good = scheduler.submit(interrupted()), scheduler.submit(fine())
@@ -383,8 +385,8 @@ def test_an_interrupt_between_passes_ends_that_request_alone():
 def test_a_pause_stops_a_task_that_is_asked_to_and_no_other():
     async def pauses():
         for i in range(3):
-            await Forward(model, i, 1)
-            await Pause()
+            await ForwardQuery(model, i, 1)
+            await PauseEffect()
         return "done"
 
     model, scheduler = Once(), Scheduler()
@@ -417,18 +419,18 @@ def prompt(model, size, behind=0):
 
     def split(most):
         assert 1 <= most < size
-        return Forward(
+        return ForwardQuery(
             model, most, most, rest=prompt(model, size - most, behind + most), behind=behind
         )
 
-    return Forward(model, size, size, split if size > 1 else None, behind=behind)
+    return ForwardQuery(model, size, size, split if size > 1 else None, behind=behind)
 
 
 async def writer(model, first, count, gaps):
     """A request: a prompt, then a token a pass; gaps: which passes wrote."""
     await prompt(model, first)
     for _ in range(count):
-        await Forward(model, 1, 1)
+        await ForwardQuery(model, 1, 1)
         gaps.append(len(model.passes))
 
 
@@ -555,7 +557,7 @@ def test_closing_a_task_waits_for_its_pass_that_is_under_way(below):
     slow, quick = Slow(), Doubler(0.1)
 
     async def parent():
-        return await gather(ask(slow, 1))
+        return await gather_coroutines(ask(slow, 1))
 
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)

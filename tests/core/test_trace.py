@@ -5,35 +5,35 @@ import json
 import pytest
 
 from polydec.core.trace import (
-    Branched,
-    Edited,
-    Finished,
-    Opened,
-    Passed,
-    Pruned,
-    Scored,
-    Tried,
+    BranchedEvent,
+    EditedEvent,
+    FinishedEvent,
+    OpenedEvent,
+    PassedEvent,
+    PrunedEvent,
+    ScoredEvent,
+    TriedEvent,
     from_json,
-    ignore,
+    ignore_event,
     replay,
     to_json,
 )
-from polydec.core.types import Edit
-from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.core.types import TextEdit
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 
 EVENTS = [
-    Opened(0, (1, 2)),
-    Proposed(1, 2, (2, 5), (-1, 0)),
-    Proposed(1, 2, (2, 5), (-1, 0), ("a", "b")),
-    Proposed(1, 2, (2, 5, 3), (-1, 0, 0), probes=(2,)),
-    Verified(0, 2, (1,), 7),
-    Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
-    Finished(0, "stop"),
-    Passed(0, "zoo:tiny", 0.0, 0.01, 3, 8, 2),
-    Branched(0, 3, -1, 0),
-    Tried(0, 3, (5, 6), ("a", "b")),
-    Scored(0, 3, -1.25),
-    Pruned(0, 3),
+    OpenedEvent(0, (1, 2)),
+    ProposedEvent(1, 2, (2, 5), (-1, 0)),
+    ProposedEvent(1, 2, (2, 5), (-1, 0), ("a", "b")),
+    ProposedEvent(1, 2, (2, 5, 3), (-1, 0, 0), probes=(2,)),
+    VerifiedEvent(0, 2, (1,), 7),
+    EditedEvent(0, TextEdit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
+    FinishedEvent(0, "stop"),
+    PassedEvent(0, "zoo:tiny", 0.0, 0.01, 3, 8, 2),
+    BranchedEvent(0, 3, -1, 0),
+    TriedEvent(0, 3, (5, 6), ("a", "b")),
+    ScoredEvent(0, 3, -1.25),
+    PrunedEvent(0, 3),
 ]
 
 
@@ -55,23 +55,29 @@ def test_unknown_events_are_refused(line):
 
 
 def test_ignore_ignores():
-    assert ignore(EVENTS[0]) is None
+    assert ignore_event(EVENTS[0]) is None
 
 
 def test_replay_appends_overwrites_erases_and_inserts():
-    assert replay((1, 2), [Edit(((2, 5), (3, 6))), Edit(((4, 7),))]) == [5, 6, 7]
-    assert replay((1, 2), [Edit(((2, 5), (3, 6))), Edit(((2, 8),))]) == [8, 6]
-    assert replay((1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(erase=(1, 3))]) == [6]
-    assert replay((1,), [Edit(((1, 5), (2, 6))), Edit(insert=((1, 8), (3, 9)))]) == [8, 5, 9, 6]
+    assert replay((1, 2), [TextEdit(((2, 5), (3, 6))), TextEdit(((4, 7),))]) == [5, 6, 7]
+    assert replay((1, 2), [TextEdit(((2, 5), (3, 6))), TextEdit(((2, 8),))]) == [8, 6]
+    assert replay((1,), [TextEdit(((1, 5), (2, 6), (3, 7))), TextEdit(erase=(1, 3))]) == [6]
+    assert replay((1,), [TextEdit(((1, 5), (2, 6))), TextEdit(insert=((1, 8), (3, 9)))]) == [
+        8,
+        5,
+        9,
+        6,
+    ]
     # all at once: positions of erase are the old ones, of insert and write the new ones
     assert replay(
-        (1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(((2, 0), (4, 4)), (1, 2), ((1, 8), (2, 9)))]
+        (1,),
+        [TextEdit(((1, 5), (2, 6), (3, 7))), TextEdit(((2, 0), (4, 4)), (1, 2), ((1, 8), (2, 9)))],
     ) == [8, 0, 7, 4]
 
 
 def test_a_write_beyond_the_end_leaves_a_gap_and_does_not_count_until_that_is_closed():
-    assert replay((1,), [Edit(((5, 5),))]) == []
-    assert replay((1,), [Edit(((5, 5),)), Edit(tuple((i, i) for i in range(1, 5)))]) == [
+    assert replay((1,), [TextEdit(((5, 5),))]) == []
+    assert replay((1,), [TextEdit(((5, 5),)), TextEdit(tuple((i, i) for i in range(1, 5)))]) == [
         1,
         2,
         3,

@@ -7,9 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydec.core.request import Request, TokenLogprob
-from polydec.core.trace import Branched, Edited, Finished, Opened, Pruned, Scored, Tried, replay
-from polydec.core.transcript import Transcript, common
-from polydec.core.types import Edit
+from polydec.core.trace import (
+    BranchedEvent,
+    EditedEvent,
+    FinishedEvent,
+    OpenedEvent,
+    PrunedEvent,
+    ScoredEvent,
+    TriedEvent,
+    replay,
+)
+from polydec.core.transcript import Transcript, common_prefix_tokens
+from polydec.core.types import TextEdit
 
 
 class Letters:
@@ -83,10 +92,10 @@ def test_stop_string_inside_an_accepted_run():
     t.write([0, 1, 2, 3, 4], accepted=5)
     assert (t.tokens, t.text, t.finish_reason) == ([0, 1, 2, 3], "ab", "stop")
     assert events[1:] == [
-        Edited(
-            0, Edit(write=((1, 0), (2, 1), (3, 2), (4, 3))), (0, 1, 2, 3), ("a", "b", "", ""), 4
+        EditedEvent(
+            0, TextEdit(write=((1, 0), (2, 1), (3, 2), (4, 3))), (0, 1, 2, 3), ("a", "b", "", ""), 4
         ),
-        Finished(0, "stop"),
+        FinishedEvent(0, "stop"),
     ]
 
 
@@ -105,7 +114,7 @@ def test_nothing_is_written_behind_the_end():
     with pytest.raises(ValueError, match="the answer has ended"):
         t.write([1])
     with pytest.raises(ValueError, match="the answer has ended"):
-        t.edit(Edit(write=((3, 1),)))
+        t.edit(TextEdit(write=((3, 1),)))
 
 
 def test_notes_stand_beside_the_tokens_that_stay():
@@ -127,14 +136,14 @@ def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(to
         if t.finish_reason is not None:
             break
         before = len(t.tokens)
-        count = t.edit(Edit(write=((1 + i, tokens[i]),)))
+        count = t.edit(TextEdit(write=((1 + i, tokens[i]),)))
         assert len(t.tokens) == before + count
     assert (t.tokens, t.text, t.finish_reason) == (
         straight.tokens,
         straight.text,
         straight.finish_reason,
     )
-    edits = [e for e in events if isinstance(e, Edited)]
+    edits = [e for e in events if isinstance(e, EditedEvent)]
     assert replay((1,), [e.edit for e in edits]) == straight.tokens
     assert "".join(p for e in edits for p in e.pieces) == straight.text
     assert [x for e in edits for x in e.tokens] == straight.tokens
@@ -142,19 +151,19 @@ def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(to
 
 def test_what_is_not_final_may_change_and_what_is_may_not():
     t = text(max_tokens=4)
-    assert t.edit(Edit(write=((1, 5), (2, 6))), final=0) == 0 and t.tokens == []
-    assert t.edit(Edit(write=((2, 7),)), final=2) == 1 and t.tokens == [5]
-    assert t.edit(Edit(erase=(2,)), final=2) == 0
-    assert t.edit(Edit(insert=((2, 3),))) == 1 and t.tokens == [5, 3]
+    assert t.edit(TextEdit(write=((1, 5), (2, 6))), final=0) == 0 and t.tokens == []
+    assert t.edit(TextEdit(write=((2, 7),)), final=2) == 1 and t.tokens == [5]
+    assert t.edit(TextEdit(erase=(2,)), final=2) == 0
+    assert t.edit(TextEdit(insert=((2, 3),))) == 1 and t.tokens == [5, 3]
     with pytest.raises(ValueError, match="position 2 is final: edits begin at 3"):
-        t.edit(Edit(write=((2, 1),)))
+        t.edit(TextEdit(write=((2, 1),)))
     with pytest.raises(ValueError, match="position 5 lies beyond the 4 tokens of the answer"):
-        t.edit(Edit(write=((5, 1),)))
+        t.edit(TextEdit(write=((5, 1),)))
 
 
 def test_appending_to_a_canvas_with_a_gap_is_refused():
     t = text()
-    t.edit(Edit(write=((2, 4),)))
+    t.edit(TextEdit(write=((2, 4),)))
     with pytest.raises(ValueError, match="tokens stand behind a gap"):
         t.write([1])
 
@@ -163,7 +172,7 @@ def test_a_hypothesis_is_no_answer_and_keeps_its_writer():
     events = []
 
     def told(event):
-        if type(event) in (Opened, Edited, Finished):
+        if type(event) in (OpenedEvent, EditedEvent, FinishedEvent):
             events.append(event)
 
     r = record(writer=lambda: Letters("cd"), on=told)
@@ -181,7 +190,7 @@ def test_a_hypothesis_is_no_answer_and_keeps_its_writer():
     twin.write([9])
     shown.follow(twin)
     assert (shown.tokens, shown.text, shown.score) == ([0, 2, 4, 9], "ace", -1.5)
-    assert events[0] == Opened(3, (1,)) and events[-1] == Finished(3, "stop")
+    assert events[0] == OpenedEvent(3, (1,)) and events[-1] == FinishedEvent(3, "stop")
     with pytest.raises(ValueError, match="begins otherwise"):
         r.open(4).follow(first) or shown.follow(first)
 
@@ -192,7 +201,7 @@ def test_observers_are_told_of_the_branches_of_a_search():
     first = r.hypothesis()
     first.write([0, 2])
     twin = first.fork()
-    twin.edit(Edit(write=((3, 4),)))
+    twin.edit(TextEdit(write=((3, 4),)))
     twin.score = -1.5
     first.weighed(0.25)
     first.prune()  # a text goes on from it
@@ -201,25 +210,25 @@ def test_observers_are_told_of_the_branches_of_a_search():
     left.prune()  # said once
     twin.fork().write([3])
     assert events == [
-        Branched(0, 0, -1, 0),
-        Tried(0, 0, (0, 2), ("a", "")),
-        Branched(0, 1, 0, 2),
-        Tried(0, 1, (4,), ("ce",)),
-        Scored(0, 1, -1.5),
-        Scored(0, 0, 0.25),
-        Branched(0, 2, 1, 3),
-        Pruned(0, 2),
-        Branched(0, 3, 1, 3),
-        Tried(0, 3, (3,), ("d",)),
+        BranchedEvent(0, 0, -1, 0),
+        TriedEvent(0, 0, (0, 2), ("a", "")),
+        BranchedEvent(0, 1, 0, 2),
+        TriedEvent(0, 1, (4,), ("ce",)),
+        ScoredEvent(0, 1, -1.5),
+        ScoredEvent(0, 0, 0.25),
+        BranchedEvent(0, 2, 1, 3),
+        PrunedEvent(0, 2),
+        BranchedEvent(0, 3, 1, 3),
+        TriedEvent(0, 3, (3,), ("d",)),
     ]
     assert left.score == -1.5 and r.open(0).branch == -1
     over = r.hypothesis()
     over.write([3, 9])
     over.prune()  # it has ended
-    assert not isinstance(events[-1], Pruned)
+    assert not isinstance(events[-1], PrunedEvent)
     said = len(events)
     other = first.fork(7)
-    assert events[-1] == Branched(7, other.branch, 0, 2)
+    assert events[-1] == BranchedEvent(7, other.branch, 0, 2)
     r.open(7).write([9])
     other.prune()  # its answer has ended
     assert len(events) == said + 1 + 3
@@ -233,7 +242,7 @@ def test_common(lists):
     texts = [r.hypothesis() for _ in lists]
     for t, tokens in zip(texts, lists):
         t.write(tokens)
-    got = common(texts)
+    got = common_prefix_tokens(texts)
     assert all(t[: len(got)] == got for t in lists)
     longer = {tuple(t[: len(got) + 1]) for t in lists}
     assert not lists or len(longer) > 1 or min(map(len, lists)) == len(got)
@@ -241,21 +250,21 @@ def test_common(lists):
 
 def test_events_that_nobody_wants_need_not_be_made():
     class Some:
-        kinds = (Edited,)
+        kinds = (EditedEvent,)
 
         def __call__(self, event):
             pass
 
-    assert record(on=Some()).told(Edited) and not record(on=Some()).told(Finished)
-    assert record(on=lambda event: None).told(Finished) and not record().told(Finished)
+    assert record(on=Some()).told(EditedEvent) and not record(on=Some()).told(FinishedEvent)
+    assert record(on=lambda event: None).told(FinishedEvent) and not record().told(FinishedEvent)
 
 
 def test_replay_leaves_out_what_stands_behind_a_gap():
-    assert replay((7,), [Edit(write=((3, 5),)), Edit(write=((1, 4),))]) == [4]
-    assert replay((7,), [Edit(write=((3, 5),)), Edit(write=((1, 4), (2, 6)))]) == [4, 6, 5]
+    assert replay((7,), [TextEdit(write=((3, 5),)), TextEdit(write=((1, 4),))]) == [4]
+    assert replay((7,), [TextEdit(write=((3, 5),)), TextEdit(write=((1, 4), (2, 6)))]) == [4, 6, 5]
     rng = random.Random(0)
     places = [(i, rng.randrange(9)) for i in range(1, 9)]
-    edits = [Edit(write=(w,)) for w in rng.sample(places, 8)]
+    edits = [TextEdit(write=(w,)) for w in rng.sample(places, 8)]
     assert replay((7,), edits) == [x for _, x in places]
 
 
@@ -268,14 +277,14 @@ def test_a_canvas_whose_text_has_ended_loses_what_stands_behind():
     r = record()
     silent, shown = r.hypothesis(), r.open(0)
     for t in (silent, shown):
-        t.edit(Edit(write=((2, 4), (3, 5))))
-        t.edit(Edit(write=((1, 9),)))
+        t.edit(TextEdit(write=((2, 4), (3, 5))))
+        t.edit(TextEdit(write=((1, 9),)))
         assert t.tokens == [9] and t.finish_reason == "stop"
 
 
 def test_a_canvas_may_be_edited_in_silence():
     t = record().hypothesis()
-    t.edit(Edit(write=((1, 4),)))
+    t.edit(TextEdit(write=((1, 4),)))
     assert t.tokens == [4]
 
 

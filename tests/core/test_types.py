@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, Draw, Edit, Vocab
-from polydec.methods.speculative.loop.types import Budget, Verdict, follow
+from polydec.core.types import Draft, DrawKind, TextEdit, TokenVocabulary
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict, follow_draft_path
 
 LAW = torch.zeros(3)
 #        0
@@ -21,22 +21,22 @@ LAW = torch.zeros(3)
 TREE = Draft(
     (7, 1, 2, 3, 3, 9, 4),
     (-1, 0, 0, 1, 1, 2, 5),
-    (Draw.CERTAIN,) + (Draw.WITHOUT,) * 6,
+    (DrawKind.CERTAIN,) + (DrawKind.WITHOUT,) * 6,
     (None,) + (LAW,) * 6,
     (False, False, False, True, False, False, False),
 )
 
 
 def test_vocabularies_must_agree():
-    a = Vocab(10, frozenset({9}), "one")
-    a.require_same(Vocab(10, frozenset({8}), "one"), "draft")
-    a.require_same(Vocab(10, frozenset()), "draft")
+    a = TokenVocabulary(10, frozenset({9}), "one")
+    a.require_same(TokenVocabulary(10, frozenset({8}), "one"), "draft")
+    a.require_same(TokenVocabulary(10, frozenset()), "draft")
     with pytest.raises(
         ValueError, match="draft has a vocabulary of 11 tokens, the target one of 10"
     ):
-        a.require_same(Vocab(11, frozenset()), "draft")
+        a.require_same(TokenVocabulary(11, frozenset()), "draft")
     with pytest.raises(ValueError, match="another tokenizer"):
-        a.require_same(Vocab(10, frozenset(), "two"), "draft")
+        a.require_same(TokenVocabulary(10, frozenset(), "two"), "draft")
 
 
 class Letters:
@@ -54,7 +54,7 @@ class Letters:
 
 
 def test_a_text_is_spelled_without_marks():
-    vocab = Vocab(10, frozenset(), "letters", Letters())
+    vocab = TokenVocabulary(10, frozenset(), "letters", Letters())
     assert (
         vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
     )
@@ -67,8 +67,8 @@ def test_a_text_is_spelled_without_marks():
         ValueError,
         match=r"^note is 'a': this model has no tokenizer to spell it with, so leave it empty$",
     ):
-        Vocab(10, frozenset()).spelled("a", "note is 'a'")
-    assert Vocab(10, frozenset()).spelled("", "note is ''") == ()
+        TokenVocabulary(10, frozenset()).spelled("a", "note is 'a'")
+    assert TokenVocabulary(10, frozenset()).spelled("", "note is ''") == ()
 
 
 def test_shape_of_a_tree():
@@ -81,24 +81,30 @@ def test_shape_of_a_tree():
 
 def test_chains():
     drawn = Draft.chain(7, (1, 2), (LAW, LAW))
-    assert drawn.draw == (Draw.CERTAIN, Draw.INDEPENDENT, Draw.INDEPENDENT) and drawn.law == (
+    assert drawn.draw == (
+        DrawKind.CERTAIN,
+        DrawKind.INDEPENDENT,
+        DrawKind.INDEPENDENT,
+    ) and drawn.law == (
         None,
         LAW,
         LAW,
     )
     sure = Draft.chain(7, (1, 2))
     assert (
-        sure.draw == (Draw.CERTAIN,) * 3 and sure.law == (None,) * 3 and sure.parent == (-1, 0, 1)
+        sure.draw == (DrawKind.CERTAIN,) * 3
+        and sure.law == (None,) * 3
+        and sure.parent == (-1, 0, 1)
     )
     assert len(Draft.chain(7)) == 1
 
 
 def test_growing():
-    one = Draft.chain(7).grown(3, 0, Draw.INDEPENDENT, LAW)
+    one = Draft.chain(7).grown(3, 0, DrawKind.INDEPENDENT, LAW)
     assert (one.token, one.parent, one.draw[1], one.law[1]) == (
         (7, 3),
         (-1, 0),
-        Draw.INDEPENDENT,
+        DrawKind.INDEPENDENT,
         LAW,
     )
     assert (
@@ -106,7 +112,7 @@ def test_growing():
         and not one.extends(Draft.chain(8))
         and not Draft.chain(7).extends(one)
     )
-    assert TREE.grown(1, 4, Draw.CERTAIN, None).probe == (
+    assert TREE.grown(1, 4, DrawKind.CERTAIN, None).probe == (
         False,
         False,
         False,
@@ -120,8 +126,8 @@ def test_growing():
 
 def test_following():
     picks = {0: 2, 2: 9, 5: 1}
-    assert follow(TREE, lambda node, depth: picks[node]) == Verdict((2, 5), 1)
-    assert follow(TREE, lambda node, depth: 100 + depth) == Verdict((), 100)
+    assert follow_draft_path(TREE, lambda node, depth: picks[node]) == Verdict((2, 5), 1)
+    assert follow_draft_path(TREE, lambda node, depth: 100 + depth) == Verdict((), 100)
 
 
 def test_fit_cuts_by_depth_and_below_an_end():
@@ -145,14 +151,18 @@ def test_fit_cuts_by_depth_and_below_an_end():
 
 
 def test_budgets_go_on_unless_told():
-    assert Budget().go_on(1, 0.0)
-    assert not Budget(go_on=lambda depth, q: q > 0.5).go_on(1, 0.4)
+    assert DraftBudget().go_on(1, 0.0)
+    assert not DraftBudget(go_on=lambda depth, q: q > 0.5).go_on(1, 0.4)
 
 
 def test_same_vocabularies():
-    a = Vocab(10, frozenset({9}), "one")
-    assert a.same(Vocab(10, frozenset(), "one")) and a.same(Vocab(10, frozenset()))
-    assert not a.same(Vocab(11, frozenset(), "one")) and not a.same(Vocab(10, frozenset(), "two"))
+    a = TokenVocabulary(10, frozenset({9}), "one")
+    assert a.same(TokenVocabulary(10, frozenset(), "one")) and a.same(
+        TokenVocabulary(10, frozenset())
+    )
+    assert not a.same(TokenVocabulary(11, frozenset(), "one")) and not a.same(
+        TokenVocabulary(10, frozenset(), "two")
+    )
 
 
 def test_expected_nodes():
@@ -164,7 +174,7 @@ def test_expected_nodes():
 def test_branches_that_cannot_stay_are_refused():
     with pytest.raises(ValueError, match="nodes must ascend, with root and all parents"):
         TREE.below(0, (0, len(TREE) - 1, 1))
-    probed = Draft((0, 1), (-1, 0), (Draw.CERTAIN,) * 2, (None, None), (False, True))
+    probed = Draft((0, 1), (-1, 0), (DrawKind.CERTAIN,) * 2, (None, None), (False, True))
     with pytest.raises(ValueError, match="a probe is never committed"):
         probed.below(1, (0, 1))
 
@@ -175,7 +185,7 @@ def test_branches_that_stay():
     assert (
         left.token == (2, 9, 4)
         and left.parent == (-1, 0, 1)
-        and left.draw == (Draw.CERTAIN, *[Draw.WITHOUT] * 2)
+        and left.draw == (DrawKind.CERTAIN, *[DrawKind.WITHOUT] * 2)
     )
     assert left.law[0] is None and left.law[1:] == (LAW, LAW)
     path, stay, left = Draft.certain((0, 1, 2), (-1, 0, 1), (1.0, 0.5, 0.25)).below(1, (0, 1))
@@ -189,7 +199,7 @@ def test_nodes_that_tokens_follow():
 
 def test_a_draft_that_grew_extends_what_it_was():
     short, state = Draft.chain(7, (1,)), object()
-    assert short.grown(2, 1, Draw.CERTAIN, None).extends(short) and not short.extends(
+    assert short.grown(2, 1, DrawKind.CERTAIN, None).extends(short) and not short.extends(
         Draft.chain(7, (2,))
     )
     stated = [replace(short, state=(None, s)) for s in (state, state, object())]
@@ -206,7 +216,7 @@ def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
         n = r.randint(1, 8)
         parent = (-1, *[r.randrange(i) for i in range(1, n)])
         law = [None if r.random() < 0.5 else torch.zeros(1) for _ in range(n)]
-        draw = [Draw.CERTAIN if x is None else Draw.INDEPENDENT for x in law]
+        draw = [DrawKind.CERTAIN if x is None else DrawKind.INDEPENDENT for x in law]
         fields = {
             "probe": tuple(r.random() < 0.3 for _ in range(n)),
             "chance": tuple(r.random() for _ in range(n)),
@@ -234,6 +244,6 @@ def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
 
 
 def test_values_are_what_their_fields_are():
-    assert Edit(((1, 2),)) == Edit(((1, 2),)) != Edit(((1, 3),))
+    assert TextEdit(((1, 2),)) == TextEdit(((1, 2),)) != TextEdit(((1, 3),))
     assert len({Verdict((1,), 2), Verdict((1,), 2), Verdict((), 2)}) == 2
     assert replace(Verdict((1,), 2), bonus=3) == Verdict((1,), 3)

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from polydec.methods.speculative.drafters.lookup import Lookup
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
 from project_paths import PROJECT_ROOT
 
 transformers = pytest.importorskip("transformers")
@@ -43,7 +43,7 @@ def rows(seed):
     ]
     limits = [dice.choice((1, 4, 12, 12)) for _ in prompts]
     return [
-        batch.Row(len(p), list(p), n, Lookup(3).open(p, None))
+        batch.Row(len(p), list(p), n, LookupDrafter(3).open(p, None))
         for p, n in zip(prompts, limits, strict=True)
     ]
 
@@ -82,7 +82,7 @@ def test_batches_equal_singles(net, name, size):
 
 
 def test_a_whole_draft_and_the_token_behind_it_are_taken():
-    row = batch.Row(2, [5, 6], 20, Lookup(3).open((5, 6), None))
+    row = batch.Row(2, [5, 6], 20, LookupDrafter(3).open((5, 6), None))
     assert row.take([7, 8], [7, 8, 9], ENDS) == (2, False) and row.tokens == [5, 6, 7, 8, 9]
     assert row.take([7, 1, 8], [7, 1, 8, 9], ENDS) == (1, True) and row.tokens[5:] == [7, 1]
 

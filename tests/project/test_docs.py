@@ -40,7 +40,7 @@ def test_the_front_page_is_short_and_says_which_method_when():
     rows = re.findall(r"^\| .*\|$", rows.split("\n## ")[0], re.M)[1:]
     assert len(rows) == 8
     named = {n for row in rows for n in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
-    assert named - set(registry.recipes()) == set()
+    assert named - set(registry.recipe_modules()) == set()
     linked = re.findall(r"\]\(([^)#:]+)[^)]*\)", text)
     assert [path for path in linked if not (ROOT / path).exists()] == []
 
@@ -51,11 +51,14 @@ def method_pages():
 
 
 def test_every_method_has_a_page_with_its_paper_its_options_and_its_promise(method_pages):
-    cards = {f"methods/{n}.md": (m, registry.options(n)) for n, m in registry.recipes().items()}
-    for name, module in steer.steerings().items():
-        cards[f"methods/steering-{name}.md"] = module, steer.options(name)
-    for name, module in press.presses().items():
-        cards[f"methods/press-{name}.md"] = module, press.options(name)
+    cards = {
+        f"methods/{n}.md": (m, registry.method_options(n))
+        for n, m in registry.recipe_modules().items()
+    }
+    for name, module in steer.steering_modules().items():
+        cards[f"methods/steering-{name}.md"] = module, steer.steering_options(name)
+    for name, module in press.press_modules().items():
+        cards[f"methods/press-{name}.md"] = module, press.press_options(name)
     assert method_pages.keys() == cards.keys()
     for path, (module, options) in cards.items():
         text, card = method_pages[path], module.CARD
@@ -85,7 +88,7 @@ def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pag
     assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # lab/reports/trained.csv
     assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
     assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # lab/reports/search.csv
-    for name, module in {**registry.recipes(), **steer.steerings()}.items():
+    for name, module in {**registry.recipe_modules(), **steer.steering_modules()}.items():
         reported = module.CARD.published
         assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name
         path = f"methods/{'steering-' if module.CARD.kind == 'steering' else ''}{name}.md"
@@ -107,7 +110,7 @@ def test_the_tables_of_measurements_hold_what_is_looked_for(monkeypatch):
     rows = [row["method"] for row in figures.table(figures.SEARCHED.file)]
     assert all(any(r.startswith(begin) for r in rows) for begin in figures.SEARCHES.values())
     for name in (*figures.KINDS, *figures.SEARCHES, *figures.OLD_NAMES):
-        assert registry.find(name) == name
+        assert registry.find_method(name) == name
 
 
 def test_the_reference_by_module_names_every_public_module(monkeypatch):
@@ -123,7 +126,7 @@ def test_the_reference_by_module_names_every_public_module(monkeypatch):
             room = next(r for r in modules.rooms() if heading.startswith(f"{r}."))
             assert f"\n## {heading}\n" in made[f"reference/{room}.md"], heading
     assert (
-        "### FromModel\n\n```python\nFromModel("
+        "### ModelDrafter\n\n```python\nModelDrafter("
         in made["reference/methods.speculative.drafters.md"]
     )
     assert made["reference/index.md"].count("\n| [") == len(made) - 1

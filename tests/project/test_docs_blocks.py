@@ -310,7 +310,7 @@ def serving(monkeypatch):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
     from polydec.serve import run
 
-    monkeypatch.setattr(run, "serve", lambda app, sock, drain: sock.close())
+    monkeypatch.setattr(run, "run_server", lambda app, sock, drain: sock.close())
 
 
 def test_every_block_says_what_it_is():
@@ -341,7 +341,7 @@ def test_longer_commands_run(block, monkeypatch, serving):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not zoo.get(REAL).here, reason=f"{REAL} is not here: polydec zoo install smollm2"
+    not zoo.find_zoo_entry(REAL).here, reason=f"{REAL} is not here: polydec zoo install smollm2"
 )
 @pytest.mark.parametrize(
     "block", [b for b in SHELL if "smollm2" in b.text or "polydec generate" in b.text], ids=str

@@ -13,13 +13,20 @@ from polydec.methods.registry import registry
 MECHANISMS = [
     pytest.param(kind, id=f"{role}-{key}")
     for role in registry.ROLES
-    for key, kind in registry.mechanisms(role).items()
+    for key, kind in registry.mechanism_classes(role).items()
 ]
-NO_SOURCE = {"Nothing", "Fixed", "Greedy", "LeftToRight", "InOrder", "Full"}
+NO_SOURCE = {
+    "NothingDrafter",
+    "FixedPolicy",
+    "GreedyRule",
+    "LeftToRightUnmasker",
+    "InOrderUnmasker",
+    "FullRefresh",
+}
 """Limiting cases, which nobody has to have published."""
 
 OF_A_PROTOCOL = {"language", "open"}
-"""What a public class has as its protocol says: its arguments stand in `Constraint` and in `Target`."""
+"""What a public class has as its protocol says: its arguments stand in `OutputConstraint` and in `Target`."""
 
 
 def named(words: str, name: str) -> bool:

@@ -15,22 +15,23 @@ import torch
 import micro
 from polydec import Engine, load
 from polydec.core.types import Exactness
-from polydec.lab.bench.certify import compare
-from polydec.lab.testing.examples import artefacts
-from polydec.lab.train.ngrams import NGramSpec, count
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.bench.certify import compare_greedy_texts
+from polydec.lab.testing.examples import example_artefacts
+from polydec.lab.train.ngrams import NGramSpec, count_ngrams
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import MASKED_DRAFT
 from polydec.models.formats import zoo
 from polydec.models.learned.kinds import mtp, narrow
-from polydec.models.nets.gated import Adapter
+from polydec.models.nets.gated import GatedAdapter
 from project_paths import PROJECT_ROOT
 
 DATA = Path(os.environ.get("POLYDEC_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 METHODS = [
     n
     for n in registry.of_family("ar")
-    if n != "plain" and registry.get(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)
+    if n != "plain"
+    and registry.get_recipe_module(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)
 ]
 
 
@@ -48,7 +49,7 @@ def prompts(n: int) -> list[str]:
 def small(lm) -> tuple:
     """A small artefact of each kind."""
     target, draft = lm.checkpoint.lm, lm.draft.lm
-    return artefacts(target.vocab, target.network.config.width, draft.network.config.width)
+    return example_artefacts(target.vocab, target.network.config.width, draft.network.config.width)
 
 
 def filling(name: str, dtype: str, draft: str) -> Engine:
@@ -69,7 +70,7 @@ def alone(lm) -> dict[str, tuple]:
         "gate_up": (width, 2 * inner),
         "down": (inner, width),
     }
-    adapter = Adapter(
+    adapter = GatedAdapter(
         [
             {
                 place: (
@@ -103,13 +104,13 @@ def check(
     texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
     assert len(texts) >= 0.9 * n
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
-    told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
-    table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
+    told = [TrainingSample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
+    table = count_ngrams(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
     whole, wrong = Engine(replace(lm, artefacts=(table, *having(lm)))), dict[str, list]()
     for method in methods:
         engine = (
             filling(name, dtype, lm.draft.name)
-            if MASKED_DRAFT in registry.get(method).CARD.needs
+            if MASKED_DRAFT in registry.get_recipe_module(method).CARD.needs
             else whole
         )
         ours = [
@@ -120,7 +121,8 @@ def check(
 
 
 @pytest.mark.skipif(
-    "tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package"
+    "tiny" not in [e.name for e in zoo.zoo_entries() if e.here],
+    reason="zoo:tiny is not in the package",
 )
 @pytest.mark.parametrize("part", range(4))
 def test_tiny_fast(part):
@@ -145,13 +147,16 @@ def test_tiny():
 def faults(texts: list[str], method: str, lm: Any) -> list[str]:
     """What is said of texts that differ. At most two near-ties of twenty, none of them a fault."""
     greedy = lm.sampling(temperature=0.0)
-    found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
+    found = [
+        compare_greedy_texts(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict
+        for p in texts
+    ]
     return found if "fault" in found or len(found) > 2 else []
 
 
 @pytest.mark.slow
 def test_smollm2():
-    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+    if "smollm2" not in [e.name for e in zoo.zoo_entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2")
     lm = replace(lm, artefacts=(*lm.artefacts, *small(lm)))
@@ -161,7 +166,7 @@ def test_smollm2():
 
 @pytest.mark.parametrize("n, tokens", [(3, 24), pytest.param(20, 128, marks=pytest.mark.slow)])
 def test_smollm2_with_the_drafter_on_its_states(n, tokens):
-    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+    if "smollm2" not in [e.name for e in zoo.zoo_entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2", trained=["zoo:smollm2-states"])
     wrong = check("zoo:smollm2", n, tokens, "auto", ["eagle-3"], lambda _: lm.artefacts)

@@ -11,11 +11,11 @@ import torch
 
 import guide
 import polydec
-from polydec.base.options import read
-from polydec.core.decoder import answers
+from polydec.base.options import callable_options
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing import check_decoder, check_drafter, toy
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing import check_decoder, check_drafter, toy_law
 from polydec.lab.testing.check_contrast import check_contrast
 from polydec.lab.testing.check_decoder import check_batch, check_choices
 from polydec.lab.testing.check_inserting import check_inserting
@@ -26,7 +26,7 @@ from polydec.lab.testing.check_unmasker import (
     check_rules,
     check_unmasker,
 )
-from polydec.lab.testing.examples import decoder, example
+from polydec.lab.testing.examples import example_decoder, example_mechanism
 from polydec.lab.testing.kits import build
 from polydec.laws.constraints import pieces
 from polydec.methods.registry import registry, steer
@@ -48,16 +48,20 @@ def lm():
 def test_every_family_has_a_method_on_the_page(files):
     """Each is found by its file, and by whatever else its card says."""
     families = {
-        registry.get(name).CARD.kind: name for name in ("echo", "sieve", "spread", "in-order")
+        registry.get_recipe_module(name).CARD.kind: name
+        for name in ("echo", "sieve", "spread", "in-order")
     }
     assert families.keys() == {"draft-and-verify", "search", "unmasking", "insertion"}
-    assert registry.find("stutter") == "echo" and steer.find("Agree") == "agree"
-    assert "spread" in registry.mechanisms("unmaskers") and "echo" in registry.mechanisms(
-        "drafters"
-    )
-    assert "agree" in registry.mechanisms("contrasts")
+    assert registry.find_method("stutter") == "echo" and steer.find_steering("Agree") == "agree"
+    assert "spread" in registry.mechanism_classes(
+        "unmaskers"
+    ) and "echo" in registry.mechanism_classes("drafters")
+    assert "agree" in registry.mechanism_classes("contrasts")
     for name in families.values():
-        assert registry.describe(name)["summary"] == registry.get(name).CARD.summary
+        assert (
+            registry.describe_method(name)["summary"]
+            == registry.get_recipe_module(name).CARD.summary
+        )
 
 
 def test_they_stand_where_the_house_wants_them(files):
@@ -80,14 +84,17 @@ def test_they_stand_where_the_house_wants_them(files):
 
 
 def test_the_drafter(record_counts, files, lm):
-    record_counts(check_drafter(example(registry.mechanisms("drafters")["echo"])))
+    record_counts(check_drafter(example_mechanism(registry.mechanism_classes("drafters")["echo"])))
     with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
         files["methods/speculative/drafters/echo.py"].Echo(0)
     record_counts(
-        check_decoder(lambda target, draft: decoder("echo", target, draft), laws=2, length=2)
+        check_decoder(
+            lambda target, draft: example_decoder("echo", target, draft), laws=2, length=2
+        )
     )
     assert [
-        (o.name, o.default) for o in read(files["methods/speculative/recipes/echo.py"].build)
+        (o.name, o.default)
+        for o in callable_options(files["methods/speculative/recipes/echo.py"].build)
     ] == [("depth", 4)]
     asked = {"max_tokens": 16, "options": {"depth": 2}}
     assert polydec.generate(lm, "aaaa", method="echo", **asked).text == (
@@ -100,9 +107,9 @@ def test_the_loop(files):
     for check in (check_batch, check_choices):
         check(lambda target, draft: best_of(target, 3))
     request = Request((0, 1), max_tokens=4, logprobs=0)
-    (one,) = run([answers(best_of(toy(1), 8), request)])
+    (one,) = run_coroutines([run_decoder(best_of(toy_law(1), 8), request)])
     assert one[0].score == pytest.approx(sum(t.logp for t in one[0].logprobs))
-    (alone,) = run([answers(best_of(toy(1), 1), Request((0, 1), max_tokens=4))])
+    (alone,) = run_coroutines([run_decoder(best_of(toy_law(1), 1), Request((0, 1), max_tokens=4))])
     assert one[0].score >= alone[0].score
 
 
@@ -116,7 +123,7 @@ def test_the_search(files, lm):
 
 
 def test_the_unmasker(files):
-    check_unmasker(registry.mechanisms("unmaskers")["spread"](every=2))
+    check_unmasker(registry.mechanism_classes("unmaskers")["spread"](every=2))
 
     def made(denoiser, shapers=()):
         return registry.build("spread", Kit(denoiser, shapers=shapers), {"block": 4, "every": 2})[0]
@@ -160,10 +167,10 @@ def test_the_constraint(files, lm):
 
 def test_the_constraint_is_a_language(files):
     """Whatever the mask allows is allowed by itself too, and nothing is behind an end."""
-    vocab = toy(1).vocab
+    vocab = toy_law(1).vocab
     ends = frozenset({max(vocab.eos)})
     language = files["laws/constraints/without.py"].Without("a").language(vocab, ends)
-    known = pieces.of(vocab, ends)
+    known = pieces.token_byte_pieces(vocab, ends)
     for state in (
         language.start(),
         *(language.step(language.start(), x) for x in range(len(known))),
@@ -190,11 +197,11 @@ def table():
 
 
 def test_the_table_is_read_back_and_fits_its_model_only(table, tmp_path):
-    vocab = toy(1).vocab
+    vocab = toy_law(1).vocab
     table.save(tmp_path, table.examples(vocab, 4, 4)[0], {})
     read_back = table.load(tmp_path)
-    assert Kit(toy(1), artefacts=(read_back,)).need(table.Unigrams) is read_back
+    assert Kit(toy_law(1), artefacts=(read_back,)).need(table.Unigrams) is read_back
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
-        Kit(toy(1, 4), artefacts=(read_back,)).need(table.Unigrams)
+        Kit(toy_law(1, 4), artefacts=(read_back,)).need(table.Unigrams)
     with pytest.raises(ValueError, match="name one"):
-        Kit(toy(1)).need(table.Unigrams)
+        Kit(toy_law(1)).need(table.Unigrams)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
 from polydec.cli.main import main
 from polydec.lab.fuzz import fuzz_files
@@ -30,7 +30,7 @@ def refusals(change, use, count=CASES):
         try:
             use()
         except PolydecError as error:
-            assert str(error) and sentence(error) == str(error), error
+            assert str(error) and error_sentence(error) == str(error), error
             wrong += 1
     return wrong
 
@@ -67,7 +67,7 @@ def test_a_trace(method, command, traces, tmp_path, monkeypatch, capsys):
         r = random.Random(seed)
         changed = list(lines)
         at = r.randrange(len(lines))
-        changed[at] = fuzz_files.value(json.loads(json.dumps(lines[at])), r)
+        changed[at] = fuzz_files.damage_json_value(json.loads(json.dumps(lines[at])), r)
         (tmp_path / "t.jsonl").write_text("".join(json.dumps(x) + "\n" for x in changed))
         codes.append(called("trace", command[0], "t.jsonl", *command[1:]))
         err = capsys.readouterr().err
@@ -116,7 +116,9 @@ def test_lessons_of_a_router_that_reads_the_text(tmp_path):
     file.write_text(json.dumps(whole))
     assert [x.text for x in use()] == [(1, 2, 3), (4,)]
     content = json.dumps(whole).encode()
-    assert refusals(lambda r: file.write_bytes(fuzz_files.text(content, r)), use) > CASES // 2
+    assert (
+        refusals(lambda r: file.write_bytes(fuzz_files.damage_text(content, r)), use) > CASES // 2
+    )
 
 
 def test_lessons_of_a_router_of_states(tmp_path):
@@ -125,7 +127,7 @@ def test_lessons_of_a_router_of_states(tmp_path):
     save_file(tensors, file)
     content = file.read_bytes()
     assert router._read(file).state_NH.shape == (3, 4)
-    change = lambda r: file.write_bytes(fuzz_files.tensors(content, r))  # noqa: E731
+    change = lambda r: file.write_bytes(fuzz_files.damage_safetensors(content, r))  # noqa: E731
     assert refusals(change, lambda: router._read(file)) > CASES // 2
 
 
@@ -147,7 +149,7 @@ def test_an_adapter_without_a_rank(down, up, says, tmp_path):
     pair = {at + adapters.DOWN: down, at + adapters.UP: up}
     save_file({k: t.contiguous() for k, t in pair.items()}, tmp_path / adapters.WEIGHTS)
     with pytest.raises(PolydecError, match=says):
-        adapters.read(tmp_path)
+        adapters.read_lora_adapter(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ for package, source, target, names in build.data_files:
 """
 """What setuptools would put into the wheel beside the compiled step; nothing is built or written."""
 
-SHIPPED = [e.name for e in zoo.entries() if e.package is None]
+SHIPPED = [e.name for e in zoo.zoo_entries() if e.package is None]
 
 
 def wanted(files):

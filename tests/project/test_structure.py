@@ -140,12 +140,12 @@ def test_public_names_say_what_they_are(path):
             )
 
 
-MECHANISMS = [(role, key) for role in registry.ROLES for key in registry.mechanisms(role)]
+MECHANISMS = [(role, key) for role in registry.ROLES for key in registry.mechanism_classes(role)]
 
 
 @pytest.mark.parametrize("role, key", MECHANISMS)
 def test_mechanisms(role, key):
-    kind = registry.mechanisms(role)[key]
+    kind = registry.mechanism_classes(role)[key]
     assert is_dataclass(kind) and kind.__dataclass_params__.frozen, (
         f"{kind.__name__} is not a frozen dataclass"
     )
@@ -160,9 +160,9 @@ def test_mechanisms(role, key):
     )
 
 
-@pytest.mark.parametrize("key", registry.recipes())
+@pytest.mark.parametrize("key", registry.recipe_modules())
 def test_recipes(key):
-    module = registry.recipes()[key]
+    module = registry.recipe_modules()[key]
     card, path = module.CARD, Path(module.__file__)
     assert card.name == key == path.stem.replace("_", "-")
     assert card.kind in {
@@ -179,11 +179,11 @@ def test_recipes(key):
     assert card.family in {"ar", "diffusion", "insertion", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))
-    assert key == "plain" or (card.parent in registry.recipes() and card.home), (
+    assert key == "plain" or (card.parent in registry.recipe_modules() and card.home), (
         f"{key} must name its parent and its home"
     )
     first = next(iter(inspect.signature(module.build).parameters))
-    assert first == "kit" and registry.options(key) is not None, (
+    assert first == "kit" and registry.method_options(key) is not None, (
         f"{key}: build takes a kit, and options behind it"
     )
     body = [
@@ -198,9 +198,9 @@ def test_recipes(key):
     assert not branches, f"{key}: a recipe composes, it decides nothing"
 
 
-@pytest.mark.parametrize("key", steer.steerings())
+@pytest.mark.parametrize("key", steer.steering_modules())
 def test_steerings(key):
-    module = steer.steerings()[key]
+    module = steer.steering_modules()[key]
     card, path = module.CARD, Path(module.__file__)
     assert (
         card.name == key == path.stem.replace("_", "-")
@@ -208,7 +208,9 @@ def test_steerings(key):
         and card.family == "ar"
     )
     assert all((card.title, card.summary, card.source, card.reduces_to, card.home))
-    assert next(iter(inspect.signature(module.build).parameters)) == "kit" and steer.options(key)
+    assert next(
+        iter(inspect.signature(module.build).parameters)
+    ) == "kit" and steer.steering_options(key)
     body = [
         n
         for n in ast.parse(path.read_text("utf-8")).body
@@ -224,15 +226,15 @@ def test_steerings(key):
 
 
 def test_names_of_steerings_belong_to_one():
-    cards = [m.CARD for m in steer.steerings().values()]
-    assert len(steer.names()) == sum(
+    cards = [m.CARD for m in steer.steering_modules().values()]
+    assert len(steer.steering_names()) == sum(
         len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards
     )
 
 
-@pytest.mark.parametrize("key", press.presses())
+@pytest.mark.parametrize("key", press.press_modules())
 def test_presses(key):
-    module = press.presses()[key]
+    module = press.press_modules()[key]
     card, path = module.CARD, Path(module.__file__)
     assert (
         card.name == key == path.stem.replace("_", "-")
@@ -240,7 +242,7 @@ def test_presses(key):
         and card.family == "ar"
     )
     assert all((card.title, card.summary, card.source, card.reduces_to, card.home))
-    assert "block" in {o.name for o in press.options(key)}
+    assert "block" in {o.name for o in press.press_options(key)}
     body = [
         n
         for n in ast.parse(path.read_text("utf-8")).body
@@ -254,14 +256,14 @@ def test_presses(key):
 
 
 def test_names_of_presses_belong_to_one():
-    cards = [m.CARD for m in press.presses().values()]
-    assert len(press.names()) == sum(
+    cards = [m.CARD for m in press.press_modules().values()]
+    assert len(press.press_names()) == sum(
         len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards
     )
 
 
 def test_nothing_asks_which_mechanism_it_got():
-    names = {registry.mechanisms(role)[key].__name__ for role, key in MECHANISMS}
+    names = {registry.mechanism_classes(role)[key].__name__ for role, key in MECHANISMS}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if (

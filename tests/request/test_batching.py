@@ -7,9 +7,9 @@ import torch
 
 import micro
 from polydec import Ask, Engine, RequestError, generate, load
-from polydec.core.effects import Forward
-from polydec.methods.economics.costs import Costs
-from polydec.request.batching import EqSpec, ExSpec, Ragged, chosen
+from polydec.core.effects import ForwardQuery
+from polydec.methods.economics.costs import PassCosts
+from polydec.request.batching import EqSpec, ExSpec, RaggedBatching, batching_by_name
 
 METHODS = ("plain", "prompt-lookup", "draft-model", "eagle-2-tree", "token-recycling")
 PROMPTS = (
@@ -26,17 +26,17 @@ def lm(tmp_path_factory):
     at = tmp_path_factory.mktemp("batching")
     a, b = (str(micro.write(at / name, seed=i)) for i, name in enumerate("ab"))
     lm = load(a, draft=b, dtype="float32")
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
 def waits(*behind):
-    return [Forward(None, None, 3, behind=n) for n in behind]
+    return [ForwardQuery(None, None, 3, behind=n) for n in behind]
 
 
 def test_eqspec_takes_the_first_and_prompts_apart():
     assert EqSpec(2).choose(waits(9, 4, 9)) == [0, 1]
-    prompt = Forward(None, None, 5, split=lambda n: None)
+    prompt = ForwardQuery(None, None, 5, split=lambda n: None)
     assert EqSpec(2).choose([*waits(9), prompt, *waits(4), prompt]) == [1, 3]
 
 
@@ -104,10 +104,10 @@ def test_grouping_saves_alignment(lm):
 
 def test_what_cannot_be_batched_so_is_refused(lm, tmp_path):
     with pytest.raises(RequestError, match=r"batching is 'exspc'.*nearest is exspec"):
-        chosen("exspc", 8)
+        batching_by_name("exspc", 8)
     with pytest.raises(RequestError, match="rows is 0: it must lie in 1 to 4096"):
-        chosen("eqspec", 0)
-    assert chosen("ragged", 8) == Ragged()
+        batching_by_name("eqspec", 0)
+    assert batching_by_name("ragged", 8) == RaggedBatching()
     native = load("zoo:tiny", draft=None, ngrams=None)
     if native.checkpoint.why:
         pytest.skip("the compiled step does not run here")

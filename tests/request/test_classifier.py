@@ -8,10 +8,10 @@ from torch.nn.functional import normalize
 
 import micro
 from polydec import load
-from polydec.models.nets.transport import plan
-from polydec.request.classifier import calibrated, of_states, states
-from polydec.request.deciding import PROMPTS, Deciding
-from polydec.request.prototypes import begun, fitted
+from polydec.models.nets.transport import sinkhorn_plan
+from polydec.request.classifier import calibrated_class_scores, last_token_states, of_states
+from polydec.request.deciding import PROMPTS, ClassifierSettings
+from polydec.request.prototypes import fit_prototypes, initial_prototypes
 
 TEXTS = (
     "The grey fox watched the boat",
@@ -49,12 +49,14 @@ def test_transport_gives_what_there_is_and_fills_what_is_wanted():
     ):
         f = normalize(torch.randn(50, sources, width, generator=dice), dim=-1)
         y = normalize(torch.randn(50, sinks, width, generator=dice), dim=-1)
-        moved = plan(1 - f @ y.mT, 0.05, rounds)
+        moved = sinkhorn_plan(1 - f @ y.mT, 0.05, rounds)
         near(moved.sum(-1), torch.full((50, sources), 1 / sources))
         near(moved.sum(-2), torch.full((50, sinks), 1 / sinks), 1e-6)
     ordered = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    near(plan(ordered, 0.001, 50), torch.eye(2) / 2)  # exp(-1000) is 0: only logarithms reach it
-    near(plan(ordered.flip(0), 0.001, 50), torch.eye(2).flip(0) / 2)
+    near(
+        sinkhorn_plan(ordered, 0.001, 50), torch.eye(2) / 2
+    )  # exp(-1000) is 0: only logarithms reach it
+    near(sinkhorn_plan(ordered.flip(0), 0.001, 50), torch.eye(2).flip(0) / 2)
 
 
 def clouds(seed=0, prompts=3, each=4, classes=3, width=12):
@@ -69,7 +71,7 @@ def clouds(seed=0, prompts=3, each=4, classes=3, width=12):
 def test_training_takes_the_loss_down_and_sorts_what_is_new():
     state_NPH, label_N = clouds()
     nothing = torch.zeros(len(label_N), 3)
-    made, losses = fitted(state_NPH, label_N, nothing, Deciding(width=8))
+    made, losses = fit_prototypes(state_NPH, label_N, nothing, ClassifierSettings(width=8))
     assert losses[-1] < 0.2 * losses[0] and min(losses) == pytest.approx(losses[-1], abs=0.01)
     assert made.scores(state_NPH).argmax(-1).tolist() == label_N.tolist()
     assert not made.matrix.requires_grad
@@ -77,7 +79,7 @@ def test_training_takes_the_loss_down_and_sorts_what_is_new():
 
 def test_one_prompt_and_one_prototype_are_matched_by_their_cosine():
     state_NPH, label_N = clouds(prompts=1)
-    made = begun(state_NPH, label_N, 3, Deciding(width=8))
+    made = initial_prototypes(state_NPH, label_N, 3, ClassifierSettings(width=8))
     cosine = made.features(state_NPH)[:, 0] @ normalize(made.of_class[:, 0], dim=-1).T
     near(made.scores(state_NPH), 10 * (cosine - 1), 1e-5)
 
@@ -85,7 +87,7 @@ def test_one_prompt_and_one_prototype_are_matched_by_their_cosine():
 def test_the_order_of_prompts_does_not_matter_and_which_is_which_does():
     state_NPH, label_N = clouds()
     nothing = torch.zeros(len(label_N), 3)
-    made, _ = fitted(state_NPH, label_N, nothing, Deciding(width=8, epochs=5))
+    made, _ = fit_prototypes(state_NPH, label_N, nothing, ClassifierSettings(width=8, epochs=5))
     near(made.scores(state_NPH[:, [2, 0, 1]]), made.scores(state_NPH), 2e-3)
     pooled = state_NPH.mean(1, keepdim=True).expand(-1, 3, -1)
     assert (made.scores(pooled) - made.scores(state_NPH)).abs().max() > 0.1
@@ -94,17 +96,23 @@ def test_the_order_of_prompts_does_not_matter_and_which_is_which_does():
 def test_a_text_that_says_nothing_favours_no_class(lm):
     sorter = lm.classifier(EXAMPLES, prompts=PROMPTS[:2])
     calm = torch.stack([lm_state(lm, p.replace("{text}", "")) for p in PROMPTS[:2]])
-    near(calibrated(lm, calm[None], sorter.calm_PV, sorter.words), torch.zeros(1, 4), 1e-5)
-    told = calibrated(lm, states(lm, NEW, PROMPTS[:2]), sorter.calm_PV, sorter.words)
+    near(
+        calibrated_class_scores(lm, calm[None], sorter.calm_PV, sorter.words),
+        torch.zeros(1, 4),
+        1e-5,
+    )
+    told = calibrated_class_scores(
+        lm, last_token_states(lm, NEW, PROMPTS[:2]), sorter.calm_PV, sorter.words
+    )
     assert told.abs().max() > 0.01
 
 
 def lm_state(lm, text):
-    from polydec.core.scheduler import run
-    from polydec.request.embedding import Prepared, last_state
+    from polydec.core.scheduler import run_coroutines
+    from polydec.request.embedding import EmbeddingInput, last_state
 
-    return run(
-        [last_state(lm.checkpoint.lm, Prepared(tuple(lm.checkpoint.text.encode(text)), None))]
+    return run_coroutines(
+        [last_state(lm.checkpoint.lm, EmbeddingInput(tuple(lm.checkpoint.text.encode(text)), None))]
     )[0]
 
 
@@ -131,9 +139,9 @@ def test_calibrated_words_are_means_of_ratios_over_words_and_of_logarithms_over_
 
 def test_states_that_were_read_before_and_company_change_nothing(lm):
     names, texts = LABELS, [t for t, _ in EXAMPLES]
-    read = states(lm, texts, PROMPTS)
+    read = last_token_states(lm, texts, PROMPTS)
     fresh = lm.classifier(EXAMPLES)
-    again = of_states(lm, read, [c for _, c in EXAMPLES], names, PROMPTS, Deciding())
+    again = of_states(lm, read, [c for _, c in EXAMPLES], names, PROMPTS, ClassifierSettings())
     assert torch.equal(fresh.prototypes.matrix, again.prototypes.matrix)
     near(fresh.scores(NEW), torch.cat([again.scores([text]) for text in NEW]), 1e-3)
     decision = fresh.classify(NEW[0])[0]

@@ -10,23 +10,23 @@ import pytest
 import torch
 
 import micro
-from polydec import AnyOf, Ask, Engine, JsonSchema, Lark, Regex, Sampling, SpanOf, load
+from polydec import AnyOf, Ask, Engine, JsonSchema, LarkGrammar, Regex, Sampling, SpanOf, load
 from polydec.core.types import Exactness
-from polydec.lab.testing.examples import artefacts
-from polydec.laws.shapers.sampling import fields, rules
-from polydec.methods.economics.costs import Costs
+from polydec.lab.testing.examples import example_artefacts
+from polydec.laws.shapers.sampling import all_sampling_fields, all_sampling_rules
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
-from polydec.request.ask import plan
-from polydec.request.explain import explain, instead
-from polydec.request.loaded import LM
+from polydec.request.ask import plan_request
+from polydec.request.explain import explain_request, request_alternatives
+from polydec.request.loaded import LoadedModel
 
 PROMPT, SECOND = "The grey fox and the river and the grey fox and the", "nobody asked the river"
 LENGTH = 12
 CONSTRAINTS = {
     "regex": Regex("(the|grey|fox| )+"),
     "schema": JsonSchema.of({"type": "array", "items": {"type": "integer"}}),
-    "grammar": Lark('start: "the" (" fox" | " river")+'),
+    "grammar": LarkGrammar('start: "the" (" fox" | " river")+'),
     "choice": AnyOf(("the fox", "a river", "the grey boat")),
     "span": SpanOf("the quiet baker followed the train"),
 }
@@ -47,15 +47,15 @@ class Thing:
 def things():
     """Every way to keep a cache and to steer, a constraint of each kind, every sampling rule with each of its fields away from
     neutral."""
-    for name in sorted(press.presses()):
+    for name in sorted(press.press_modules()):
         options = {"block": 16}  # texts are short here
         yield Thing("press", name, {"cache": name, "cache_options": options})
-    for name, module in sorted(steer.steerings().items()):
+    for name, module in sorted(steer.steering_modules().items()):
         second = {"negative_prompt": SECOND} if SECOND_PROMPT in module.CARD.needs else {}
         yield Thing("steering", name, {"steer": name, **second})
     for name, constraint in CONSTRAINTS.items():
         yield Thing("constraint", name, {"constraint": constraint})
-    for name, rule in rules().items():
+    for name, rule in all_sampling_rules().items():
         if rule.fields:
             yield Thing(
                 "rule",
@@ -102,7 +102,7 @@ def some(names, of: int, by: str):
 
 
 @pytest.fixture(scope="module")
-def lm(tmp_path_factory) -> LM:
+def lm(tmp_path_factory) -> LoadedModel:
     torch.set_num_threads(1)
     at = tmp_path_factory.mktemp("composition")
     lm = load(
@@ -110,10 +110,12 @@ def lm(tmp_path_factory) -> LM:
         draft=str(micro.write(at / "b", seed=1, hidden=64)),
         dtype="float32",
     )
-    lm = LM(
-        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
+    lm = LoadedModel(
+        lm.checkpoint,
+        lm.draft,
+        example_artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width),
     )
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -131,9 +133,9 @@ def ask(method: str, *parts: Thing) -> Ask:
     )
 
 
-def planned(lm: LM, ask: Ask):
+def planned(lm: LoadedModel, ask: Ask):
     try:
-        return plan(lm, ask, measure=Costs)
+        return plan_request(lm, ask, measure=PassCosts)
     except ValueError as error:
         return str(error)
 
@@ -142,7 +144,7 @@ def called(thing: Thing) -> dict[str, Any]:
     return {"name": thing.fields["cache"], "given": thing.fields["cache_options"]}
 
 
-def legal(lm: LM, method: str, *parts: Thing) -> bool:
+def legal(lm: LoadedModel, method: str, *parts: Thing) -> bool:
     """By what the parts say of themselves: a method must find what it needs in what is made of the model; a finite constraint
     ends where it ends, so no least length goes with it."""
     kinds = {t.kind: t for t in parts}
@@ -150,7 +152,7 @@ def legal(lm: LM, method: str, *parts: Thing) -> bool:
     if "press" in kinds:
         law = law.pressed(press.build(**called(kinds["press"]))[0])
     if "steering" in kinds:
-        law = plan(lm, ask("plain", kinds["steering"]), measure=Costs).steering.law(
+        law = plan_request(lm, ask("plain", kinds["steering"]), measure=PassCosts).steering.law(
             lm, lm.ids(PROMPT, raw=True), law
         )
     if any("min_tokens" in t.sampling for t in parts) and getattr(
@@ -158,14 +160,14 @@ def legal(lm: LM, method: str, *parts: Thing) -> bool:
     ) in ("choice", "span"):
         return False
     try:
-        for need in registry.get(method).CARD.needs:
+        for need in registry.get_recipe_module(method).CARD.needs:
             need.check(Kit(law, lm.draft.lm, lm.artefacts), method)
     except ValueError:
         return False
     return True
 
 
-def check(lm: LM, requests: list[tuple[str, tuple[Thing, ...]]]) -> None:
+def check(lm: LoadedModel, requests: list[tuple[str, tuple[Thing, ...]]]) -> None:
     """Of all at once, in one engine with plain decoding of the same: promises are kept, refusals name what they refuse."""
     engine, running, plain = Engine(lm), [], {}
     for method, parts in requests:
@@ -173,7 +175,9 @@ def check(lm: LM, requests: list[tuple[str, tuple[Thing, ...]]]) -> None:
         assert isinstance(made, str) is not legal(lm, method, *parts), (method, parts, made)
         if isinstance(made, str):
             assert len(made) <= 300 and (method in made or "min_tokens" in made), made
-            assert instead(lm, ask(method, *parts)), "something that would run is named"
+            assert request_alternatives(lm, ask(method, *parts)), (
+                "something that would run is named"
+            )
             continue
         if parts not in plain:
             plain[parts] = engine.submit(ask("plain", *parts))
@@ -199,7 +203,7 @@ def outcome(ticket):
         return None
 
 
-def obeyed(lm: LM, text, parts) -> None:
+def obeyed(lm: LoadedModel, text, parts) -> None:
     """What a constraint or a mask forbids is not written, by any method."""
     eos = lm.checkpoint.lm.vocab.eos
     for t in parts:
@@ -257,7 +261,9 @@ def test_every_rule_is_on_in_these_tests(lm):
     for t in THINGS.values():
         for name in t.sampling:
             assert getattr(Sampling(**t.sampling), name) != (
-                getattr(neutral, name) if name == "temperature" else fields()[name].default
+                getattr(neutral, name)
+                if name == "temperature"
+                else all_sampling_fields()[name].default
             ), name
 
 
@@ -269,7 +275,7 @@ def test_an_explanation_names_every_part(lm):
         THINGS["rule: repetition_penalty"],
         THINGS["rule: top_p"],
     )
-    said = [(p.role, p.name) for p in explain(lm, asked)]
+    said = [(p.role, p.name) for p in explain_request(lm, asked)]
     assert said == [
         ("model", lm.name),
         ("draft", lm.draft.name),
@@ -284,12 +290,14 @@ def test_an_explanation_names_every_part(lm):
 
 
 def test_what_would_run_instead(lm):
-    assert instead(lm, ask("layerskip", THINGS["steering: cfg"])) == [
+    assert request_alternatives(lm, ask("layerskip", THINGS["steering: cfg"])) == [
         "with method auto",
         "with method plain",
         "without steering",
     ]
-    assert instead(lm, ask("plain", THINGS["constraint: choice"], THINGS["rule: min_tokens"])) == [
+    assert request_alternatives(
+        lm, ask("plain", THINGS["constraint: choice"], THINGS["rule: min_tokens"])
+    ) == [
         "without min_tokens",
         "without the constraint",
     ]

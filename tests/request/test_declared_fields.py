@@ -10,8 +10,8 @@ import pytest
 
 from polydec import Ask, Sampling
 from polydec.cli.declared import flags_of
-from polydec.cli.flags import Flags, Steered
-from polydec.laws.shapers.sampling import fields as sampling_fields
+from polydec.cli.flags import RequestFlags, SteeringFlags
+from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.models.native.weights import QUANTISED
 from polydec.models.sessions.soft import Soft
 from polydec.request import fields, loading
@@ -38,20 +38,24 @@ ELSEWHERE = {
 
 def test_every_field_of_a_request_is_annotated():
     plain = {f.name for f in dataclasses.fields(Ask)} - {"prompt", "sampling"}
-    assert fields.declared().keys() == plain
+    assert fields.ask_options().keys() == plain
     names = {"Sampling": Sampling, "Soft": Soft}
     own = get_type_hints(Ask, localns=names)
     own.pop("prompt")
-    assert get_type_hints(fields.Fields, localns=names) == own
+    assert get_type_hints(fields.AskFields, localns=names) == own
 
 
 def test_every_field_is_a_flag():
-    flags = {**flags_of(Flags), **flags_of(Steered)}
+    flags = {**flags_of(RequestFlags), **flags_of(SteeringFlags)}
     known = {one.option.name: (name, one) for name, one in flags.items()}
-    wanted = {**fields.declared(), **loading.declared()}
+    wanted = {**fields.ask_options(), **loading.loading_options()}
     assert wanted.keys() - known.keys() == NO_FLAG.keys()
-    defaults = {f.name: f.default for kind in (Flags, Steered) for f in dataclasses.fields(kind)}
-    hints = get_type_hints(Flags) | get_type_hints(Steered)
+    defaults = {
+        f.name: f.default
+        for kind in (RequestFlags, SteeringFlags)
+        for f in dataclasses.fields(kind)
+    }
+    hints = get_type_hints(RequestFlags) | get_type_hints(SteeringFlags)
     for name, option in {**sampling_fields(), **wanted}.items():
         if name not in known:
             continue
@@ -65,14 +69,14 @@ def test_every_field_is_a_flag():
 
 def test_every_setting_of_a_server_is_a_flag():
     from polydec.cli.serve import ServeFlags
-    from polydec.serve.settings import limits, settings
+    from polydec.serve.settings import request_limit_options, server_setting_options
 
     flags = flags_of(ServeFlags)
     own = {f.name: f.default for f in dataclasses.fields(ServeFlags)}
     wanted = {
-        "loading": dict(loading.declared()),
-        "settings": dict(settings()),
-        "limits": dict(limits()),
+        "loading": dict(loading.loading_options()),
+        "settings": dict(server_setting_options()),
+        "limits": dict(request_limit_options()),
     }
     del wanted["loading"]["name"]  # models may have names of their own there: --model NAME=MODEL
     for group, options in wanted.items():
@@ -90,11 +94,11 @@ def test_every_setting_of_a_server_is_a_flag():
 def test_every_field_is_taken_and_described_over_http(path):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
     from polydec.serve.body import ASKED
-    from polydec.serve.described import fields as described
+    from polydec.serve.described import request_body_fields as described
 
     told = described(path)
     for name, field in ASKED.items():
-        option = fields.declared()[field]
+        option = fields.ask_options()[field]
         assert told[name]["description"].startswith(option.help), name
         for key, value in option.schema().items():
             if key in ("minimum", "maximum", "enum", "items", "maxItems"):
@@ -103,7 +107,7 @@ def test_every_field_is_taken_and_described_over_http(path):
         assert told[name]["description"] == option.schema()["description"], name
     beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template"}
     beside |= {"reasoning_format", "reasoning_budget", "prompt_ending"}  # by other engines' names
-    assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.declared().keys()
+    assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.ask_options().keys()
 
 
 def test_every_field_of_sampling_stands_in_its_list(monkeypatch):
@@ -116,10 +120,10 @@ def test_every_field_of_sampling_stands_in_its_list(monkeypatch):
 def test_the_page_of_the_server_names_every_field():
     text = (ROOT / "docs" / "serve.md").read_text("utf-8")
     words = set(re.findall(r"[a-z_]+", text))
-    missing = fields.declared().keys() - NOT_OVER_HTTP.keys() - words
+    missing = fields.ask_options().keys() - NOT_OVER_HTTP.keys() - words
     assert {x for x in missing if ELSEWHERE.get(x) not in words} == set()
 
 
 def test_what_quantises_is_what_loading_takes():
-    limit = loading.declared()["quantize"].limits[0]
+    limit = loading.loading_options()["quantize"].limits[0]
     assert set(limit.choices) == set(QUANTISED)

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3For
 import micro
 from polydec import load
 from polydec.cli.main import main
-from polydec.request.embedding import _placeholder, embed
-from polydec.request.reading import Reading
+from polydec.request.embedding import _placeholder, embed_texts
+from polydec.request.reading import EmbeddingSettings
 
 TEXTS = ("The grey fox watched the boat.", "nobody asked why", "a tall baker by the old river " * 3)
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused(model, fields, texts, sentence):
 
 def test_models_that_fill_gaps_are_refused():
     with pytest.raises(ValueError, match="a masked-diffusion model"):
-        embed(load("zoo:diffusion"), TEXTS, Reading())
+        embed_texts(load("zoo:diffusion"), TEXTS, EmbeddingSettings())
 
 
 def test_the_command_line(model, polydec_command, tmp_path):

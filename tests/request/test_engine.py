@@ -14,10 +14,10 @@ import micro
 from polydec import Ask, Engine, generate, load
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import of_choice
-from polydec.core.scheduler import run
-from polydec.core.trace import Edited, Finished
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import EditedEvent, FinishedEvent
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 
 METHODS = (
     "plain",
@@ -40,7 +40,7 @@ def lm(tmp_path_factory):
     lm = load(
         str(micro.write(at / "a", hidden=64)), draft=str(micro.write(at / "b", seed=1, hidden=64))
     )
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -122,7 +122,7 @@ def test_a_prompt_that_is_split_in_front_of_a_tree(method, tmp_path_factory):
         draft=str(micro.write(at / "b", seed=1, hidden=64)),
         dtype="float32",
     )
-    vars(lm)["costs"] = Costs()
+    vars(lm)["costs"] = PassCosts()
     rng = random.Random(0)
     asks = [
         Ask(tuple(rng.randrange(3, 200) for _ in range(n)), method=method, max_tokens=10, seed=n)
@@ -185,7 +185,7 @@ def test_requests_on_hold_go_on_in_their_order(lm):
     ended, engine = [], Engine(lm, max_cache_bytes=1)
 
     def note(number):
-        return lambda event: ended.append(number) if isinstance(event, Finished) else None
+        return lambda event: ended.append(number) if isinstance(event, FinishedEvent) else None
 
     ask = Ask(PROMPTS[0], method="plain", raw=True, max_tokens=12, ignore_eos=True)
     engine.run([engine.submit(replace(ask, seed=i), on=note(i)) for i in range(6)])
@@ -255,11 +255,13 @@ def test_the_choices_of_a_request_share_its_prompt(lm):
         engine = Engine(lm)
         ticket = engine.submit(ask)
         decoder, request = ticket.plan.decoder, ticket.plan.request
-        law = Shaped(decoder.target.target, *(of_choice(s, choice) for s in decoder.target.shapers))
+        law = ShapedTarget(
+            decoder.target.target, *(of_choice(s, choice) for s in decoder.target.shapers)
+        )
         apart.append(
-            run([answer_one(replace(decoder, target=law), replace(request, n=1, choice=choice))])[
-                0
-            ].token_ids
+            run_coroutines(
+                [answer_one(replace(decoder, target=law), replace(request, n=1, choice=choice))]
+            )[0].token_ids
         )
     assert texts(together) == apart
 
@@ -303,8 +305,8 @@ def test_observers_drain_and_are_told_in_order(lm, asks):
         assert [p.token for p in pieces if p.choice == choice] == list(answer.token_ids)
         assert "".join(p.text for p in pieces if p.choice == choice) == answer.text
         mine = [e for e in events if e.choice == choice]
-        assert isinstance(mine[-1], Finished) and [
-            x for e in mine if isinstance(e, Edited) for x in e.tokens
+        assert isinstance(mine[-1], FinishedEvent) and [
+            x for e in mine if isinstance(e, EditedEvent) for x in e.tokens
         ] == list(answer.token_ids)
 
 

@@ -7,9 +7,17 @@ import pytest
 
 from polydec import api
 from polydec.cli.main import main
-from polydec.request.exemplars import Exemplar, asked, chosen, prompt, read
+from polydec.request.exemplars import (
+    SolvedExemplar,
+    exemplar_prompt,
+    exemplar_question_text,
+    most_complex_exemplars,
+    read_exemplars,
+)
 
-POOL = [Exemplar(f"q{i}", "\n".join(["step", ""] * n), str(i)) for i, n in enumerate((1, 3, 2, 3))]
+POOL = [
+    SolvedExemplar(f"q{i}", "\n".join(["step", ""] * n), str(i)) for i, n in enumerate((1, 3, 2, 3))
+]
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +27,8 @@ def lm():
 
 def test_the_most_complex_come_first_and_the_question_itself_never():
     assert [e.complexity for e in POOL] == [1, 3, 2, 3]
-    assert [e.question for e in chosen(POOL, "q9", 3)] == ["q1", "q3", "q2"]
-    assert [e.question for e in chosen(POOL, " q1\n", 9)] == ["q3", "q2", "q0"]
+    assert [e.question for e in most_complex_exemplars(POOL, "q9", 3)] == ["q1", "q3", "q2"]
+    assert [e.question for e in most_complex_exemplars(POOL, " q1\n", 9)] == ["q3", "q2", "q0"]
 
 
 def test_files_of_both_forms(tmp_path):
@@ -30,12 +38,12 @@ def test_files_of_both_forms(tmp_path):
         + "\n\n"
         + json.dumps({"question": "b?", "solution": "one\ntwo\nthree", "answer": "x", "more": 1})
     )
-    assert read(path) == [
-        Exemplar("a?", "3 + 4 = 7\n7 - 1 = 6", "6"),
-        Exemplar("b?", "one\ntwo\nthree", "x"),
+    assert read_exemplars(path) == [
+        SolvedExemplar("a?", "3 + 4 = 7\n7 - 1 = 6", "6"),
+        SolvedExemplar("b?", "one\ntwo\nthree", "x"),
     ]
     assert (
-        read(path)[0].shown
+        read_exemplars(path)[0].shown
         == "Question: a?\nLet's think step by step\n3 + 4 = 7\n7 - 1 = 6\nThe answer is 6"
     )
     for text, said in (
@@ -46,20 +54,20 @@ def test_files_of_both_forms(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
-            read(path)
+            read_exemplars(path)
 
 
 def test_what_leaves_the_answer_no_room_is_passed_over(lm):
-    long = Exemplar("long", "\n".join(["a step of some length"] * 200), "no")
-    text = prompt(lm, [long, *POOL], "how many?", 2, max_tokens=8)
-    assert text == "\n\n".join([POOL[1].shown, POOL[3].shown, asked("how many?")])
-    assert prompt(lm, POOL, "how many?", 8).count("The answer is") == 4
+    long = SolvedExemplar("long", "\n".join(["a step of some length"] * 200), "no")
+    text = exemplar_prompt(lm, [long, *POOL], "how many?", 2, max_tokens=8)
+    assert text == "\n\n".join([POOL[1].shown, POOL[3].shown, exemplar_question_text("how many?")])
+    assert exemplar_prompt(lm, POOL, "how many?", 8).count("The answer is") == 4
     with pytest.raises(
         ValueError, match="of 1 solved problems not one fits into the context of zoo:tiny"
     ):
-        prompt(lm, [long], "how many?", 2, max_tokens=8)
+        exemplar_prompt(lm, [long], "how many?", 2, max_tokens=8)
     with pytest.raises(ValueError, match="shots is 0: it must be at least 1"):
-        prompt(lm, POOL, "how many?", 0)
+        exemplar_prompt(lm, POOL, "how many?", 0)
 
 
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):

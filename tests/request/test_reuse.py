@@ -7,12 +7,12 @@ import pytest
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.base.errors import PolydecError, RequestError
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.request.ask import plan
-from polydec.request.explain import explain, instead
-from polydec.serve.body import Body, asking
-from polydec.serve.errors import Refusal
+from polydec.request.ask import plan_request
+from polydec.request.explain import explain_request, request_alternatives
+from polydec.serve.body import RequestBody, read_ask_fields
+from polydec.serve.errors import RefusalError
 
 WORDS = "The grey fox watched the boat by the old river and nobody asked why . "
 FIRST = WORDS + "The tall baker followed the train by the old river. " + WORDS * 2
@@ -72,7 +72,7 @@ def test_every_method_keeps_the_text_of_the_edited_law_or_is_refused(lm, primed)
     refused = dict[str, str]()
     for method in sorted(registry.of_family("ar")):
         try:
-            made = plan(lm, ask(SECOND, primed("a"), method=method), measure=Costs)
+            made = plan_request(lm, ask(SECOND, primed("a"), method=method), measure=PassCosts)
         except PolydecError as why:
             refused[method] = str(why)
             assert len(str(why)) < 300, (method, why)
@@ -104,9 +104,11 @@ def test_rows_of_the_whole_prompt_are_refused_where_options_ask_for_them(
     with pytest.raises(
         RequestError, match=f"'edited': method {method} reads rows of the whole"
     ) as why:
-        plan(lm, ask(SECOND, primed("a"), method=method, options=on), measure=Costs)
+        plan_request(lm, ask(SECOND, primed("a"), method=method, options=on), measure=PassCosts)
     assert "set " in str(why.value)
-    assert plan(lm, ask(SECOND, "a", "prefix", method=method, options=on), measure=Costs)
+    assert plan_request(
+        lm, ask(SECOND, "a", "prefix", method=method, options=on), measure=PassCosts
+    )
     plain = generate(lm, ask(SECOND, primed("a"), method="plain"))
     answer = generate(lm, ask(SECOND, primed("a"), method=method, options=off))
     assert answer.token_ids == plain.token_ids and answer.method["reuse"]["turned"]
@@ -166,9 +168,11 @@ REFUSED = {
 def test_what_cannot_go_with_it_is_refused_before_a_pass(lm, name):
     fields, sentence = REFUSED[name]
     with pytest.raises(RequestError, match=sentence):
-        plan(lm, replace(ask(SECOND, "a"), **fields), measure=Costs)
+        plan_request(lm, replace(ask(SECOND, "a"), **fields), measure=PassCosts)
     if name not in ("kind", "key"):
-        assert "without an earlier text's cache" in instead(lm, replace(ask(SECOND, "a"), **fields))
+        assert "without an earlier text's cache" in request_alternatives(
+            lm, replace(ask(SECOND, "a"), **fields)
+        )
 
 
 def test_the_compiled_step_refuses_rounded_caches(lm, tmp_path):
@@ -177,20 +181,20 @@ def test_the_compiled_step_refuses_rounded_caches(lm, tmp_path):
     if "native" not in small.checkpoint.kernel:
         pytest.skip("there is no compiled step here")
     with pytest.raises(RequestError, match="cache_dtype is 'float16'"):
-        plan(small, ask(SECOND, "a"), measure=Costs)
-    assert plan(small, ask(SECOND, "a", "prefix"), measure=Costs)
+        plan_request(small, ask(SECOND, "a"), measure=PassCosts)
+    assert plan_request(small, ask(SECOND, "a", "prefix"), measure=PassCosts)
     whole = load(where, draft=None)
     generate(whole, ask(FIRST, "", method="plain"))
     assert generate(whole, ask(SECOND, "", method="plain")).method["reuse"]["turned"] >= 16
 
 
 def test_an_explanation_names_it(lm):
-    assert "edited" in {part.name for part in explain(lm, ask(SECOND, "a"))}
+    assert "edited" in {part.name for part in explain_request(lm, ask(SECOND, "a"))}
 
 
 def test_over_http_a_text_has_a_name(lm):
     body = {"reuse": "edited"}
-    with pytest.raises(Refusal, match="name the text"):
-        asking(Body(body), lm, "plain", 0)
-    given = asking(Body({**body, "reuse_key": "mine"}), lm, "plain", 0)
+    with pytest.raises(RefusalError, match="name the text"):
+        read_ask_fields(RequestBody(body), lm, "plain", 0)
+    given = read_ask_fields(RequestBody({**body, "reuse_key": "mine"}), lm, "plain", 0)
     assert given["reuse"] == "edited" and given["reuse_key"] == "mine"

@@ -11,11 +11,11 @@ import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.base.errors import PolydecError
 from polydec.laws.constraints.regex import Regex
-from polydec.methods.economics.costs import Costs
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.methods.economics.costs import PassCosts
+from polydec.models.sessions.checkpoint import ModelBundle
 from polydec.models.text.byte_text import byte_text, marks_of
-from polydec.request.ask import plan
-from polydec.request.explain import explain, idle
+from polydec.request.ask import plan_request
+from polydec.request.explain import describe_unused_settings, explain_request
 from polydec.request.units import over_bytes
 
 PROMPT = "The grey fox and the river and the grey fox and the ri"
@@ -30,7 +30,7 @@ def lm(tmp_path_factory):
         str(micro.write(at / "a", hidden=64, vocab=340)),
         draft=str(micro.write(at / "b", seed=1, vocab=290)),
     )
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -108,7 +108,7 @@ def test_models_of_two_tokenizers_write_together(lm, steer):
 def test_each_member_reads_the_prompt_by_its_own_template(lm):
     text = replace_template(lm.draft.text, "Q: {{ messages[0]['content'] }} A:")
     other = replace(lm, draft=replace(lm.draft, text=text))
-    made = plan(other, Ask("grey fox", units="bytes", steer="mixture"), measure=Costs)
+    made = plan_request(other, Ask("grey fox", units="bytes", steer="mixture"), measure=PassCosts)
     contrast = made.decoder.target
     while not hasattr(contrast, "others"):
         contrast = contrast.target
@@ -121,10 +121,10 @@ def test_each_member_reads_the_prompt_by_its_own_template(lm):
 def replace_template(text, template):
     from copy import copy
 
-    from polydec.models.text.template import Template
+    from polydec.models.text.template import ChatTemplate
 
     twin = copy(text)
-    twin.template = Template(template)
+    twin.template = ChatTemplate(template)
     return twin
 
 
@@ -144,7 +144,7 @@ def test_a_prompt_may_end_inside_a_word(lm):
 
 
 def test_the_width_is_asked_for(lm):
-    made = plan(lm, Ask(PROMPT, units="bytes", covers=7, raw=True), measure=Costs)
+    made = plan_request(lm, Ask(PROMPT, units="bytes", covers=7, raw=True), measure=PassCosts)
     law = made.decoder.target
     while not hasattr(law, "width"):
         law = law.target
@@ -181,7 +181,7 @@ def test_marks_are_told_by_name_and_ends_by_what_they_do(lm):
 
 
 def test_the_checkpoints_own_rules_for_tokens_stay_behind(lm):
-    point: Checkpoint = replace(
+    point: ModelBundle = replace(
         lm.checkpoint, generation={"temperature": 0.6, "repetition_penalty": 1.3, "top_k": 5}
     )
     sampling = replace(lm, checkpoint=point).in_units("bytes").sampling()
@@ -220,10 +220,12 @@ def test_log_probabilities_count_bytes(lm):
 
 def test_explain_tells_the_units(lm):
     ask = Ask(PROMPT, units="bytes", raw=True)
-    parts = {p.role: p for p in explain(lm, ask)}
+    parts = {p.role: p for p in explain_request(lm, ask)}
     assert parts["units"].name == "bytes" and "bytes of prompt" in parts["length"].says
     ask = Ask(PROMPT, covers=9, raw=True)
-    assert "covers is 9 and does nothing here: units is tokens" in idle(lm, ask, plan(lm, ask))
+    assert "covers is 9 and does nothing here: units is tokens" in describe_unused_settings(
+        lm, ask, plan_request(lm, ask)
+    )
 
 
 def test_from_the_command_line(lm, polydec_command):

@@ -8,9 +8,9 @@ import torch
 
 import micro
 from polydec import Ask, Engine, RequestError, generate, load
-from polydec.core.effects import Forward, gather, race
+from polydec.core.effects import ForwardQuery, gather_coroutines, race_coroutines
 from polydec.core.scheduler import Scheduler
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.request import loaded
 
 
@@ -26,7 +26,7 @@ def names(tmp_path):
 
 def loaded_with(names, workers):
     lm = load(names[0], draft=names[1], workers=workers)
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -103,17 +103,17 @@ def test_nobody_gives_back_what_a_pass_still_writes(how):
 
     async def holds():
         try:
-            await Forward(slow, 1, 1)
+            await ForwardQuery(slow, 1, 1)
         finally:
             slow.closed = True
 
     async def ends():
-        await Forward(quick, 1, 1)
+        await ForwardQuery(quick, 1, 1)
         if how == "error":
             raise RequestError("it ends")
 
     async def both():
-        await (race if how == "race" else gather)(holds(), ends())
+        await (race_coroutines if how == "race" else gather_coroutines)(holds(), ends())
 
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)

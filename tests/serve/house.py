@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import httpx
 
 from polydec.serve.app import create_app
-from polydec.serve.run import Server, configured, listen
+from polydec.serve.run import DrainingServer, open_listening_socket, uvicorn_config
 
 
 class House:
@@ -25,8 +25,8 @@ class House:
 
 @contextmanager
 def served(loaders, drain=0.2, **given):
-    app, sock = create_app(loaders, **given), listen("127.0.0.1", 0)
-    server = Server(configured(app, drain, "critical"), app.state.models, drain)
+    app, sock = create_app(loaders, **given), open_listening_socket("127.0.0.1", 0)
+    server = DrainingServer(uvicorn_config(app, drain, "critical"), app.state.models, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     house = House(f"http://127.0.0.1:{sock.getsockname()[1]}", app, server)

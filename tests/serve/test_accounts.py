@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 
 from polydec import Ask, Engine
 from polydec.models.sessions.reuse import KEYS as KEYS_KEPT
-from polydec.models.sessions.reuse import Texts
-from polydec.request.engine import MEMORIES, Memories
+from polydec.models.sessions.reuse import KeyedTextCache
+from polydec.request.engine import MEMORIES, MethodMemories
 from polydec.serve import steps
 from polydec.serve.clients import HEADER, client_of
-from polydec.serve.gate import Gate
-from polydec.serve.metrics import Metrics
+from polydec.serve.gate import AccessGate
+from polydec.serve.metrics import ServerMetrics
 
 KEYS = ("key-of-one-client", "key-of-the-other")
 PROMPT = "The old fox watched the river, and the boat went by. " * 8
@@ -124,7 +124,7 @@ def test_only_a_front_says_whose_request_it_is(replica):
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = Gate(endpoint, KEYS, Metrics(), local=False, replica=replica)
+    app = AccessGate(endpoint, KEYS, ServerMetrics(), local=False, replica=replica)
     headers = {"authorization": f"Bearer {KEYS[1]}", HEADER: "key-7 10.1.2.3"}
     assert TestClient(app).get("/v1/models", headers=headers).status_code == 204
     assert seen[0].credential == ("key-7" if replica else "key-1")
@@ -144,7 +144,7 @@ def test_passes_tell_a_client_what_its_own_requests_fed(lm):
     for done in told.values():
         assert any(p.of > p.salted_of and p.queries > p.salted_queries for p in done)
         assert all(p.salted_of == p.positions and p.salted_queries == 1 for p in done)
-        shown = steps.passes(done, 0.0, lm.names, lm.network)
+        shown = steps.passes_json(done, 0.0, lm.names, lm.network)
         assert all(p["of"] == p["positions"] and p["queries"] == 1 for p in shown)
 
 
@@ -156,7 +156,7 @@ def test_keys_are_shared_evenly_among_salts():
             pass
 
     now = [0.0]
-    texts = Texts(lambda: now[0])
+    texts = KeyedTextCache(lambda: now[0])
     for at in range(KEYS_KEPT):
         now[0] += 1.0
         texts.put(f"k{at}", (1,), Cache(), None, "a")
@@ -172,7 +172,7 @@ def test_keys_are_shared_evenly_among_salts():
 
 
 def test_memories_are_bounded():
-    memories = Memories()
+    memories = MethodMemories()
     first = memories.of("", "stand")
     assert memories.of("", "stand") is first and memories.of("", "ppd") is not first
     assert memories.of("x", "stand") is not first

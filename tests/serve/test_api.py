@@ -16,10 +16,10 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polydec
-from polydec.laws.shapers.sampling import fields
+from polydec.laws.shapers.sampling import all_sampling_fields
 from polydec.methods.registry import registry
 from polydec.serve.body import IDLE, ONLY
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 from project_paths import PROJECT_ROOT
 
 CHAT = [
@@ -69,8 +69,8 @@ ASKED = [
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda a: "-".join(a))
 def test_texts_equal_those_of_the_library(lm, http, asked):
-    sampling = {k: v for k, v in asked.items() if k in fields()}
-    rest = {k: v for k, v in asked.items() if k not in fields()}
+    sampling = {k: v for k, v in asked.items() if k in all_sampling_fields()}
+    rest = {k: v for k, v in asked.items() if k not in all_sampling_fields()}
     given = {"include_stop" if k == "include_stop_str_in_output" else k: v for k, v in rest.items()}
     given = {
         "method": "auto",
@@ -612,14 +612,14 @@ def test_tokens_and_back(lm, http):
 
 def test_methods_are_told_with_a_schema(http):
     listed = {m["name"]: m for m in http.get("/methods").json()["data"]}
-    assert set(listed) == set(registry.recipes())
+    assert set(listed) == set(registry.recipe_modules())
     for name, about in listed.items():
-        assert set(about["schema"]["properties"]) == {o.name for o in registry.options(name)}
+        assert set(about["schema"]["properties"]) == {o.name for o in registry.method_options(name)}
     assert (
         listed["plain"]["unavailable"] is None
         and "stop" in listed["specdec-plus-plus"]["unavailable"]
     )
-    assert set(http.get("/sampling").json()["properties"]) == set(fields())
+    assert set(http.get("/sampling").json()["properties"]) == set(all_sampling_fields())
 
 
 def test_metrics_count(http):
@@ -702,7 +702,7 @@ def test_a_client_that_leaves_ends_its_request(server, streams):
 
 
 def test_limits(lm):
-    limits = Limits(running=2, waiting=1, body=2048, prompt=64, output=1000, seconds=30.0)
+    limits = RequestLimits(running=2, waiting=1, body=2048, prompt=64, output=1000, seconds=30.0)
     with house.served({"tiny": lambda: lm}, limits=limits) as served, served.client() as client:
         for body, status, param in (
             ({"prompt": "a" * 3000}, 413, None),
@@ -734,7 +734,7 @@ def test_limits(lm):
 
 def test_a_request_that_takes_too_long_is_ended(lm):
     with (
-        house.served({"tiny": lambda: lm}, limits=Limits(seconds=0.05)) as served,
+        house.served({"tiny": lambda: lm}, limits=RequestLimits(seconds=0.05)) as served,
         served.client() as client,
     ):
         answer = client.post("/v1/completions", json=LONG)
@@ -748,7 +748,7 @@ def test_a_request_that_takes_too_long_is_ended(lm):
 def test_a_request_whose_turn_does_not_come_is_refused(lm):
     with (
         house.served(
-            {"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1e-6)
+            {"tiny": lambda: lm}, limits=RequestLimits(running=1, wait=0.05, cache=1e-6)
         ) as served,
         served.client() as client,
     ):
@@ -869,7 +869,7 @@ def test_loading_is_told(lm):
                 except httpx.ConnectError:
                     time.sleep(0.01)
 
-        url, original = Future(), house.listen
+        url, original = Future(), house.open_listening_socket
 
         def told(host, port):
             sock = original(host, port)
@@ -877,7 +877,7 @@ def test_loading_is_told(lm):
             return sock
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(house, "listen", told)
+            patch.setattr(house, "open_listening_socket", told)
             seen = pool.submit(look)
             seen.add_done_callback(lambda _: ready.set())
             with house.served({"tiny": slow}) as served, served.client() as client:

@@ -8,24 +8,26 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 from polydec.lab.fuzz import attack, fuzz_requests
-from polydec.lab.fuzz.attack import Flight, Look, Told
+from polydec.lab.fuzz.attack import HealthProbe, InputInterval, ServerReply
 
 
 def test_a_short_attack(server):
     """Against the server of these tests, without what takes long: `make attack` has a process for it."""
     host, port = server.url.removeprefix("http://").split(":")
-    right = attack._written(attack.send((host, int(port)), fuzz_requests.right()).text)
+    right = attack._written(
+        attack.send_input((host, int(port)), fuzz_requests.reference_input()).text
+    )
     assert right
-    numbers = [n for n in range(200) if "large" not in fuzz_requests.sent(0, n).kind]
-    found, counts, _ = attack.batch((host, int(port)), 0, numbers, 8, right)
+    numbers = [n for n in range(200) if "large" not in fuzz_requests.numbered_input(0, n).kind]
+    found, counts, _ = attack.send_input_batch((host, int(port)), 0, numbers, 8, right)
     assert not found, "\n".join(map(str, found))
     assert sum(counts.values()) == len(numbers)
     assert len({kind for kind, _ in counts}) >= 10
 
 
 def test_an_input_is_the_same_each_time():
-    assert [fuzz_requests.sent(3, n) for n in range(50)] == [
-        fuzz_requests.sent(3, n) for n in range(50)
+    assert [fuzz_requests.numbered_input(3, n) for n in range(50)] == [
+        fuzz_requests.numbered_input(3, n) for n in range(50)
     ]
 
 
@@ -42,41 +44,41 @@ FIELDS = ("vectors", "source", "units", "covers", "reuse", "reuse_key", "dimensi
 
 def test_every_way_in_is_attacked():
     """Of 4,000 inputs many hold each of these fields, in values that are right and in others, and many go to each route."""
-    sent = [b"".join(fuzz_requests.sent(3, number).parts) for number in range(4000)]
+    sent = [b"".join(fuzz_requests.numbered_input(3, number).parts) for number in range(4000)]
     for name in (*FIELDS, "/v1/embeddings", "/v1/responses", "/tokenize"):
         held = sum(name.encode() in body for body in sent)
         assert held >= 20, (name, held)
 
 
 def test_faults_are_seen():
-    right, said = fuzz_requests.right(), json.dumps({"error": {"message": "no"}}).encode()
+    right, said = fuzz_requests.reference_input(), json.dumps({"error": {"message": "no"}}).encode()
     text = json.dumps({"choices": [{"text": "x"}]}).encode()
-    other = attack.Sent("fields", right.parts)
-    assert attack.wrong(other, Told(400, said, 0.1), b"x") == ""
-    assert attack.wrong(right, Told(200, text, 0.1), b"x") == ""
-    assert attack.wrong(other, Told(503, said, 0.1), b"x") == ""
+    other = attack.ClientInput("fields", right.parts)
+    assert attack.describe_reply_fault(other, ServerReply(400, said, 0.1), b"x") == ""
+    assert attack.describe_reply_fault(right, ServerReply(200, text, 0.1), b"x") == ""
+    assert attack.describe_reply_fault(other, ServerReply(503, said, 0.1), b"x") == ""
     for sent, told in (
-        (right, Told(200, text, 0.1)),
-        (right, Told(400, said, 0.1)),
-        (other, Told(500, said, 0.1)),
-        (other, Told(None, b"", 0.1)),
-        (other, Told(400, b"Bad Request", 0.1)),
-        (other, Told(400, b'{"error": {"message": "two\\nlines"}}', 0.1)),
+        (right, ServerReply(200, text, 0.1)),
+        (right, ServerReply(400, said, 0.1)),
+        (other, ServerReply(500, said, 0.1)),
+        (other, ServerReply(None, b"", 0.1)),
+        (other, ServerReply(400, b"Bad Request", 0.1)),
+        (other, ServerReply(400, b'{"error": {"message": "two\\nlines"}}', 0.1)),
     ):
-        assert attack.wrong(sent, told, b"y"), told
+        assert attack.describe_reply_fault(sent, told, b"y"), told
 
 
 def test_late_health_counts_where_the_machine_is_quiet():
-    looks = [Look(0.0, 0.3, 200, 0.5), Look(0.0, 0.1, 200, 0.0)]
+    looks = [HealthProbe(0.0, 0.3, 200, 0.5), HealthProbe(0.0, 0.1, 200, 0.0)]
     assert not attack._slow(looks, (), print)
-    late = [*looks, Look(0.0, 0.3, 200, 0.01), Look(0.0, 0.1, None, 0.0)]
+    late = [*looks, HealthProbe(0.0, 0.3, 200, 0.01), HealthProbe(0.0, 0.1, None, 0.0)]
     assert len(attack._slow(late, (), print)) == 2
 
 
 def test_what_was_under_way_is_told_with_a_late_health():
     said = list[str]()
-    flights = [Flight("large a 7", 1.0, 2.0), Flight("right 8", 2.5, 2.7)]
-    attack._slow([Look(1.9, 0.4, 200, 0.0, 0.1, 0.35)], flights, said.append)
+    flights = [InputInterval("large a 7", 1.0, 2.0), InputInterval("right 8", 2.5, 2.7)]
+    attack._slow([HealthProbe(1.9, 0.4, 200, 0.0, 0.1, 0.35)], flights, said.append)
     (told,) = (x for x in said if "late /health" in x)
     assert "large a 7" in told and "right 8" not in told
     assert "event loop computed 100 ms" in told and "server 350" in told
@@ -86,7 +88,7 @@ def test_what_was_under_way_is_told_with_a_late_health():
 def test_memory_and_time_of_processes():
     import os
 
-    assert attack.memory(os.getpid()) > 20 << 20 and attack._spent(os.getpid()) > 0
-    assert os.getpid() in attack.tree(os.getpid())
+    assert attack.process_tree_memory(os.getpid()) > 20 << 20 and attack._spent(os.getpid()) > 0
+    assert os.getpid() in attack.process_tree(os.getpid())
     loop, whole = attack._computed(os.getpid())
     assert 0 < loop <= whole

@@ -70,7 +70,7 @@ def lm():
 
 @pytest.fixture
 def run(lm, monkeypatch, capsys):
-    monkeypatch.setattr("polydec.cli.flags.Flags.load", lambda flags: lm)
+    monkeypatch.setattr("polydec.cli.flags.RequestFlags.load", lambda flags: lm)
 
     def command(*args, code=0):
         monkeypatch.setattr(
@@ -215,7 +215,7 @@ def test_a_text_file_holds_a_prompt_a_line(lm, run, tmp_path):
 
 
 def test_an_answer_that_fails_is_a_row(lm):
-    batch = rows.Batch(
+    batch = rows.BatchRunner(
         lm,
         "tiny",
         method="plain",
@@ -223,7 +223,7 @@ def test_an_answer_that_fails_is_a_row(lm):
         own=lambda line: polydec.Ask(line.text, max_tokens=3),
         running=2,
     )
-    forward, out, tally = lm.checkpoint.lm.network.forward, [], rows.Tally()
+    forward, out, tally = lm.checkpoint.lm.network.forward, [], rows.BatchProgress()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             type(lm.checkpoint.lm.network),
@@ -348,19 +348,19 @@ def test_a_bad_body_is_one_row_here_as_on_a_server(run, tmp_path):
 
 def test_what_nobody_expected_is_one_line_s_error(lm, monkeypatch):
     lines = rows.lines_of("\n".join(json.dumps(x) for x in (GOOD[1], GOOD[6], GOOD[5])), "")
-    for broken in ("read_object", "fitted", "own", "whole"):
-        out, tally = list[dict](), rows.Tally(rows=3)
+    for broken in ("read_object", "apply_request_limits", "own", "whole"):
+        out, tally = list[dict](), rows.BatchProgress(rows=3)
         with monkeypatch.context() as patch:
 
             def fail(*args, **more):
                 raise OverflowError("of a kind that nobody thought of")
 
             if broken == "whole":
-                patch.setattr("polydec.serve.reply.Reply.whole", fail)
+                patch.setattr("polydec.serve.reply.CompletionsAnswer.whole", fail)
             elif broken != "own":
                 patch.setattr(f"polydec.serve.batch.{broken}", fail)
             own = fail if broken == "own" else lambda line: polydec.Ask("The fox", max_tokens=2)
-            batch = rows.Batch(lm, "zoo:tiny", method="plain", seed=0, own=own)
+            batch = rows.BatchRunner(lm, "zoo:tiny", method="plain", seed=0, own=own)
             batch.answer(lines, [], out.append, tally)
         assert sorted(row["line"] for row in out) == [1, 2, 3]
         failed = [row for row in out if "failed inside the engine" in json_line(row)]

@@ -18,17 +18,17 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 import house
 
-from polydec.base.apart import Worker
+from polydec.base.apart import SubprocessWorker
 from polydec.base.options import Option
 from polydec.laws.constraints import guidance
 from polydec.laws.constraints.span_of import SpanOf
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 from polydec.serve import arrival, connection, constrained, memory
-from polydec.serve.errors import Refusal
-from polydec.serve.metrics import Metrics
-from polydec.serve.models import Models
-from polydec.serve.settings import Limits
-from polydec.serve.shapes import Completions
+from polydec.serve.errors import RefusalError
+from polydec.serve.metrics import ServerMetrics
+from polydec.serve.models import ServedModels
+from polydec.serve.settings import RequestLimits
+from polydec.serve.shapes import CompletionsShape
 
 
 def refused(http, body, path="/v1/completions", status=400):
@@ -69,9 +69,11 @@ TEXTS = ("a", "ab c ", "é ", " ")
     ids=["prompt", "echo", "negative", "chat", "tokenize"],
 )
 def test_a_long_text_is_not_encoded(http, monkeypatch, path, body, param, text):
-    encoded, whole = [], Text._encoded
+    encoded, whole = [], Tokenizer._encoded
     monkeypatch.setattr(
-        Text, "_encoded", lambda self, t, special: encoded.append(len(t)) or whole(self, t, special)
+        Tokenizer,
+        "_encoded",
+        lambda self, t, special: encoded.append(len(t)) or whole(self, t, special),
     )
     size = LONG // len(text.encode())
     if text == " " and (param == "negative_prompt" or path == "/tokenize"):
@@ -112,7 +114,7 @@ def test_too_many_entries_are_not_looked_at(http, lm, monkeypatch):
 
 
 def test_too_many_prompts_are_not_decoded(http, monkeypatch):
-    monkeypatch.setattr(Text, "decode", lambda *given: pytest.fail("a prompt was decoded"))
+    monkeypatch.setattr(Tokenizer, "decode", lambda *given: pytest.fail("a prompt was decoded"))
     error = refused(http, {"prompt": [[5] * 400] * 1024, "echo": True})
     assert "1024 over all prompts" in error["message"]
 
@@ -164,7 +166,7 @@ def waiting(monkeypatch, kind, name):
         go.set()
 
 
-@pytest.mark.parametrize("kind, name", [(Completions, "read"), (Text, "encode")])
+@pytest.mark.parametrize("kind, name", [(CompletionsShape, "read"), (Tokenizer, "encode")])
 def test_health_answers_while_a_request_is_read(server, http, monkeypatch, kind, name):
     answers = []
 
@@ -194,7 +196,7 @@ def test_a_language_is_made_once(http, lm, monkeypatch):
     assert http.post("/v1/completions", json=body).status_code == 200
     assert len(made) == 1
     vocab = lm.checkpoint.lm.vocab
-    found = constrained.checked("x", lambda: SpanOf("the fox"), lm)
+    found = constrained.compile_field_constraint("x", lambda: SpanOf("the fox"), lm)
     assert found.language(vocab, vocab.eos) is found.made
     assert found.language(vocab, frozenset({7})).ends == {7}, "other ends are another language"
 
@@ -211,7 +213,7 @@ def test_few_wait_for_the_one_who_compiles(server, http, monkeypatch):
         with server.client() as client:
             answers.append(client.post("/v1/completions", json={**body, "guided_regex": pattern}))
 
-    with waiting(monkeypatch, Worker, "_send") as entered:
+    with waiting(monkeypatch, SubprocessWorker, "_send") as entered:
         asking = [threading.Thread(target=ask, args=(x * 3 + "+",)) for x in "abc"]
         for thread in asking:
             thread.start()
@@ -304,9 +306,9 @@ def test_an_empty_name_in_text(http):
 
 
 def test_where_models_lie_is_not_told():
-    models = Models({"big": lambda: None}, Limits(), Metrics())
+    models = ServedModels({"big": lambda: None}, RequestLimits(), ServerMetrics())
     models.failed["big"] = "/home/somebody/model has no config.json"
-    with pytest.raises(Refusal, match="own messages say why") as told:
+    with pytest.raises(RefusalError, match="own messages say why") as told:
         models.find("big")
     assert "somebody" not in str(told.value)
 
@@ -362,9 +364,9 @@ def test_what_is_no_head_is_told_so_in_the_usual_form(server, head, caplog):
 @pytest.mark.parametrize("chunked, most", [(True, connection.SMALL), (False, connection.PART)])
 def test_a_connection_is_read_in_small_parts(server, monkeypatch, chunked, most):
     """Chunks of one byte are ten thousands of events in what uvicorn reads at a time, and half a second in 32 KiB."""
-    sizes, read = [], connection.Connection.data_received
+    sizes, read = [], connection.BoundedConnection.data_received
     monkeypatch.setattr(
-        connection.Connection,
+        connection.BoundedConnection,
         "data_received",
         lambda self, data: sizes.append(len(data)) or read(self, data),
     )

@@ -12,7 +12,7 @@ pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 from house import served
 
 from polydec.serve import answering, app
-from polydec.serve.reply import Reply
+from polydec.serve.reply import CompletionsAnswer
 
 LONG = {"prompt": "The fox", "max_tokens": 400, "ignore_eos": True, "n": 4, "method": "plain"}
 
@@ -54,12 +54,12 @@ def written(lenient):
 @pytest.mark.parametrize(
     "where, name",
     [
-        (Reply, "__init__"),
-        (Reply, "take"),
-        (Reply, "chunks"),
-        (Reply, "opening"),
+        (CompletionsAnswer, "__init__"),
+        (CompletionsAnswer, "take"),
+        (CompletionsAnswer, "chunks"),
+        (CompletionsAnswer, "opening"),
         (app.secrets, "token_hex"),
-        (answering, "entries"),
+        (answering, "count_delta_entries"),
         (answering, "EventStream"),
     ],
 )

@@ -17,7 +17,7 @@ import micro
 from polydec.cli import serve
 from polydec.cli.main import main
 from polydec.serve import gate, run
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +196,10 @@ def test_the_arithmetic_and_the_trained_parts_are_loaded(capsys):
 
 
 def test_addresses():
-    assert all(map(gate.loopback, ("127.0.0.1", "::1", "localhost", "127.8.8.8")))
-    assert not any(map(gate.loopback, ("0.0.0.0", "::", "192.168.1.2", "example.org", "")))
+    assert all(map(gate.is_loopback_address, ("127.0.0.1", "::1", "localhost", "127.8.8.8")))
+    assert not any(
+        map(gate.is_loopback_address, ("0.0.0.0", "::", "192.168.1.2", "example.org", ""))
+    )
     run.check_address("0.0.0.0", ("a key that is long",), False)
     run.check_address("0.0.0.0", (), True)
     with pytest.raises(ValueError, match="--api-key-file"):
@@ -230,12 +232,15 @@ def test_keys_that_keep_nobody_out(tmp_path, text):
 
 def test_limits_are_checked():
     with pytest.raises(ValueError, match="seconds is 0"):
-        Limits(seconds=0)
+        RequestLimits(seconds=0)
 
 
 def test_pieces_of_an_answer_are_sent_at_once():
     """Else the second piece waits until the client has confirmed the first: 40 ms a request on Linux."""
-    with run.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with (
+        run.open_listening_socket("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+    ):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

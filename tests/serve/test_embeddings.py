@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
-from polydec.serve.limits import Limits
+from polydec.serve.limits import RequestLimits
 
 TEXTS = ["The old river", "a boat", "The fox and the boat and the river"]
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused(http, fields, param):
 
 
 def test_they_are_read_beside_answers_and_within_limits(lm):
-    limits = Limits(running=2, waiting=0, prompt=64)
+    limits = RequestLimits(running=2, waiting=0, prompt=64)
     with house.served({"tiny": lambda: lm}, limits=limits) as served, served.client() as http:
         got = []
         thread = threading.Thread(

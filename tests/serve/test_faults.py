@@ -16,7 +16,7 @@ from test_api import idle, post
 
 import micro
 import polydec
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 
 WORDS = ("fox", "boat", "river", "baker", "train", "bridge")
 
@@ -28,7 +28,7 @@ def server(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
         path = str(micro.write(directory / "model"))
         with house.served(
-            {"micro": lambda: polydec.load(path)}, limits=Limits(running=8, waiting=64)
+            {"micro": lambda: polydec.load(path)}, limits=RequestLimits(running=8, waiting=64)
         ) as served:
             yield served
 

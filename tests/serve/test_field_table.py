@@ -103,7 +103,7 @@ def blamed(answer, name):
 def test_each_field_does_what_the_table_says(http, path):
     counts = {}
     for name in (n for p, n in every() if p == path):
-        told = field_table.outcome(path, name)
+        told = field_table.field_outcome(path, name)
         counts[told[:4]] = counts.get(told[:4], 0) + 1
         odd = http.post(path, json={**NEEDED[path], name: ODD.get(name, NONSENSE)})
         if told == field_table.APPLIED:
@@ -148,12 +148,14 @@ def test_the_lists_hold_what_the_package_has():
 
 
 def test_the_table_is_of_use():
-    rows = field_table.rows()
+    rows = field_table.field_table_rows()
     assert len(rows) > 150 and len({row[0] for row in rows}) == len(rows)
     assert all(len(row) == 3 + len(PATHS) for row in rows)
     named = {row[0] for row in rows}
     assert REASONS.keys() <= named, REASONS.keys() - named
     assert not set(IDLE) & REASONS.keys()
     page = (PROJECT_ROOT / "docs" / "server-fields.md").read_text("utf-8")
-    assert field_table.table() in page, "the table is old: run `python docs/tables.py`"
+    assert field_table.field_table_markdown() in page, (
+        "the table is old: run `python docs/tables.py`"
+    )
     json.dumps(rows)

@@ -12,13 +12,13 @@ import house
 import polydec
 from polydec.cli import serve
 from polydec.cli.main import main
-from polydec.models.text.template import Template
+from polydec.models.text.template import ChatTemplate
 from polydec.serve.application import IGNORED
-from polydec.serve.body import IDLE, ONLY, Body
-from polydec.serve.described import fields
+from polydec.serve.body import IDLE, ONLY, RequestBody
+from polydec.serve.described import request_body_fields
 from polydec.serve.endpoints import ENDPOINTS
-from polydec.serve.errors import Refusal
-from polydec.serve.settings import Limits
+from polydec.serve.errors import RefusalError
+from polydec.serve.settings import RequestLimits
 
 TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {% endif -%}
 {%- for m in messages %}{{ m.name or m.role }}: {{ m.content }} {{ m.thinking }}
@@ -27,12 +27,17 @@ TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {
 
 @pytest.fixture
 def template(lm, monkeypatch):
-    monkeypatch.setattr(lm.checkpoint.text, "template", Template(TEMPLATE))
+    monkeypatch.setattr(lm.checkpoint.text, "template", ChatTemplate(TEMPLATE))
 
 
 def read(lm, body, path="/v1/chat/completions"):
     given = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {}
-    return ENDPOINTS[path].reads().read(Body({**given, **body}, Limits()), lm, "plain", 0).asks[0]
+    return (
+        ENDPOINTS[path]
+        .reads()
+        .read(RequestBody({**given, **body}, RequestLimits()), lm, "plain", 0)
+        .asks[0]
+    )
 
 
 def shown(lm, ask):
@@ -106,7 +111,9 @@ def test_efforts_where_nobody_thinks(lm):
 
 def test_an_effort_that_the_template_writes_itself(lm, monkeypatch):
     monkeypatch.setattr(
-        lm.checkpoint.text, "template", Template("{{ messages[0].content }} {{ reasoning_effort }}")
+        lm.checkpoint.text,
+        "template",
+        ChatTemplate("{{ messages[0].content }} {{ reasoning_effort }}"),
     )
     assert shown(lm, read(lm, {"reasoning_effort": "low"})) == "x low"
 
@@ -275,10 +282,10 @@ def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
         "/v1/responses": {"input": "x"},
     }
     body = {**usual[path], **body}
-    with pytest.raises(Refusal, match=re.escape(says)) as refused:
-        ENDPOINTS[path].reads().read(Body(body, Limits()), lm, "plain", 0)
+    with pytest.raises(RefusalError, match=re.escape(says)) as refused:
+        ENDPOINTS[path].reads().read(RequestBody(body, RequestLimits()), lm, "plain", 0)
     assert refused.value.code == "unknown_field" and refused.value.param in body
-    lenient = Body(body, Limits(), lenient=True)
+    lenient = RequestBody(body, RequestLimits(), lenient=True)
     ENDPOINTS[path].reads().read(lenient, lm, "plain", 0)
     assert len(lenient.ignored) == 1
 
@@ -293,14 +300,18 @@ def test_an_object_with_a_schema_is_kept_to_the_schema(lm):
             {"input": "x", "text": {"format": {"type": "json_object", "schema": schema}}},
         ),
     ):
-        (ask,) = ENDPOINTS[path].reads().read(Body(given, Limits()), lm, "plain", 0).asks
+        (ask,) = (
+            ENDPOINTS[path].reads().read(RequestBody(given, RequestLimits()), lm, "plain", 0).asks
+        )
         language = ask.constraint.language(lm.checkpoint.lm.vocab, lm.checkpoint.lm.vocab.eos)
         assert language.forced(language.start()).startswith(b"{")
         assert json.loads(ask.constraint.constraint.text) == schema
     for wrong in (True, [], "x"):
         given = {"prompt": "x", "response_format": {"type": "json_object", "schema": wrong}}
-        with pytest.raises(Refusal, match="must hold a JSON schema"):
-            ENDPOINTS["/v1/completions"].reads().read(Body(given, Limits()), lm, "plain", 0)
+        with pytest.raises(RefusalError, match="must hold a JSON schema"):
+            ENDPOINTS["/v1/completions"].reads().read(
+                RequestBody(given, RequestLimits()), lm, "plain", 0
+            )
 
 
 def test_pages_of_other_origins(lm, http):
@@ -339,7 +350,9 @@ def test_the_description(http):
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_every_field_is_described(lm, path):
     prompt = {"/v1/completions": {"prompt": "x"}, "/v1/responses": {"input": "x"}}
-    body = Body(prompt.get(path, {"messages": [{"role": "user", "content": "x"}]}), Limits())
+    body = RequestBody(
+        prompt.get(path, {"messages": [{"role": "user", "content": "x"}]}), RequestLimits()
+    )
     ENDPOINTS[path].reads().read(body, lm, "plain", 0)
     known = body._known - set(IDLE) - set(ONLY) | {"model"}
     if path != "/v1/chat/completions":
@@ -348,7 +361,7 @@ def test_every_field_is_described(lm, path):
         known -= {"chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format"}
     if path == "/v1/responses":
         known -= {"stream_options"}
-    assert fields(path).keys() - {"response_format"} == known - {"response_format"}
+    assert request_body_fields(path).keys() - {"response_format"} == known - {"response_format"}
 
 
 def run(monkeypatch, *args):

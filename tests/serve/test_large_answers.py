@@ -13,7 +13,7 @@ from house import served
 
 from polydec.serve import answering
 from polydec.serve.json_text import LazyRows, json_line, json_pieces
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 
 IDS = [list(range(5, 105))] * 8
 CHAT = [{"role": "user", "content": "Tell me of a fox."}]
@@ -21,7 +21,10 @@ CHAT = [{"role": "user", "content": "Tell me of a fox."}]
 
 @pytest.fixture(scope="module")
 def small(lm):
-    with served({"tiny": lambda: lm}, limits=Limits(entries=2000)) as house, house.client() as http:
+    with (
+        served({"tiny": lambda: lm}, limits=RequestLimits(entries=2000)) as house,
+        house.client() as http,
+    ):
         yield http
 
 

@@ -13,8 +13,8 @@ from house import served
 import micro
 import polydec
 from polydec.base.errors import RequestError
-from polydec.methods.economics.costs import Costs
-from polydec.models.sessions.checkpoint import Deferred
+from polydec.methods.economics.costs import PassCosts
+from polydec.models.sessions.checkpoint import DeferredBundle
 
 HIDDEN = "where-nobody-looks"
 CHAT = [{"role": "user", "content": "x"}]
@@ -100,8 +100,8 @@ def test_a_draft_that_cannot_be_loaded_later_is_not_told_either(tmp_path):
     def make():
         raise RequestError(f"{str(place)!r} has no config.json")
 
-    lm = replace(polydec.load("zoo:tiny", draft=None), draft=Deferred(str(place), make))
-    lm.__dict__["costs"] = Costs()
+    lm = replace(polydec.load("zoo:tiny", draft=None), draft=DeferredBundle(str(place), make))
+    lm.__dict__["costs"] = PassCosts()
     renamed = lm.called("mine")
     assert (renamed.name, renamed.draft.name) == ("mine", "mine (draft)")
     with pytest.warns(UserWarning, match=HIDDEN), pytest.raises(RequestError) as told:

@@ -110,7 +110,7 @@ def test_side_by_side(page, picture):
         "(document.querySelector('#right select.method'))"
     )
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
-        polydec.methods.registry.registry.options("draft-model")
+        polydec.methods.registry.registry.method_options("draft-model")
     )
     page.ask("document.querySelector('#race').requestSubmit()")
     page.until("/verdict|seen|times as fast/.test(document.querySelector('#verdict').textContent)")
@@ -374,7 +374,7 @@ def test_methods_are_found_by_words_and_family(page):
     found = "document.querySelector('#method-box .found').textContent"
     chosen = "chatHow().method"
     everything = page.ask(listed)
-    assert len(everything) == len(polydec.methods.registry.registry.recipes())
+    assert len(everything) == len(polydec.methods.registry.registry.recipe_modules())
     usable = page.ask(
         "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
     )
@@ -388,8 +388,8 @@ def test_methods_are_found_by_words_and_family(page):
     look("words", "", "input")
     look("family", "diffusion", "change")
     families = {
-        name: polydec.methods.registry.registry.describe(name)["family"]
-        for name in polydec.methods.registry.registry.recipes()
+        name: polydec.methods.registry.registry.describe_method(name)["family"]
+        for name in polydec.methods.registry.registry.recipe_modules()
     }
     assert set(page.ask(listed)) - {before} == {n for n, f in families.items() if f == "diffusion"}
     look("words", "no such method", "input")

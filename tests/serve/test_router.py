@@ -5,17 +5,29 @@ import random
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
-from polydec.serve.router import BLOCK, KEPT, SLACK, Router, beginning, blocks
+from polydec.serve.router import (
+    BLOCK,
+    KEPT,
+    SLACK,
+    ReplicaRouter,
+    prefix_block_hashes,
+    prompt_beginning,
+)
 
 
 def test_blocks_stand_for_all_before_them():
-    a, b = blocks("x" * BLOCK + "a" * BLOCK), blocks("x" * BLOCK + "b" * BLOCK)
-    assert a[0] == b[0] and a[1] != b[1] and len(a) == 2
-    assert blocks("y" * BLOCK + "a" * BLOCK)[1] != a[1], "a block names its own text alone"
-    assert blocks("x" * (BLOCK - 1)) == [] and blocks("x" * (2 * BLOCK + 5)) == blocks(
-        "x" * 2 * BLOCK
+    a, b = (
+        prefix_block_hashes("x" * BLOCK + "a" * BLOCK),
+        prefix_block_hashes("x" * BLOCK + "b" * BLOCK),
     )
-    assert blocks(list(range(BLOCK))) != blocks(list(range(1, BLOCK + 1)))
+    assert a[0] == b[0] and a[1] != b[1] and len(a) == 2
+    assert prefix_block_hashes("y" * BLOCK + "a" * BLOCK)[1] != a[1], (
+        "a block names its own text alone"
+    )
+    assert prefix_block_hashes("x" * (BLOCK - 1)) == [] and prefix_block_hashes(
+        "x" * (2 * BLOCK + 5)
+    ) == prefix_block_hashes("x" * 2 * BLOCK)
+    assert prefix_block_hashes(list(range(BLOCK))) != prefix_block_hashes(list(range(1, BLOCK + 1)))
 
 
 @pytest.mark.parametrize(
@@ -32,12 +44,12 @@ def test_blocks_stand_for_all_before_them():
     ],
 )
 def test_beginnings(body, want):
-    assert beginning(body) == want
+    assert prompt_beginning(body) == want
 
 
 def test_a_shared_beginning_goes_where_it_was_read():
-    router, rng = Router(3), random.Random(1)
-    texts = [blocks("".join(rng.choices("abcdef", k=20 * BLOCK))) for _ in range(9)]
+    router, rng = ReplicaRouter(3), random.Random(1)
+    texts = [prefix_block_hashes("".join(rng.choices("abcdef", k=20 * BLOCK))) for _ in range(9)]
     first = {}
     for n, text in enumerate(texts):
         first[n] = router.choose(text, {0, 1, 2})
@@ -51,7 +63,7 @@ def test_a_shared_beginning_goes_where_it_was_read():
 
 
 def test_load_drives_apart():
-    router, text = Router(2), blocks("z" * 10 * BLOCK)
+    router, text = ReplicaRouter(2), prefix_block_hashes("z" * 10 * BLOCK)
     router.sent(0, text)
     for busy in range(SLACK + 3):
         router.busy = [busy, 0]
@@ -62,7 +74,7 @@ def test_load_drives_apart():
 
 
 def test_what_is_remembered_is_bounded():
-    router = Router(1)
+    router = ReplicaRouter(1)
     for i in range(KEPT // 100 + 50):
         router.sent(0, [bytes([i % 256, i // 256]) + bytes([j]) for j in range(100)])
     assert len(router._known[0]) == KEPT

@@ -13,14 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from house import served
 
 from polydec import Ask, Engine
-from polydec.request.fair_queue import FairQueue, fits
-from polydec.serve.admission import UNMEASURED, Admission, Load, Pace, seconds_until
-from polydec.serve.clients import Client, address_of
-from polydec.serve.errors import Refusal
-from polydec.serve.settings import Limits
+from polydec.request.fair_queue import FairQueue, can_start_answers
+from polydec.serve.admission import (
+    UNMEASURED,
+    AdmissionControl,
+    RequestLoad,
+    TokenPace,
+    seconds_until,
+)
+from polydec.serve.clients import ClientIdentity, address_of
+from polydec.serve.errors import RefusalError
+from polydec.serve.settings import RequestLimits
 
 KEYS = ("key-of-one-client", "key-of-the-other")
-LIMITS = Limits(running=4, waiting=4)
+LIMITS = RequestLimits(running=4, waiting=4)
 HOGS = {
     "n": [{"n": 8}],
     "prompts": [{"prompt": ["x", "y", "z", "u"], "n": 2}],
@@ -86,17 +92,19 @@ def test_without_keys_an_address_is_a_client():
     assert at("10.0.0.1") == at("::ffff:10.0.0.1") == "10.0.0.1"
     assert at("2001:db8::1") == at("2001:db8:0:0:ffff::7") != at("2001:db8:1::1")
     assert address_of({"client": None}) == address_of({}) == ""
-    assert Client("", "10.0.0.1").account == "10.0.0.1"
-    assert Client("key-0", "10.0.0.1").account == Client("key-0", "10.0.0.2").account
+    assert ClientIdentity("", "10.0.0.1").account == "10.0.0.1"
+    assert (
+        ClientIdentity("key-0", "10.0.0.1").account == ClientIdentity("key-0", "10.0.0.2").account
+    )
 
 
 def test_shares_of_those_that_wait():
-    admission = Admission(Limits(running=4, waiting=4), Pace())
+    admission = AdmissionControl(RequestLimits(running=4, waiting=4), TokenPace())
 
     def come(account, count):
         try:
             admission.admit(account, count, list)
-        except Refusal:
+        except RefusalError:
             return False
         admission.begin(account, count)
         return True
@@ -117,13 +125,13 @@ def test_shares_of_those_that_wait():
 
 def test_the_wait_is_what_the_rate_makes_of_what_is_left():
     now = [0.0]
-    pace = Pace(lambda: now[0])
-    admission = Admission(Limits(running=4, waiting=4, seconds=600), pace)
-    loads = [Load("a", 4, 100.0, True), Load("a", 4, 100.0, False)]
+    pace = TokenPace(lambda: now[0])
+    admission = AdmissionControl(RequestLimits(running=4, waiting=4, seconds=600), pace)
+    loads = [RequestLoad("a", 4, 100.0, True), RequestLoad("a", 4, 100.0, False)]
     admission.begin("a", 8)
 
     def wait(account="a", count=1):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RefusalError) as refused:
             admission.admit(account, count, lambda: loads)
         assert refused.value.status == 429
         return refused.value.retry
@@ -142,13 +150,19 @@ def test_the_wait_is_what_the_rate_makes_of_what_is_left():
     for _ in range(200):
         now[0] += 1.0
     assert pace.rate == 4.0 and wait() == 100, "a pause is no rate"
-    loads[0] = Load("a", 4, 1e9, True)
+    loads[0] = RequestLoad("a", 4, 1e9, True)
     assert wait() == 600
     pace.ended(50, 100)
     pace.ended(100, 100)
     assert pace.used == 0.75
-    assert seconds_until(3, [Load("", 2, 10.0, True), Load("", 2, 30.0, True)], 4.0) == 30.0
-    assert seconds_until(2, [Load("", 2, 10.0, True), Load("", 2, 30.0, True)], 4.0) == 10.0
+    assert (
+        seconds_until(3, [RequestLoad("", 2, 10.0, True), RequestLoad("", 2, 30.0, True)], 4.0)
+        == 30.0
+    )
+    assert (
+        seconds_until(2, [RequestLoad("", 2, 10.0, True), RequestLoad("", 2, 30.0, True)], 4.0)
+        == 10.0
+    )
 
 
 def test_the_queue_is_fair():
@@ -162,13 +176,17 @@ def test_the_queue_is_fair():
         running[client] += 1
         order.append(item)
     assert order == [2, 4, 0, 1, 3] and len(queue) == 0
-    assert fits("a", 2, Counter({"a": 2}), 4) and not fits("a", 3, Counter({"a": 2}), 4)
-    assert fits("b", 2, Counter({"a": 9}), 4) and not fits("b", 3, Counter({"a": 9}), 4)
-    assert not fits("b", 2, Counter({"a": 9, "b": 1}), 4) and fits(
+    assert can_start_answers("a", 2, Counter({"a": 2}), 4) and not can_start_answers(
+        "a", 3, Counter({"a": 2}), 4
+    )
+    assert can_start_answers("b", 2, Counter({"a": 9}), 4) and not can_start_answers(
+        "b", 3, Counter({"a": 9}), 4
+    )
+    assert not can_start_answers("b", 2, Counter({"a": 9, "b": 1}), 4) and can_start_answers(
         "b", 1, Counter({"a": 9, "b": 1}), 4
     )
     many = Counter({str(i): 1 for i in range(4)})
-    assert not fits("e", 1, many, 4), "nobody has more than its share"
+    assert not can_start_answers("e", 1, many, 4), "nobody has more than its share"
 
 
 def test_an_engine_shares_what_runs_and_keeps_texts(lm):

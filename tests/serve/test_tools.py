@@ -12,22 +12,22 @@ from openai.types.chat import ChatCompletion
 
 import micro
 import polydec
-from polydec.laws.constraints.tool_calls import Form
+from polydec.laws.constraints.tool_calls import ToolCallForm
 from polydec.models.text import tool_prompt
-from polydec.models.text.tokenizer import Text
-from polydec.serve.tools import OPEN, Call, Reader, joined, read_calls
+from polydec.models.text.tokenizer import Tokenizer
+from polydec.serve.tools import OPEN, ToolCall, ToolCallReader, join_call_deltas, read_calls
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": [1, "}"]}}\n</tool_call>'
-LOOK = Call("look", '{"at": [1, "}"]}')
+LOOK = ToolCall("look", '{"at": [1, "}"]}')
 TEXTS = {
     "hi": ("hi", []),
     CALL: ("", [LOOK]),
     f"Well.\n{CALL}\n{CALL} \n": ("Well.", [LOOK, LOOK]),
     f"a < b <tool {CALL} then": ("a < b <toolthen", [LOOK]),
-    '{"name": "look", "arguments": "{}"} ': ("", [Call("look", "{}")]),
+    '{"name": "look", "arguments": "{}"} ': ("", [ToolCall("look", "{}")]),
     '[{"name": "look"}, {"name": "go", "parameters": {"x": "é"}}]': (
         "",
-        [Call("look", "{}"), Call("go", '{"x": "é"}')],
+        [ToolCall("look", "{}"), ToolCall("go", '{"x": "é"}')],
     ),
     '{"name": "other", "arguments": {}}': ('{"name": "other", "arguments": {}}', []),
     '<tool_call>{"name": "other"}</tool_call> x': (
@@ -46,14 +46,17 @@ TEXTS = {
     f"{CALL[:-14]} so": ("so", [LOOK]),
     '<tool_call>{"name": "look", "arguments": {"at": "<tool_call>': (
         "",
-        [Call("look", '{"at": "<tool_call>')],
+        [ToolCall("look", '{"at": "<tool_call>')],
     ),
-    '<tool_call>{"name": "look", "arguments": {at}}</tool_call>.': (".", [Call("look", "{at}")]),
+    '<tool_call>{"name": "look", "arguments": {at}}</tool_call>.': (
+        ".",
+        [ToolCall("look", "{at}")],
+    ),
     '<tool_call>{"name": "go", "arguments": {"a\\"}": "</tool_call>"}}</tool_call>': (
         "",
-        [Call("go", '{"a\\"}": "</tool_call>"}')],
+        [ToolCall("go", '{"a\\"}": "</tool_call>"}')],
     ),
-    '<tool_call>{"arguments": {}, "name": "go"}</tool_call>': ("", [Call("go", "{}")]),
+    '<tool_call>{"arguments": {}, "name": "go"}</tool_call>': ("", [ToolCall("go", "{}")]),
 }
 BROKEN = [
     '<tool_call>{"name": "look", "arguments": {"at": "<tool_call>',
@@ -68,7 +71,7 @@ CUT = {
     JSON_CALLS[1:40]: ("", '{"name": "look", "arguments": '),
 }
 """Texts that call: what they say before, and what stands before the arguments of the first call."""
-FORMS = (None, Form(), Form(tags=False), Form(tags=False, key="parameters"))
+FORMS = (None, ToolCallForm(), ToolCallForm(tags=False), ToolCallForm(tags=False, key="parameters"))
 PLAIN = (
     "a < b and <b>bold</b>",
     '{"answer": [1, 2], "name": "look"',
@@ -98,11 +101,11 @@ def test_a_call_that_is_cut_leaves_no_part_of_itself_in_the_text(text):
             assert all(call.name in known for call in found)
             assert bool(found) == (stop >= begun + 1), (text[:stop], form, found)
             calls += len(found)
-            reader = Reader(known, form)
+            reader = ToolCallReader(known, form)
             parts = [reader.feed(x) for x in (text[: stop // 2], text[stop // 2 : stop])]
             parts.append(reader.end(True))
             assert "".join(x for x, _ in parts) == said
-            assert joined([p for _, more in parts for p in more]) == found
+            assert join_call_deltas([p for _, more in parts for p in more]) == found
             assert reader.whole == whole
         assert calls > 5
 
@@ -129,7 +132,7 @@ def test_pieces_make_no_difference(text):
     known, want = frozenset({"look", "go"}), TEXTS[text]
     assert read_calls(text, known) == (*want, text not in BROKEN)
     for seed in range(40):
-        assert in_pieces(text, Reader(known), seed) == (*want, text not in BROKEN)
+        assert in_pieces(text, ToolCallReader(known), seed) == (*want, text not in BROKEN)
 
 
 def in_pieces(text, reader, seed):
@@ -139,7 +142,7 @@ def in_pieces(text, reader, seed):
         more, found = reader.feed(text[at : at + size])
         said, parts, at = said + more, parts + found, at + size
     more, found = reader.end()
-    return said + more, joined(parts + found), reader.whole
+    return said + more, join_call_deltas(parts + found), reader.whole
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +443,7 @@ WRITTEN = '<tool_call>\n{"name": "look", "arguments": {"at": 7}}\n</tool_call>'
 
 
 def text_of(template):
-    return Text(micro_tokenizer(), template=template)
+    return Tokenizer(micro_tokenizer(), template=template)
 
 
 def micro_tokenizer():
@@ -450,11 +453,11 @@ def micro_tokenizer():
 
 
 def test_a_template_without_a_place_gets_the_default_prompt():
-    told = tool_prompt.prompt(TOOLS)
+    told = tool_prompt.tool_prompt_text(TOOLS)
     assert '"description": "Looks."' in told and OPEN in told
     text = text_of(PLAIN)
     assert not text.shows_tools and text_of(SHOWN + PLAIN).shows_tools
-    shown = tool_prompt.render(text, TURNS, TOOLS)
+    shown = tool_prompt.render_tool_chat(text, TURNS, TOOLS)
     assert shown == (
         f"<system>Be brief.\n\n{told}\n<user>Look.\n<assistant>Well.\n{WRITTEN}\n{WRITTEN}\n<user>{RESULTS}\n"
     )
@@ -463,7 +466,7 @@ def test_a_template_without_a_place_gets_the_default_prompt():
         "\n{%", "\n{% endif %}{%"
     )
     for template in (refuses + PLAIN, drops):
-        shown = tool_prompt.render(text_of(template), TURNS[1:2], TOOLS)
+        shown = tool_prompt.render_tool_chat(text_of(template), TURNS[1:2], TOOLS)
         assert shown == f"<user>{told}\n\nLook.\n"
 
 
@@ -491,7 +494,7 @@ def test_calls_are_texts_where_tools_are_not_shown(server, client):
     ]
     for choice, shown in (
         ("none", lm.checkpoint.text.render(said)),
-        ("auto", tool_prompt.render(lm.checkpoint.text, said, TOOLS)),
+        ("auto", tool_prompt.render_tool_chat(lm.checkpoint.text, said, TOOLS)),
     ):
         answer = client.chat.completions.create(
             model="tiny", messages=turns, tools=TOOLS, tool_choice=choice, max_tokens=4

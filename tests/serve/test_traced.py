@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("fastapi")
 from house import served
 
-from polydec.cli.trace import read
-from polydec.core.trace import Finished, Opened
-from polydec.serve.steps import Steps
-from polydec.serve.traced import Trace
+from polydec.cli.trace import read_choice_traces
+from polydec.core.trace import FinishedEvent, OpenedEvent
+from polydec.serve.steps import StepObserver
+from polydec.serve.traced import ServerTrace
 
 
 def body(prompt, **more):
@@ -24,7 +24,7 @@ def body(prompt, **more):
 def traced(lm, tmp_path):
     """A server, its client and the file of its trace."""
     at = tmp_path / "served.jsonl"
-    with served({"tiny": lambda: lm}, trace=Trace(at)) as house, house.client() as http:
+    with served({"tiny": lambda: lm}, trace=ServerTrace(at)) as house, house.client() as http:
         yield http, at
 
 
@@ -34,7 +34,7 @@ def test_requests_stand_in_one_trace_with_their_passes(traced):
     second = http.post("/v1/completions", json=body(["one two", "three four"]))
     steps = http.post("/v1/completions", json=body("Once upon", polydec="steps"))
     assert (first.status_code, second.status_code, steps.status_code) == (200, 200, 200)
-    stories = read(at)
+    stories = read_choice_traces(at)
     assert [request for request, _ in stories] == [0, 1, 2, 3]
     assert all(s.finish in ("length", "stop") and s.tokens for s in stories.values())
     assert stories[0, 0].method.startswith("prompt-lookup") and stories[0, 0].head["vocabulary"]
@@ -55,29 +55,32 @@ def test_a_refused_request_leaves_no_line(traced):
 def test_a_full_trace_ends_and_requests_go_on(lm, tmp_path, caplog):
     at, whole = tmp_path / "served.jsonl", tmp_path / "whole.jsonl"
     caplog.set_level(logging.ERROR, "polydec.serve")
-    with served({"tiny": lambda: lm}, trace=Trace(whole)) as house, house.client() as http:
+    with served({"tiny": lambda: lm}, trace=ServerTrace(whole)) as house, house.client() as http:
         assert http.post("/v1/completions", json=body("Once upon")).status_code == 200
     most = whole.stat().st_size + 100  # how long it is depends on what was measured on this machine
-    with served({"tiny": lambda: lm}, trace=Trace(at, most=most)) as house, house.client() as http:
+    with (
+        served({"tiny": lambda: lm}, trace=ServerTrace(at, most=most)) as house,
+        house.client() as http,
+    ):
         for _ in range(3):
             assert http.post("/v1/completions", json=body("Once upon")).status_code == 200
     assert at.stat().st_size < most and caplog.text.count("the trace ends here") == 1
-    assert read(at)
+    assert read_choice_traces(at)
 
 
 def test_events_wait_for_the_ticket(lm, tmp_path):
     """The engine may begin before the planner has told what the request is."""
     import polydec
 
-    trace, steps = Trace(tmp_path / "t.jsonl"), Steps()
+    trace, steps = ServerTrace(tmp_path / "t.jsonl"), StepObserver()
     watched = trace.watch(lm, steps)
-    watched(Opened(0, (1, 2)))
+    watched(OpenedEvent(0, (1, 2)))
     assert (tmp_path / "t.jsonl").read_text() == ""
     ticket = polydec.Engine(lm).submit(polydec.Ask("x", max_tokens=2))
     watched.begun(ticket)
-    watched(Finished(0, "stop"))
+    watched(FinishedEvent(0, "stop"))
     trace.close()
-    watched(Finished(1, "stop"))
+    watched(FinishedEvent(1, "stop"))
     lines = [json.loads(x) for x in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [x["event"] for x in lines] == ["Opened", "Finished"]
     assert lines[0]["method"] == ticket.method and lines[1]["request"] == 0

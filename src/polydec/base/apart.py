@@ -35,7 +35,7 @@ TOO_DEEP = frozenset(
 """How a process ends that ran out of its stack, or of memory inside a library."""
 
 
-class Ended(RequestError):
+class WorkerEndedError(RequestError):
     """The worker ended over a request. again: whether the same request may go well another time."""
 
     def __init__(self, why: str, again: bool) -> None:
@@ -43,7 +43,7 @@ class Ended(RequestError):
         self.again = again
 
 
-class Busy(RequestError):
+class WorkerBusyError(RequestError):
     """As many wait for the worker as may (see `few_waiting`)."""
 
 
@@ -61,7 +61,7 @@ def few_waiting(most: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SubprocessLimits:
     """Of a worker. memory: bytes of address space, its own included; seconds: of computing, for one request; stack: bytes of
     it, None: as this process has it; answer: bytes of an answer."""
 
@@ -71,11 +71,11 @@ class Limits:
     answer: int = 128 << 20
 
 
-class Worker:
+class SubprocessWorker:
     """A process that answers lines of JSON by what a script's `answer` gives (see `confined.py`); what: it works on, in words.
     One for all threads: they take turns."""
 
-    def __init__(self, script: Path, limits: Limits, what: str) -> None:
+    def __init__(self, script: Path, limits: SubprocessLimits, what: str) -> None:
         self.script, self.limits, self.what = script, limits, what
         self._lock, self._counting, self._waiting = Lock(), Lock(), 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,7 +100,7 @@ class Worker:
                 ended = self.stop()
                 # 0: it had ended before the request, as its terminal's processes were
                 if ended != 0:
-                    raise Ended(self._why(ended), again=ended == -signal.SIGKILL)
+                    raise WorkerEndedError(self._why(ended), again=ended == -signal.SIGKILL)
             raise RequestError("its process does not start")
 
     @contextmanager
@@ -109,7 +109,9 @@ class Worker:
         most = _MOST.get()
         with self._counting:
             if most is not None and self._waiting >= most:
-                raise Busy(f"{self._waiting} wait for their turn already: ask again soon")
+                raise WorkerBusyError(
+                    f"{self._waiting} wait for their turn already: ask again soon"
+                )
             self._waiting += 1
         try:
             self._lock.acquire()

@@ -1,4 +1,4 @@
-"""What the process of an `apart.Worker` runs: `python -P confined.py SCRIPT MEMORY SECONDS STACK`.
+"""What the process of an `apart.SubprocessWorker` runs: `python -P confined.py SCRIPT MEMORY SECONDS STACK`.
 
 It sets its limits, loads the script, and answers each line of JSON by a line of what the script's `answer` makes of it. It
 imports nothing beyond the standard library itself, so that it starts quickly and stays small.
@@ -38,7 +38,7 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
     importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
     del sys.path[0]
     answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]
-    resident = size(1)
+    resident = process_memory_bytes(1)
     for line in sys.stdin.buffer:
         # nobody catches its signal: it ends the process, whatever runs
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -49,10 +49,12 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps(reply).encode() + b"\n")
         answers.flush()
-        if size(1) > resident + KEPT:
+        if process_memory_bytes(1) > resident + KEPT:
             give_back()
-            resident = size(1)
-        if 2 * size() > memory:  # the next request starts anew, and has as much room as the first
+            resident = process_memory_bytes(1)
+        if (
+            2 * process_memory_bytes() > memory
+        ):  # the next request starts anew, and has as much room as the first
             return
 
 
@@ -62,7 +64,7 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def size(which: int = 0) -> int:
+def process_memory_bytes(which: int = 0) -> int:
     """Bytes of this process's address space; which 1: of what it has in memory. 0 where the system does not tell."""
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text().split()[which])

@@ -18,7 +18,7 @@ from polydec.base.later import looked_up
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from polydec.base.record import Record as Record
+    from polydec.base.record import StrictRecord as StrictRecord
 
 LONGEST = 300
 """Characters of an error's sentence."""
@@ -36,18 +36,18 @@ _HIDDEN = re.compile(
 )
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """The text as a terminal may have it: of control characters only line feed and tab stay; every other one (and what turns
     the direction of writing) is written as its escape, `\\x1b`."""
     return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
-def sentence(problem: object) -> str:
+def error_sentence(problem: object) -> str:
     """What an error says: one line of at most LONGEST characters without control characters. A sentence stays as it is."""
     text = str(problem)[: 64 * LONGEST]  # a message can be as long as the file that it speaks of
     words = [
         w if len(w) <= _WORD else f"{w[: _WORD // 2]}…{w[1 - _WORD // 2 :]}"
-        for w in printable(text).split()
+        for w in escape_control_characters(text).split()
     ]
     line = " ".join(words)
     return (
@@ -56,12 +56,12 @@ def sentence(problem: object) -> str:
 
 
 # looked up when somebody first asks: most of what comes from outside is no record, and pydantic takes a while to load
-__getattr__ = looked_up(__name__, {"polydec.base.record": ("Record",)})
+__getattr__ = looked_up(__name__, {"polydec.base.record": ("StrictRecord",)})
 
 R = TypeVar("R", bound="BaseModel")
 
 
-def check(kind: type[R], data: Any, what: str) -> R:
+def validate_record(kind: type[R], data: Any, what: str) -> R:
     """`data` as a record. Raises RequestError with one sentence that begins with `what` and names the first wrong field."""
     from pydantic import ValidationError
 
@@ -72,7 +72,7 @@ def check(kind: type[R], data: Any, what: str) -> R:
         names = [x for x in first["loc"] if isinstance(x, int) or not _BRANCH.search(x)]
         field = ".".join(str(x)[:40] for x in names[:4])
         if first["type"] == "missing":
-            raise RequestError(sentence(f"{what}: {field} is missing")) from None
+            raise RequestError(error_sentence(f"{what}: {field} is missing")) from None
         message = (
             first["msg"]
             .removeprefix("Value error, ")
@@ -80,7 +80,7 @@ def check(kind: type[R], data: Any, what: str) -> R:
             .replace("should be", "must be")
         )
         subject = f"{field} is {_spoken(first['input'])}" if field else "it"
-        raise RequestError(sentence(f"{what}: {subject}: {message}")) from None
+        raise RequestError(error_sentence(f"{what}: {subject}: {message}")) from None
 
 
 def _spoken(value: Any) -> str:
@@ -106,7 +106,9 @@ def _finite(digits: str) -> float:
     return value
 
 
-def parse(text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False) -> Any:
+def parse_json(
+    text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False
+) -> Any:
     """The value of a JSON text; pairs: makes each object. finite: NaN and Infinity are refused, since no answer could tell them
     back (Python's reader takes them, and models' files hold some). Raises RequestError with one sentence, also for one that is
     nested too deeply."""
@@ -117,10 +119,10 @@ def parse(text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: b
         return json.loads(text, object_pairs_hook=pairs, **numbers)
     except RecursionError:
         raise RequestError(
-            sentence(f"{what} is not a JSON object: it is nested too deeply")
+            error_sentence(f"{what} is not a JSON object: it is nested too deeply")
         ) from None
     except ValueError as error:
-        raise RequestError(sentence(f"{what} is not a JSON object: {error}")) from None
+        raise RequestError(error_sentence(f"{what} is not a JSON object: {error}")) from None
 
 
 def parse_object(
@@ -128,9 +130,11 @@ def parse_object(
 ) -> dict[str, Any]:
     """The object of a JSON text; pairs, finite: as for `parse`. Raises RequestError with one sentence where it is another value
     or none."""
-    value = parse(text, what, pairs, finite=finite)
+    value = parse_json(text, what, pairs, finite=finite)
     if not isinstance(value, dict):
-        raise RequestError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
+        raise RequestError(
+            error_sentence(f"{what} is not a JSON object: it is a {type(value).__name__}")
+        )
     return value
 
 
@@ -146,9 +150,9 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         with path.open("rb") as file:
             return read_at_most(file, most)
     except OSError as error:
-        raise RequestError(sentence(f"{what}: {error.strerror or error}")) from None
+        raise RequestError(error_sentence(f"{what}: {error.strerror or error}")) from None
     except ValueError as error:  # such as a name with a zero in it
-        raise RequestError(sentence(f"{what}: {error}")) from None
+        raise RequestError(error_sentence(f"{what}: {error}")) from None
 
 
 def decoded_text(content: bytes) -> str:
@@ -157,13 +161,13 @@ def decoded_text(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
-class Readable(Protocol):
+class ReadableFile(Protocol):
     """An open file of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
-def read_at_most(file: Readable, most: int) -> bytes:
+def read_at_most(file: ReadableFile, most: int) -> bytes:
     """All that is left of a stream. Raises RequestError where that is more than `most` bytes."""
     parts, left = list[bytes](), most
     while part := file.read(1 << 20):
@@ -195,7 +199,7 @@ def path_text(value: object, what: str) -> str:
     path = value.__fspath__() if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"{what} is {_spoken(value)}, of the type {type(value).__name__}: it must be a text or a path"
             )
         )
@@ -209,14 +213,14 @@ def whole_text(text: str, what: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"{what} holds half a character at {error.start}: it must be whole Unicode text"
             )
         ) from None
     return text
 
 
-def whole(name: str, value: int, low: int, high: int) -> int:
+def require_integer(name: str, value: int, low: int, high: int) -> int:
     """`value`, which must lie in low to high. Raises RequestError that names it."""
     if not low <= value <= high:
         raise RequestError(

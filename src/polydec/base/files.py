@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import FileError, UnwritableError
 
 try:
@@ -21,16 +21,16 @@ STALE = 30.0
 """Seconds after which a lock without fcntl counts as left behind by a process that died."""
 
 
-class Locked(FileError):
+class FileLockedError(FileError):
     """Another process holds the lock."""
 
 
-def replace(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> None:
+def replace_file_atomically(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> None:
     """Call write(temporary path), then move that file to `path`: what is there is always whole. mode: who may read it. Raises
     UnwritableError, one sentence that names the file, where the disk is full or the folder cannot be written to; what was there
     is then as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with writing(f"file {str(path)!r}"):
+    with translate_write_errors(f"file {str(path)!r}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
@@ -44,7 +44,7 @@ def replace(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> N
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
+def translate_write_errors(what: str) -> Iterator[None]:
     """Around what writes a file: whatever the system, torch or safetensors says of a full disk becomes one sentence.
 
     Args:
@@ -61,7 +61,7 @@ def writing(what: str) -> Iterator[None]:
         reason = _unwritable(error)
         if reason is None:
             raise
-        said = UnwritableError(sentence(f"{what} cannot be written: {reason}"))
+        said = UnwritableError(error_sentence(f"{what} cannot be written: {reason}"))
         said.strerror = reason
         raise said from None
 
@@ -83,13 +83,13 @@ class NamedText:
     """A text file that is open for writing, and whose errors name it. Closed as a context manager."""
 
     def __init__(self, path: Path, what: str) -> None:
-        with writing(what):
+        with translate_write_errors(what):
             self._file = path.open("w", encoding="utf-8")
         self._what = what
 
     def write(self, text: str) -> None:
         """Raises UnwritableError where there is no room for it."""
-        with writing(self._what):
+        with translate_write_errors(self._what):
             self._file.write(text)
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ class NamedText:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
-            with writing(self._what):
+            with translate_write_errors(self._what):
                 self._file.close()
         except UnwritableError:
             if kind is None:  # else it has been said
@@ -105,7 +105,7 @@ class NamedText:
 
 
 @contextmanager
-def lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
+def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
     """Hold the lock of `path` (a file `.NAME.lock` beside it) among processes and threads. Raises Locked where another has
     held it for `wait` seconds, OSError where the folder cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
     hold = _with_fcntl if fcntl is not None else _without
     while (release := hold(at)) is None:
         if time.monotonic() >= end:
-            raise Locked(f"{str(path)!r} is being written to by another process")
+            raise FileLockedError(f"{str(path)!r} is being written to by another process")
         time.sleep(0.01)
     try:
         yield

@@ -9,7 +9,7 @@ OURS = frozenset({"polydec", "functools"})
 """Packages whose frames lie between a warning and whoever caused it: ours, and what a cached property is called from."""
 
 
-def warn(sentence: str) -> None:
+def warn_caller(sentence: str) -> None:
     """Give a warning that names the nearest file outside Polydec, or the outermost one where all is Polydec's own."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _room(frame.f_globals) in OURS:

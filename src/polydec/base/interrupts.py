@@ -12,12 +12,12 @@ from typing import Any
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Terminated(KeyboardInterrupt):
+class SigtermInterrupt(KeyboardInterrupt):
     """SIGTERM came: the same as Ctrl-C, but that no loop of questions goes on behind it."""
 
 
 def _raised(number: int, frame: Any) -> None:
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    raise SigtermInterrupt if number == signal.SIGTERM else KeyboardInterrupt
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def sigterm_raised() -> Iterator[None]:
 
 
 @contextmanager
-def postponed(notice: str) -> Iterator[Callable[[], bool]]:
+def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
     """Inside, the first Ctrl-C or SIGTERM is only noted, and the second ends the work at once (KeyboardInterrupt).
 
     Args:

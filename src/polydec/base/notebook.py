@@ -16,7 +16,7 @@ DRAFTED = "background:rgba(46,160,67,.28);border-radius:2px"
 """How text that was drafted and accepted stands out, on a light page and on a dark one."""
 
 
-class Shown(Protocol):
+class NotebookPiece(Protocol):
     """A piece of a text: what it says, and whether it was drafted."""
 
     @property
@@ -25,7 +25,7 @@ class Shown(Protocol):
     def drafted(self) -> bool: ...
 
 
-def coloured(pieces: Iterable[Shown]) -> str:
+def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
     """A text in one block, what was drafted in it coloured."""
     spans = [
         f'<span style="{DRAFTED}">{escape(p.text)}</span>' if p.drafted else escape(p.text)
@@ -34,14 +34,14 @@ def coloured(pieces: Iterable[Shown]) -> str:
     return f'<div style="white-space:pre-wrap">{"".join(spans)}</div>'
 
 
-def answer(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
+def answers_html(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
     """Some answers, which are HTML already, and a line of facts below them; legend: say what the colour means."""
     notes = [f'<span style="{DRAFTED}">drafted and accepted</span>'] if legend else []
     line = " · ".join([*notes, *map(escape, facts)])
     return f'{"<hr>".join(texts)}<div style="opacity:.7;font-size:85%">{line}</div>'
 
 
-def table(facts: Mapping[str, object]) -> str:
+def facts_html(facts: Mapping[str, object]) -> str:
     """Names and values, a row each."""
     rows = [
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
@@ -51,7 +51,7 @@ def table(facts: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None]]:
+def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None]]:
     """Gives what is called again and again while something runs: below a notebook's cell stands how much of `total` tokens
     `count` finds, until it is over. Outside a notebook nothing is counted or shown."""
     show = _display()
@@ -65,7 +65,10 @@ def progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None
         if time.monotonic() < due:
             return
         due = time.monotonic() + EVERY
-        page = {"text/html": bar(count(), total), "text/plain": f"{count()} of {total} tokens"}
+        page = {
+            "text/html": progress_bar_html(count(), total),
+            "text/plain": f"{count()} of {total} tokens",
+        }
         if handle is None:
             handle = show(page, raw=True, display_id=True)
         else:
@@ -78,7 +81,7 @@ def progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None
             handle.update({"text/html": "", "text/plain": ""}, raw=True)
 
 
-def bar(done: int, total: int) -> str:
+def progress_bar_html(done: int, total: int) -> str:
     """How much is written; an answer may end long before its last token."""
     line = f"{done} of at most {total} tokens"
     return (

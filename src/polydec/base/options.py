@@ -47,7 +47,7 @@ DIGITS = 100
 """Most characters of a number that is given as text."""
 
 
-class Limit(Protocol):
+class ValueLimit(Protocol):
     """What a value must keep to. `of_all`: it is asked of a tuple or a mapping as a whole, not of each entry."""
 
     @property
@@ -59,7 +59,7 @@ class Limit(Protocol):
 
 
 @dataclass(frozen=True)
-class Within:
+class InRange:
     """low <= value <= high."""
 
     low: float
@@ -78,7 +78,7 @@ class Within:
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _OneSidedLimit:
     """One edge of a range."""
 
     edge: float
@@ -98,25 +98,25 @@ class _Edge:
         return {self.key: self.edge}
 
 
-class AtLeast(_Edge):
+class AtLeast(_OneSidedLimit):
     """value >= edge."""
 
     said, key, holds = "at least", "minimum", ge
 
 
-class Above(_Edge):
+class GreaterThan(_OneSidedLimit):
     """value > edge."""
 
     said, key, holds = "above", "exclusiveMinimum", gt
 
 
-class AtMost(_Edge):
+class AtMost(_OneSidedLimit):
     """value <= edge."""
 
     said, key, holds = "at most", "maximum", le
 
 
-class Below(_Edge):
+class LessThan(_OneSidedLimit):
     """value < edge."""
 
     said, key, holds = "below", "exclusiveMaximum", lt
@@ -144,7 +144,7 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Length:
+class EntryCount:
     """low to high entries, of a tuple."""
 
     low: int
@@ -166,46 +166,46 @@ class Length:
         return {"minItems": self.low, "maxItems": self.high}
 
 
-_LIMITS = (Within, _Edge, OneOf, Length)
+_LIMITS = (InRange, _OneSidedLimit, OneOf, EntryCount)
 
 
 @dataclass(frozen=True)
-class Note:
+class ValueNote:
     """What a value means that needs saying beside the range, such as "0 is greedy"."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Formerly:
+class DeprecatedName:
     """An earlier name of the option, which is understood like its name."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class As:
+class ParseAs:
     """How a value is read, where the annotated type is wider or says too little: Annotated[str | Sequence[str],
     As(tuple[str, ...]), "stops"]."""
 
     type: Any
 
 
-class Names:
+class CommaList:
     """Words in one text, which commas part. As(Names) reads a tuple[str, ...] so, where a text alone would be one entry."""
 
 
-class Passage:
+class MultilineText:
     """A text in which lines may break, where a str is one word or line. As(Passage) reads a str so."""
 
 
 @dataclass(frozen=True)
-class PythonOnly:
+class NoFlag:
     """Marks a field that is set from Python and has no flag on the command line."""
 
 
 @dataclass(frozen=True)
-class ReadApart:
+class ParsedElsewhere:
     """Marks a field of a type of its own, whose text the command reads."""
 
 
@@ -228,7 +228,7 @@ class Option:
     type: Any
     default: Any
     help: str
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[ValueLimit, ...] = ()
     note: str = ""
     formerly: str = ""
     python_only: bool = False
@@ -243,7 +243,7 @@ class Option:
     @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        alike: dict[Any, type] = {Names: tuple, Passage: str}
+        alike: dict[Any, type] = {CommaList: tuple, MultilineText: str}
         return alike.get(self.form) or get_origin(self.form) or self.form
 
     @property
@@ -320,20 +320,20 @@ class Option:
         near = get_close_matches(value[:DIGITS], words, 1, 0.5) if isinstance(value, str) else []
         limit = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
         must = f"lie {limit}" if limit.startswith("in ") else f"be {limit or self.legal}"
-        sentence = f"{self.name} is {shown(value)}: it must {must}" + (
+        sentence = f"{self.name} is {short_repr(value)}: it must {must}" + (
             f"; did you mean {near[0]}?" if near else ""
         )
         return sentence if len(sentence) <= 300 else sentence[:299] + "…"
 
 
-def meant(name: str, known: Collection[str], called: str, most: int = 3) -> str:
+def name_suggestion(name: str, known: Collection[str], called: str, most: int = 3) -> str:
     """What a wrong name may mean: the nearest of those that are known, `most` of them at most, else all. called: what they
     are, as "the options"."""
     near = get_close_matches(name[:100], list(known), most, 0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"{called} are {', '.join(known)}"
 
 
-def read(build: Callable[..., Any]) -> tuple[Option, ...]:
+def callable_options(build: Callable[..., Any]) -> tuple[Option, ...]:
     """The options of a callable (a function, or a dataclass): its parameters behind `*`, or, of a dataclass, all of them.
 
     Raises TypeError for a parameter without a default, help or a type that options know: that is a fault of the code.
@@ -346,10 +346,10 @@ def read(build: Callable[..., Any]) -> tuple[Option, ...]:
     hints = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
     if any(isinstance(hint, str) for hint in hints.values()):
         hints = get_type_hints(build, include_extras=True)
-    return tuple(option(p.name, hints.get(p.name), p.default) for p in parameters)
+    return tuple(option_from_annotation(p.name, hints.get(p.name), p.default) for p in parameters)
 
 
-def option(name: str, hint: Any, default: Any) -> Option:
+def option_from_annotation(name: str, hint: Any, default: Any) -> Option:
     """The option that an annotation declares: Annotated[type, limits, "help"], in any order behind the type.
 
     Raises TypeError for a declaration that is not whole, or a default that is not legal.
@@ -363,7 +363,7 @@ def option(name: str, hint: Any, default: Any) -> Option:
 
 
 @cache
-def fields(spec: Any) -> tuple[Option, ...]:
+def dataclass_options(spec: Any) -> tuple[Option, ...]:
     """The fields of a dataclass that says what a command does. Unlike the options of `read` one may be REQUIRED, and one that
     is PythonOnly may be of any type.
 
@@ -382,21 +382,21 @@ def _field(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
         )
-    apart = any(isinstance(x, ReadApart) for x in _unfold(hint)[1])
+    apart = any(isinstance(x, ParsedElsewhere) for x in _unfold(hint)[1])
     return out if apart or out.python_only or default is REQUIRED else _whole_declaration(out)
 
 
 def keep_ranges(spec: Any) -> None:
     """Raise RequestError for the first field of a dataclass that lies outside of what it declares. Values stay as they are."""
-    for field in fields(cast(Any, type(spec))):
+    for field in dataclass_options(cast(Any, type(spec))):
         if field.limits:
             field.convert(getattr(spec, field.name))
 
 
-def settle(spec: Any) -> None:
+def convert_dataclass_fields(spec: Any) -> None:
     """Put the value that its declaration makes of it in the place of every field of a frozen dataclass. Raises RequestError
     for the first one that is not legal."""
-    for field in fields(cast(Any, type(spec))):
+    for field in dataclass_options(cast(Any, type(spec))):
         object.__setattr__(spec, field.name, field.convert(getattr(spec, field.name)))
 
 
@@ -415,7 +415,7 @@ def _whole_declaration(out: Option) -> Option:
     return out
 
 
-def check(name: str, value: Any, hint: Any) -> Any:
+def convert_annotated_value(name: str, value: Any, hint: Any) -> Any:
     """`value` as an annotation says: for a class that takes what an option gives. Raises RequestError as `convert` does."""
     return _declared(name, hint, None).convert(value)
 
@@ -424,13 +424,13 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
     kind, extras = _unfold(hint)
     return Option(
         name,
-        next((x.type for x in extras if isinstance(x, As)), kind),
+        next((x.type for x in extras if isinstance(x, ParseAs)), kind),
         default,
         next((x for x in extras if isinstance(x, str)), ""),
         tuple(x for x in extras if isinstance(x, _LIMITS)),
-        next((x.text for x in extras if isinstance(x, Note)), ""),
-        next((x.name for x in extras if isinstance(x, Formerly)), ""),
-        any(isinstance(x, PythonOnly) for x in extras),
+        next((x.text for x in extras if isinstance(x, ValueNote)), ""),
+        next((x.name for x in extras if isinstance(x, DeprecatedName)), ""),
+        any(isinstance(x, NoFlag) for x in extras),
     )
 
 
@@ -461,12 +461,12 @@ _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 
-def together(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """One or more names in a sentence: a, b and c."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value of any origin in at most 60 characters, without control characters."""
     try:
         entries, kind = _entries(value), cast(object, type(value))
@@ -628,8 +628,8 @@ _SPOKEN: dict[Any, str] = {
     tuple[int, ...]: "whole numbers such as 2,1,1",
     tuple[float, ...]: "numbers such as 10,8,6",
     tuple[str, ...]: f"texts of 1 to {LETTERS} characters",
-    Names: "words such as this,that",
-    Passage: f"a text of at most {LETTERS} characters",
+    CommaList: "words such as this,that",
+    MultilineText: f"a text of at most {LETTERS} characters",
     Mapping[int, float]: "numbers by token id such as 5:1.5,7:-2",
     Mapping[str, Any]: "values by name",
     object: "",
@@ -642,8 +642,8 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     tuple[int, ...]: _list_of(_whole),
     tuple[float, ...]: _list_of(_number),
     tuple[str, ...]: _texts,
-    Names: _names,
-    Passage: _passage,
+    CommaList: _names,
+    MultilineText: _passage,
     Mapping[int, float]: _by_token,
     Mapping[str, Any]: _by_name,
     object: _itself,
@@ -658,8 +658,8 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     tuple[str, ...]: lambda each: {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", **each}}]
     },
-    Names: lambda each: {"type": "array", "items": {"type": "string", **each}},
-    Passage: lambda each: {"type": "string", **each},
+    CommaList: lambda each: {"type": "array", "items": {"type": "string", **each}},
+    MultilineText: lambda each: {"type": "string", **each},
     Mapping[str, Any]: lambda each: {"type": "object"},
     object: lambda each: {},
     Mapping[int, float]: lambda each: {

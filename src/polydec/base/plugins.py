@@ -19,14 +19,14 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from polydec.base.heard import warn
-from polydec.base.options import shown
+from polydec.base.heard import warn_caller
+from polydec.base.options import short_repr
 
 OFF = "POLYDEC_PLUGINS"
 """The environment variable that leaves all plug-ins out where it is "off"."""
 
 
-def found(
+def load_plugins(
     room: str,
     taken: Collection[str],
     part: Callable[[Any, str], Any],
@@ -64,12 +64,12 @@ def found(
     return brought
 
 
-def brings(room: str) -> bool:
+def has_plugins(room: str) -> bool:
     """Whether any package brings something into a room; nothing is imported for that."""
     return bool(_points(room))
 
 
-def names(room: str, taken: Collection[str]) -> dict[str, str]:
+def plugin_packages(room: str, taken: Collection[str]) -> dict[str, str]:
     """By its name, the package of each thing that others bring into a room; nothing is imported for that."""
     return {p.name: _package(p) for p in reversed(_points(room)) if p.name not in taken}
 
@@ -97,8 +97,8 @@ def _told_by(error: BaseException) -> str:
 
 
 def _warn(point: EntryPoint, why: str) -> None:
-    warn(
-        f"{_package(point)}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}"
+    warn_caller(
+        f"{_package(point)}: its plug-in {short_repr(point.name)} of {point.group} is left out: {why[:200]}"
     )
 
 

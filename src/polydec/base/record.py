@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 
-class Record(BaseModel):
+class StrictRecord(BaseModel):
     """A frozen record of plain types: nothing is converted, fields that are not named are ignored."""
 
     # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(*, eq: bool = True, slots: bool = False) -> Callable[[type[T]], type[T]]:
+def fast_dataclass(*, eq: bool = True, slots: bool = False) -> Callable[[type[T]], type[T]]:
     """A frozen dataclass of which the type checker alone sees to it that nobody changes a field.
 
     A dataclass that refuses changes itself has to go round its own refusal for each field when it is made, which takes five

@@ -18,17 +18,17 @@ import typer
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import whole
+from polydec.base.edge import require_integer
 from polydec.base.errors import RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
-from polydec.cli.declared import shared
-from polydec.cli.flags import Flags
-from polydec.cli.generate import note, trace
-from polydec.request.batching import Batching, chosen
-from polydec.serve.settings import limits
+from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.flags import RequestFlags
+from polydec.cli.generate import open_trace_file, print_unused_settings
+from polydec.request.batching import BatchingMode, batching_by_name
+from polydec.serve.settings import request_limit_options
 
-RUNNING = limits()["running"]
+RUNNING = request_limit_options()["running"]
 EVERY = 2.0
 """Seconds between two lines of progress."""
 
@@ -50,9 +50,9 @@ ELSEWHERE = (
 """Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
 
 
-@shared
+@expand_flag_parameters
 def batch(
-    flags: Flags,
+    flags: RequestFlags,
     path: Annotated[
         Path,
         typer.Argument(
@@ -88,8 +88,8 @@ def batch(
     if flags.trace is not None and ray:
         raise RequestError("batch does not take --trace with --ray: a trace is of one process")
     RUNNING.convert(max_running)
-    shared_by = chosen(batching, whole("pass_rows", pass_rows, 1, 4096))
-    if whole("ray", ray, 0, 64) and find_spec("ray") is None:
+    shared_by = batching_by_name(batching, require_integer("pass_rows", pass_rows, 1, 4096))
+    if require_integer("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
@@ -99,9 +99,9 @@ def batch(
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
     as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
-        with files.lock(out, wait=0.0):
-            done = rows.resume(out, lines)
-            tally = rows.Tally(len(lines), len(done))
+        with files.hold_file_lock(out, wait=0.0):
+            done = rows.resume_batch_output(out, lines)
+            tally = rows.BatchProgress(len(lines), len(done))
             if len(done) == len(lines):
                 print(f"polydec: nothing is left: {tally.sentence()}", file=sys.stderr)
                 return
@@ -111,13 +111,13 @@ def batch(
             with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
                 job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
                 if ray:  # what is wrong has been told by now; each process loads the model itself
-                    from polydec.serve.spread import Spread
+                    from polydec.serve.spread import RayBatchRunner
 
                     each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
                     alone = dataclasses.replace(flags, threads=each)
                     make = partial(_loaded, alone, path, as_text, max_running, shared_by)
-                    job = Spread(ray, make, max_running)
-                _run(job, lines, done, rows.writer(file), tally)
+                    job = RayBatchRunner(ray, make, max_running)
+                _run(job, lines, done, rows.batch_row_writer(file), tally)
     except UnwritableError:  # of another file, which it names
         raise
     except OSError as error:
@@ -127,40 +127,40 @@ def batch(
 
 
 @contextmanager
-def _watched(lm: api.LM, into: Path | None) -> Iterator[Any]:
+def _watched(lm: api.LoadedModel, into: Path | None) -> Iterator[Any]:
     """How requests are asked: where a trace is wanted, by one who writes down what happens to them."""
-    from polydec.request.company import Company
-    from polydec.serve.batch import alone
+    from polydec.request.company import TraceWriter
+    from polydec.serve.batch import submit_without_trace
 
     if into is None:
-        yield alone
+        yield submit_without_trace
         return
-    with trace(into) as file:
-        company = Company(lm, file)
+    with open_trace_file(into) as file:
+        company = TraceWriter(lm, file)
         try:
             yield company.submit
         finally:  # also where it is stopped
             company.close()
 
 
-def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
+def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
-    from polydec.methods.economics.costs import Costs
-    from polydec.request.ask import plan
+    from polydec.methods.economics.costs import PassCosts
+    from polydec.request.ask import plan_request
     from polydec.serve import batch as rows
 
     ask = api.Ask("x", **flags.request(lm))
     if not any(rows.is_request(line.text) for line in lines):
-        note(lm, ask, plan(lm, ask, measure=Costs))
+        print_unused_settings(lm, ask, plan_request(lm, ask, measure=PassCosts))
 
 
 def _job(
-    lm: api.LM,
-    flags: Flags,
+    lm: api.LoadedModel,
+    flags: RequestFlags,
     path: Path,
     as_text: bool,
     running: int,
-    batching: Batching,
+    batching: BatchingMode,
     names: Mapping[str, int] | None = None,
     submit: Any = None,
 ) -> Any:
@@ -169,15 +169,15 @@ def _job(
 
     request = flags.request(lm)
 
-    def own(line: rows.Line) -> api.Ask:
+    def own(line: rows.BatchLine) -> api.Ask:
         row = (
-            prompts.Row(line.text.strip(), "")
+            prompts.PromptRow(line.text.strip(), "")
             if as_text
-            else prompts.row(line.text, line.at, path, "", lm, None)
+            else prompts.parse_prompt_row(line.text, line.at, path, "", lm, None)
         )
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
-    return rows.Batch(
+    return rows.BatchRunner(
         lm,
         flags.model,
         method=flags.method,
@@ -186,16 +186,16 @@ def _job(
         running=running,
         names=names,
         batching=batching,
-        submit=submit or rows.alone,
+        submit=submit or rows.submit_without_trace,
     )
 
 
 def _loaded(
-    flags: Flags,
+    flags: RequestFlags,
     path: Path,
     as_text: bool,
     running: int,
-    batching: Batching,
+    batching: BatchingMode,
     names: Mapping[str, int],
 ) -> Any:
     """The same in a process of its own, which loads the model."""
@@ -220,13 +220,13 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
     print(f"polydec: {tally.sentence()}", file=sys.stderr)
 
 
-def _settings(flags: Flags) -> str:
+def _settings(flags: RequestFlags) -> str:
     """What decides an answer beside its line: rows of other settings are not gone on with."""
     known = dataclasses.asdict(dataclasses.replace(flags, threads=None, trace=None, workers=1))
     return json.dumps(known, sort_keys=True, default=str)
 
 
-def _check_flags(flags: Flags, request: int | None) -> None:
+def _check_flags(flags: RequestFlags, request: int | None) -> None:
     """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
     if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
         raise RequestError(

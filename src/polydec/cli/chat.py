@@ -11,19 +11,19 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import history, orders
-from polydec.cli.declared import shared
-from polydec.cli.flags import Flags
-from polydec.cli.generate import note, report, run
+from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.flags import RequestFlags
+from polydec.cli.generate import print_completion_figures, print_unused_settings, stream_to_terminal
 
 PROMPT = "> "
 
 
-@shared
+@expand_flag_parameters
 def chat(
-    flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None
+    flags: RequestFlags, system: Annotated[str | None, typer.Option(help="system message")] = None
 ) -> None:
     """Talk to a model; /help lists what else can be typed. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
     if (
@@ -45,15 +45,15 @@ def chat(
     lm.check(flags.method, flags.options())
     own = {"method", "options", "raw"}
     request = {name: value for name, value in flags.request(lm).items() if name not in own}
-    talk = orders.Chat(
+    talk = orders.ChatConversation(
         flags.method, flags.options(), system=whole_text(system, "system") if system else None
     )
     terminal = sys.stdin is not None and sys.stdin.isatty()
-    engine, ask_line, noted = api.Engine(lm), asker(terminal and sys.stdout.isatty()), ""
+    engine, ask_line, noted = api.Engine(lm), chat_line_reader(terminal and sys.stdout.isatty()), ""
 
-    def check(changed: orders.Chat) -> None:
+    def check(changed: orders.ChatConversation) -> None:
         first = replace(changed, turns=()).with_turn("user", "x").messages
-        asking.check(lm, [(first, False)], [(changed.method, changed.options)], **request)
+        asking.check_requests(lm, [(first, False)], [(changed.method, changed.options)], **request)
 
     while not talk.over:
         try:
@@ -63,13 +63,13 @@ def chat(
         except (EOFError, KeyboardInterrupt):
             break
         except ValueError as error:  # bytes that are no UTF-8
-            tell(sentence(error))
+            print_chat_notice(error_sentence(error))
             continue
         if not line.strip():
             break
-        after, told = orders.act(line, talk, check)
+        after, told = orders.run_chat_line(line, talk, check)
         if told:
-            tell(told)
+            print_chat_notice(told)
         if len(after.turns) == len(talk.turns):
             talk = after
             continue
@@ -80,19 +80,19 @@ def chat(
         except PolydecError as error:
             if not talk.turns and not terminal:
                 raise
-            tell(sentence(error))
+            print_chat_notice(error_sentence(error))
             # such as a full context: the chat goes on without this turn
             continue
         if after.decoded_by != noted:
-            note(lm, ask, ticket.plan)
+            print_unused_settings(lm, ask, ticket.plan)
             noted = after.decoded_by
-        run(engine, ticket, quiet=False)
+        stream_to_terminal(engine, ticket, quiet=False)
         answer = ticket.completion()
-        report(answer)
+        print_completion_figures(answer)
         talk = after.with_turn("assistant", answer.text)
 
 
-def asker(editing: bool) -> Callable[[], str]:
+def chat_line_reader(editing: bool) -> Callable[[], str]:
     """What asks for the next line; editing: with the arrow keys and the lines of earlier chats, where Python has readline."""
     if editing:
         try:
@@ -100,11 +100,15 @@ def asker(editing: bool) -> Callable[[], str]:
         except ImportError:  # a system whose terminal edits lines by itself
             pass
         else:
-            return history.edited(readline, PROMPT, tell)
+            return history.readline_line_reader(readline, PROMPT, print_chat_notice)
     console = Console(highlight=False)
     return lambda: console.input(f"[bold]{PROMPT}[/bold]")
 
 
-def tell(text: str) -> None:
+def print_chat_notice(text: str) -> None:
     """Say something that is no answer of the model: on standard error, with our name where it is one line."""
-    print(printable(text if "\n" in text else f"polydec: {text}"), file=sys.stderr, flush=True)
+    print(
+        escape_control_characters(text if "\n" in text else f"polydec: {text}"),
+        file=sys.stderr,
+        flush=True,
+    )

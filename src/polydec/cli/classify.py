@@ -10,20 +10,22 @@ from typing import Annotated
 import typer
 
 from polydec import api
-from polydec.base.edge import check, parse_object, whole_text
+from polydec.base.edge import parse_object, validate_record, whole_text
 from polydec.base.errors import RequestError
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 from polydec.cli import prompts
-from polydec.cli.flags import pairs
-from polydec.cli.shown import emit
+from polydec.cli.flags import split_flag_pairs
+from polydec.cli.shown import print_result
 from polydec.request import deciding
-from polydec.request.loading import declared as loading
+from polydec.request.loading import loading_options as loading
 
 LOADING = loading()
-FIELDS = "; ".join(f"{o.name}: {o.help} ({o.legal})" for o in deciding.declared().values())
+FIELDS = "; ".join(
+    f"{o.name}: {o.help} ({o.legal})" for o in deciding.classifier_options().values()
+)
 
 
-class _Line(Record):
+class _LabelledTextRecord(StrictRecord):
     """A row of a file of examples; CLINC150 calls the class its intent."""
 
     text: str
@@ -49,33 +51,35 @@ def classify(
     set_: Annotated[list[str] | None, typer.Option("--set", help=FIELDS)] = None,
 ) -> None:
     """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
-    options, declared = pairs("set", set_), deciding.declared()
+    options, declared = split_flag_pairs("set", set_), deciding.classifier_options()
     if unknown := options.keys() - declared.keys():
         raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
-    how = deciding.Deciding(**{name: declared[name].convert(x) for name, x in options.items()})
-    asked = deciding.checked(tuple(prompt or deciding.PROMPTS))
+    how = deciding.ClassifierSettings(
+        **{name: declared[name].convert(x) for name, x in options.items()}
+    )
+    asked = deciding.check_classifier_prompts(tuple(prompt or deciding.PROMPTS))
     lines = list(texts or ())
     if file is not None:
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
-    known = [] if examples is None else read(examples)
+    known = [] if examples is None else read_labelled_texts(examples)
     if not known and not label:
         raise RequestError("there is no class: name classes (--label), or give --examples")
     lm = api.load(model, draft=None, ngrams=None, dtype=dtype)
     sorter = lm.classifier(known, label or (), asked, **vars(how))
     for text, decision in zip(lines, sorter.classify(lines), strict=True):
-        emit(json.dumps({"text": text, **asdict(decision)}))
+        print_result(json.dumps({"text": text, **asdict(decision)}))
 
 
-def read(path: Path) -> list[tuple[str, str]]:
+def read_labelled_texts(path: Path) -> list[tuple[str, str]]:
     """The texts of a file with their classes. Raises RequestError with one sentence that names the line where one is wrong."""
     out = list[tuple[str, str]]()
     for i, line in enumerate(prompts.read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         what = f"line {i} of {str(path)!r}"
-        row = check(_Line, parse_object(line, what), what)
+        row = validate_record(_LabelledTextRecord, parse_object(line, what), what)
         label = row.intent if row.label is None else row.label
         if label is None:
             raise RequestError(f"{what} has no class: it must have `label` or `intent`")

@@ -17,8 +17,8 @@ SAME: Any = object()
 
 
 @dataclass(frozen=True)
-class Flag:
-    """option: the field that it gives, None where it is the command's own; group: what it belongs to (`Flags.names`);
+class CommandFlag:
+    """option: the field that it gives, None where it is the command's own; group: what it belongs to (`RequestFlags.names`);
     panel: the heading of help; spelt: "--with", "" for the name; type: as the command line reads it; help: in full."""
 
     option: Option
@@ -29,7 +29,7 @@ class Flag:
     help: str
 
 
-def flag(
+def flag_field(
     option: Option,
     panel: str | None = None,
     *,
@@ -47,7 +47,7 @@ def flag(
     names = (spelt,) if isinstance(spelt, str) else spelt
     help_text = f"{option.help} ({option.range})" if option.range else option.help
     help_text += f"; {more}" if more else ""
-    made = Flag(
+    made = CommandFlag(
         option,
         group,
         panel or "Options",
@@ -67,13 +67,13 @@ def _typed(option: Option) -> Any:
     return option.type
 
 
-def flags_of(kind: type, group: str | None = None) -> dict[str, Flag]:
+def flags_of(kind: type, group: str | None = None) -> dict[str, CommandFlag]:
     """The declared flags of a dataclass, by the names of its fields; group: only these."""
     every = {f.name: f.metadata["flag"] for f in dataclasses.fields(kind) if "flag" in f.metadata}
     return {name: flag for name, flag in every.items() if group in (None, flag.group)}
 
 
-def check(flags: Any) -> None:
+def check_flag_ranges(flags: Any) -> None:
     """Raise RequestError for a flag out of its range. What a name means is looked up later."""
     for name, declared in flags_of(type(flags)).items():
         value, option = getattr(flags, name), declared.option
@@ -81,7 +81,7 @@ def check(flags: Any) -> None:
             option.convert(value)
 
 
-def shared(command: Callable[..., None]) -> Callable[..., None]:
+def expand_flag_parameters(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of a command that is a dataclass of flags by the flags themselves."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     kinds: dict[str, Any] = {
@@ -117,10 +117,10 @@ def _annotated(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Any:
     """What typer is told of a field."""
     if "flag" not in field.metadata:
         return hints[field.name]
-    return annotated(field.metadata["flag"], field.name)
+    return typer_annotation(field.metadata["flag"], field.name)
 
 
-def annotated(declared: Flag, name: str) -> Any:
+def typer_annotation(declared: CommandFlag, name: str) -> Any:
     """A flag's type with what typer is told of it."""
     spelt: Iterable[str] = declared.spelt
     if not spelt and declared.type is bool:  # without a --no-…

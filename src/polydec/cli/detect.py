@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from polydec import api
-from polydec.cli.generate import asked
-from polydec.cli.shown import emit
+from polydec.cli.generate import read_prompt_text
+from polydec.cli.shown import print_result
 
 
 def detect(
@@ -33,16 +33,16 @@ def detect(
 ) -> None:
     """Look for the watermark (`--sample watermark_bias=2`) in a text. A z of 4 and more is reached by 3 texts in 100,000 that
     have none."""
-    checked_text = asked(text, file)
-    from polydec.request.detect import detect as look
+    checked_text = read_prompt_text(text, file)
+    from polydec.request.detect import detect_watermark as look
 
     lm = api.load(model, draft=None, ngrams=None)
     tokens = lm.checkpoint.text.encode(checked_text, special=False)
     verdict = look(tokens, lm.checkpoint.lm.vocab.size, share=share, key=key, repeats=repeats)
     if json_:
-        emit(json.dumps(vars(verdict)))
+        print_result(json.dumps(vars(verdict)))
     else:
-        emit(
+        print_result(
             f"z = {verdict.z:.2f} (p = {verdict.p:.1e}): {verdict.green} of {verdict.scored} tokens are green, "
             f"{share * verdict.scored:.0f} would be by chance"
         )

@@ -19,7 +19,7 @@ from polydec.cli.lab_commands import lab_module
 from polydec.models import native as cpu
 from polydec.models.formats import zoo
 from polydec.request import machine
-from polydec.request.loading import declared
+from polydec.request.loading import loading_options
 
 
 def doctor(
@@ -38,45 +38,45 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Machine, kernels, models: what runs, which path serves and why, what is missing."""
-    declared()["threads"].convert(threads)
-    if bench and machine.busy() > 0.2:
+    loading_options()["threads"].convert(threads)
+    if bench and machine.relative_cpu_load() > 0.2:
         Console(stderr=True).print(
-            f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are "
+            f"warning: the machine is busy (load {machine.relative_cpu_load():.1f} of its cores): figures are "
             "doubtful",
             style="yellow",
         )
-    report = facts() | {"model": path_of(model, threads)}
+    report = installation_facts() | {"model": path_of(model, threads)}
     if bench:
         diagnose = lab_module("diagnose", "polydec doctor --bench")
         with Console(stderr=True).status("measuring"):
-            report["bench"] = diagnose.run(model, threads)
+            report["bench"] = diagnose.diagnose_passes(model, threads)
     if json_:
         print(json.dumps(report))
     else:
-        show(report)
+        print_doctor_report(report)
 
 
-def facts() -> dict[str, Any]:
+def installation_facts() -> dict[str, Any]:
     """What this machine and installation have."""
     import torch
 
     from polydec.request import profile
 
-    runs, why = cpu.available()
+    runs, why = cpu.native_step_availability()
     return {
-        "machine": machine.describe(),
+        "machine": machine.describe_machine(),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
-        "load": round(machine.busy(), 2),
-        "memory_gb": memory(),
+        "load": round(machine.relative_cpu_load(), 2),
+        "memory_gb": total_memory_gb(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "native": {
             "runs": runs,
             "why_not": why,
-            "instruction_sets": list(cpu.sets()) if runs else [],
+            "instruction_sets": list(cpu.native_instruction_sets()) if runs else [],
         },
         "zoo": [
             {
@@ -85,25 +85,27 @@ def facts() -> dict[str, Any]:
                 "size": e.size,
                 "get": None if e.here or e.package is None else f"polydec zoo install {e.name}",
             }
-            for e in zoo.entries()
+            for e in zoo.zoo_entries()
         ],
         "optional": {
             name: importlib.util.find_spec(name) is not None
             for name in ("transformers", "llama_cpp")
         },
-        "data": data(),
-        "profiles": str(profile.path()) if profile.path().exists() else None,
+        "data": data_folder_facts(),
+        "profiles": str(profile.pass_profiles_path())
+        if profile.pass_profiles_path().exists()
+        else None,
     }
 
 
-def memory() -> float | None:
+def total_memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (ValueError, OSError, AttributeError):
         return None
 
 
-def data() -> dict[str, Any]:
+def data_folder_facts() -> dict[str, Any]:
     root = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
     return {"path": str(root), "here": root.is_dir()}
 
@@ -117,7 +119,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         lm = api.load(model, threads=threads)
     except PolydecError as e:
         return {"name": model, "error": str(e)}
-    kept, table = profile.read(lm), lm.find(NGrams)
+    kept, table = profile.read_pass_profile(lm), lm.find(NGrams)
 
     def part_of(point: Any) -> dict[str, Any]:
         return {
@@ -136,7 +138,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     }
 
 
-def show(report: dict[str, Any]) -> None:
+def print_doctor_report(report: dict[str, Any]) -> None:
     out = Console(highlight=False, soft_wrap=True)
     native, model = report["native"], report["model"]
     out.print(f"machine     {report['machine']}")
@@ -191,4 +193,4 @@ def show(report: dict[str, Any]) -> None:
         out.print("profile     none: `polydec tune` measures one for --method auto")
     if "bench" in report:
         diagnose = lab_module("diagnose", "polydec doctor --bench")
-        diagnose.show(report["bench"], out)
+        diagnose.show_diagnosis(report["bench"], out)

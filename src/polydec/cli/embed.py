@@ -10,13 +10,13 @@ import typer
 
 from polydec import api
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
+from polydec.base.files import replace_file_atomically
 from polydec.cli import prompts
-from polydec.cli.shown import emit
+from polydec.cli.shown import print_result
 from polydec.request import reading
-from polydec.request.loading import declared as loading
+from polydec.request.loading import loading_options as loading
 
-FIELDS, LOADING = reading.declared(), loading()
+FIELDS, LOADING = reading.embedding_options(), loading()
 
 
 def _flag(name: str) -> Any:
@@ -43,7 +43,9 @@ def embed(
     ] = None,
 ) -> None:
     """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
-    how = reading.Reading(pool, layer, normalised, template, prompt, prepend_from, prepend_to)
+    how = reading.EmbeddingSettings(
+        pool, layer, normalised, template, prompt, prepend_from, prepend_to
+    )
     lines = list(texts or ())
     if file is not None:
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
@@ -52,9 +54,9 @@ def embed(
     rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(lines, **vars(how))
     if out is None:
         for at, row in enumerate(rows.tolist()):
-            emit(json.dumps({"index": at, "embedding": row}))
+            print_result(json.dumps({"index": at, "embedding": row}))
         return
     from safetensors.torch import save
 
     made = save({"embeddings": rows.contiguous()})
-    replace(out, lambda path: path.write_bytes(made))
+    replace_file_atomically(out, lambda path: path.write_bytes(made))

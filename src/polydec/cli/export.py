@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polydec import api
-from polydec.base.edge import printable, whole
+from polydec.base.edge import escape_control_characters, require_integer
 
 
 def export(
@@ -30,12 +30,12 @@ def export(
     ] = 4,
 ) -> None:
     """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both."""
-    whole("tokens", tokens, 1, 64)
-    from polydec.models.learned.export import export as write
+    require_integer("tokens", tokens, 1, 64)
+    from polydec.models.learned.export import export_for_engines as write
 
     model = None if target is None else api.load(target, draft=None, ngrams=None)
     done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)
-    print(printable(f"{out}: {done.what}"))
+    print(escape_control_characters(f"{out}: {done.what}"))
     print("vLLM:   --speculative-config " + shlex.quote(json.dumps(dict(done.vllm))))
     if done.sglang:
         print("SGLang: " + shlex.join(done.sglang))

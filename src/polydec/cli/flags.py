@@ -17,15 +17,15 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
 from polydec.base.options import as_text
 from polydec.cli import prompts
-from polydec.cli.declared import check, flag, flags_of
-from polydec.cli.garbage import uncollected
+from polydec.cli.declared import check_flag_ranges, flag_field, flags_of
+from polydec.cli.garbage import pause_garbage_collection
 from polydec.laws.shapers.names import check_fields
-from polydec.laws.shapers.names import declared as sampled
+from polydec.laws.shapers.names import own_sampling_fields as sampled
 from polydec.methods.registry import press, registry, steer
 from polydec.request import fields, loading
 
 if TYPE_CHECKING:
-    from polydec.laws.constraints.protocols import Constraint
+    from polydec.laws.constraints.protocols import OutputConstraint
     from polydec.laws.shapers.sampling import Sampling
 
 MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
@@ -35,19 +35,19 @@ MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
     "Output",
     "Steering",
 )
-ASK, LOADING = fields.declared(), loading.declared()
+ASK, LOADING = fields.ask_options(), loading.loading_options()
 SAMPLED = sampled()
 """The fields of a request, of loading and of sampling: what each flag is."""
 
 
 def _loaded(name: str, **more: Any) -> Any:
-    return flag(LOADING[name], MODEL, group="loading", **more)
+    return flag_field(LOADING[name], MODEL, group="loading", **more)
 
 
 def _sampled(name: str) -> Any:
     """Not given: as the checkpoint has it, else neutral."""
     own = name in fields.OWN
-    return flag(
+    return flag_field(
         SAMPLED[name],
         SAMPLING,
         group="sampling",
@@ -60,11 +60,11 @@ def _sampled(name: str) -> Any:
 
 
 def _asked(name: str, panel: str, **more: Any) -> Any:
-    return flag(ASK[name], panel, group="request", **more)
+    return flag_field(ASK[name], panel, group="request", **more)
 
 
 @dataclass(frozen=True)
-class Flags:
+class RequestFlags:
     """Every field is a flag; `shared` puts them into a command's signature."""
 
     model: str = _loaded("name")
@@ -166,7 +166,7 @@ class Flags:
 
     def __post_init__(self) -> None:
         """What no model could honour is refused before one is loaded."""
-        check(self)
+        check_flag_ranges(self)
         for text in self.stop or ():
             whole_text(text, "stop")
         _ = self.constraint
@@ -192,49 +192,51 @@ class Flags:
         loaded, which takes seconds."""
         registry.check_names(self.method, self.options())
         if self.cache is not None:
-            press.chosen(self.cache, pairs("cache-set", self.cache_set))
+            press.press_option_values(self.cache, split_flag_pairs("cache-set", self.cache_set))
         check_fields(self.bent)
         if self.bent:  # what only all of them together may not be, and the rules of other packages
             from polydec.laws.shapers.sampling import Sampling
 
             Sampling(**self.bent)
 
-    def load(self) -> api.LM:
+    def load(self) -> api.LoadedModel:
         settings = {
             declared.option.name: getattr(self, name)
-            for name, declared in flags_of(Flags, "loading").items()
+            for name, declared in flags_of(RequestFlags, "loading").items()
         }
-        with uncollected():
+        with pause_garbage_collection():
             return api.load(**{**settings, "trained": tuple(self.with_ or ())})
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""
-        return pairs("set", self.set_)
+        return split_flag_pairs("set", self.set_)
 
     @cached_property
     def bent(self) -> dict[str, Any]:
         """The fields of sampling that are given. Raises RequestError for one that is given twice."""
-        names = flags_of(Flags, "sampling")
+        names = flags_of(RequestFlags, "sampling")
         bent = {k: value for k in names if (value := getattr(self, k)) is not None}
-        more = pairs("sample", self.sample)
+        more = split_flag_pairs("sample", self.sample)
         if twice := next((k for k in more if k in bent), None):
             raise RequestError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
             )
         return {**bent, **more}
 
-    def sampling(self, lm: api.LM) -> Sampling:
+    def sampling(self, lm: api.LoadedModel) -> Sampling:
         return lm.in_units(self.units, self.covers).sampling(**self.bent)
 
     @cached_property
-    def constraint(self) -> Constraint | None:
+    def constraint(self) -> OutputConstraint | None:
         """What the answer may be; None: anything. Files are read once, as a pipe holds its text once. Raises RequestError where
         one cannot be read, or several are given."""
         files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
-        other = pairs("constraint", [self.constraint_] if self.constraint_ is not None else [])
+        other = split_flag_pairs(
+            "constraint", [self.constraint_] if self.constraint_ is not None else []
+        )
         values = {"regex": self.regex, "choice": self.choice or None, **texts}
         if clash := next((name for name in other if name in values), None):
             raise RequestError(
@@ -257,11 +259,11 @@ class Flags:
             raise RequestError("source and --source-file are both given: give one of them")
         return prompts.read_text(self.source_file)
 
-    def request(self, lm: api.LM) -> dict[str, Any]:
+    def request(self, lm: api.LoadedModel) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
         values = {
             declared.option.name: tuple(value or ()) if declared.option.kind is tuple else value
-            for name, declared in flags_of(Flags, "request").items()
+            for name, declared in flags_of(RequestFlags, "request").items()
             for value in (getattr(self, name),)
         }
         beside = {
@@ -271,20 +273,20 @@ class Flags:
         }
         named = {
             "options": self.options(),
-            "cache_options": pairs("cache-set", self.cache_set),
+            "cache_options": split_flag_pairs("cache-set", self.cache_set),
         }
         return {**values, **beside, **named}
 
 
 @dataclass(frozen=True)
-class Steered:
+class SteeringFlags:
     """Flags that bend the model's law."""
 
-    steer: str | None = flag(ASK["steer"], STEERING)
-    steer_set: list[str] | None = flag(
+    steer: str | None = flag_field(ASK["steer"], STEERING)
+    steer_set: list[str] | None = flag_field(
         ASK["steer_options"], STEERING, spelt="--steer-set", more="k=v"
     )
-    negative_prompt: str | None = flag(
+    negative_prompt: str | None = flag_field(
         ASK["negative_prompt"],
         STEERING,
         spelt=("--negative-prompt", "--no-context-prompt"),
@@ -296,18 +298,18 @@ class Steered:
         second = self.negative_prompt
         if second is not None:
             whole_text(second, "negative_prompt")
-        options = pairs("steer-set", self.steer_set)
+        options = split_flag_pairs("steer-set", self.steer_set)
         if self.steer is not None:
-            steer.chosen(self.steer, options)
+            steer.steering_option_values(self.steer, options)
         return {"steer": self.steer, "steer_options": options, "negative_prompt": second}
 
 
-def pairs(flag: str, items: list[str] | None) -> dict[str, str]:
+def split_flag_pairs(flag: str, items: list[str] | None) -> dict[str, str]:
     """k=v of a flag that may stand several times, split. Raises RequestError for one without "="."""
-    return named(f"--{flag}", items)
+    return split_pairs(f"--{flag}", items)
 
 
-def named(spelt: str, items: list[str] | None) -> dict[str, str]:
+def split_pairs(spelt: str, items: list[str] | None) -> dict[str, str]:
     """The same behind anything that is spelt so."""
     out: dict[str, str] = {}
     for item in items or ():
@@ -319,7 +321,7 @@ def named(spelt: str, items: list[str] | None) -> dict[str, str]:
 
 
 LOADED, BENT = (
-    frozenset(flags_of(Flags, "loading")),
-    frozenset((*flags_of(Flags, "sampling"), "sample")),
+    frozenset(flags_of(RequestFlags, "loading")),
+    frozenset((*flags_of(RequestFlags, "sampling"), "sample")),
 )
 """Flags that say what is loaded, and how; those that `sampling` reads."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """No search for garbage meanwhile, nor ever among what is made: libraries and models that stay until the command ends. The
     search would walk over them again and again, which is a tenth of what a short answer costs."""
     on = gc.isenabled()

@@ -15,28 +15,28 @@ from rich.console import Console
 from rich.text import Text as Styled
 
 from polydec import api
-from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import RequestError, UnwritableError
 from polydec.base.files import NamedText
-from polydec.base.interrupts import Terminated
+from polydec.base.interrupts import SigtermInterrupt
 from polydec.cli import prompts
-from polydec.cli.declared import shared
-from polydec.cli.flags import Flags, Steered
-from polydec.cli.shown import fit
-from polydec.core.scheduler import Pass
-from polydec.core.trace import Event, Opened, ignore, to_json
-from polydec.models.formats.thinking_marks import Kind, Segment, ThinkingReader
+from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.flags import RequestFlags, SteeringFlags
+from polydec.cli.shown import terminal_text
+from polydec.core.scheduler import RequestPass
+from polydec.core.trace import OpenedEvent, TraceEvent, ignore_event, to_json
+from polydec.models.formats.thinking_marks import Segment, ThinkingReader, ThinkingSegmentKind
 
 if TYPE_CHECKING:
-    from polydec.request.ask import Plan
+    from polydec.request.ask import RequestPlan
 
 SHOTS = 8
 """Solved problems that are shown, where there are some."""
 
 
-@shared
+@expand_flag_parameters
 def generate(
-    flags: Flags,
+    flags: RequestFlags,
     prompt: Annotated[
         str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
     ] = None,
@@ -49,12 +49,12 @@ def generate(
         ),
     ] = None,
     shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
-    steered: Steered = Steered(),  # noqa: B008
+    steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     sourced = flags.written_from is not None
     alone = sourced and prompt is None and prompt_file is None
-    text = "" if alone else asked(prompt, prompt_file)
+    text = "" if alone else read_prompt_text(prompt, prompt_file)
     if not alone and not text:
         raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
@@ -66,10 +66,10 @@ def generate(
     if exemplars is None:
         lm = flags.load()
     else:
-        from polydec.request.exemplars import prompt as behind
-        from polydec.request.exemplars import read
+        from polydec.request.exemplars import exemplar_prompt as behind
+        from polydec.request.exemplars import read_exemplars
 
-        pool = read(exemplars)
+        pool = read_exemplars(exemplars)
         lm = flags.load()
         text = behind(
             lm,
@@ -79,20 +79,25 @@ def generate(
             max_tokens=flags.max_tokens,
             raw=flags.raw,
         )
-    from polydec.request.company import header, passed  # behind the checks: it loads torch
+    from polydec.request.company import (  # behind the checks: it loads torch
+        pass_events,
+        trace_header,
+    )
 
     engine = api.Engine(lm)
 
-    def on(event: Event) -> None:  # the request's method and guarantee stand beside its opening
+    def on(
+        event: TraceEvent,
+    ) -> None:  # the request's method and guarantee stand beside its opening
         sink.write(
-            json.dumps(to_json(event) | (opening if isinstance(event, Opened) else {})) + "\n"
+            json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
 
     ask = api.Ask(text, **flags.request(lm), **steering)
-    passes = None if flags.trace is None else list[Pass]()
-    ticket = engine.submit(ask, on=ignore if flags.trace is None else on, passes=passes)
-    opening = {"method": ticket.method, "trace": header(lm, ticket)}
-    note(lm, ask, ticket.plan)
+    passes = None if flags.trace is None else list[RequestPass]()
+    ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on, passes=passes)
+    opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
+    print_unused_settings(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(
             f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)",
@@ -100,20 +105,20 @@ def generate(
         )
     with ExitStack() as files:  # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
-            sink = files.enter_context(trace(flags.trace))
-        interrupted = run(engine, ticket, quiet=flags.json_)
-        for each in passed(lm, passes or ()):
+            sink = files.enter_context(open_trace_file(flags.trace))
+        interrupted = stream_to_terminal(engine, ticket, quiet=flags.json_)
+        for each in pass_events(lm, passes or ()):
             on(each)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
     else:
-        report(answer)
+        print_completion_figures(answer)
     if interrupted:
         raise typer.Exit(130)
 
 
-def asked(prompt: str | None, file: Path | None) -> str:
+def read_prompt_text(prompt: str | None, file: Path | None) -> str:
     """The prompt: the argument, the file's text, or what is piped in. Raises RequestError where there is none, or two."""
     if prompt is not None and file is not None:
         raise RequestError("prompt and --prompt-file are both given: give one of them")
@@ -132,7 +137,7 @@ def asked(prompt: str | None, file: Path | None) -> str:
     return text.removesuffix(line_end) or text  # what ends the line of a shell is no part of it
 
 
-def trace(path: Path) -> NamedText:
+def open_trace_file(path: Path) -> NamedText:
     """The file to write events to. Raises PolydecError where it cannot be written."""
     what = f"trace {str(path)!r}"
     try:
@@ -140,10 +145,10 @@ def trace(path: Path) -> NamedText:
     except UnwritableError:
         raise
     except ValueError as error:  # a name with a zero in it
-        raise RequestError(sentence(f"{what} cannot be written: {error}")) from None
+        raise RequestError(error_sentence(f"{what} cannot be written: {error}")) from None
 
 
-def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
+def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     """Stream a ticket to the terminal; whether Ctrl-C ended it. Several choices are printed when they are done."""
     console, stream = (
         Console(highlight=False, soft_wrap=True),
@@ -152,17 +157,17 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     interrupted = False
     thinking = ticket.plan.thinking
     reader = None if thinking is None else thinking.writes_marks
-    apart = None if reader is None else Apart(reader, console)
+    apart = None if reader is None else ThinkingPrinter(reader, console)
     try:
-        for piece in api.follow(engine, ticket):
+        for piece in api.stream_ticket(engine, ticket):
             if stream and apart is None:
-                show(console, piece)
+                print_piece(console, piece)
             elif stream and apart is not None:
                 apart.take(piece)
     except KeyboardInterrupt as stop:
         interrupted = True
         engine.cancel(ticket)
-        if isinstance(stop, Terminated):  # a chat would ask for the next line
+        if isinstance(stop, SigtermInterrupt):  # a chat would ask for the next line
             raise
     if stream:
         if apart is not None:
@@ -172,21 +177,26 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
         for i, choice in enumerate(ticket.completion().choices):
             console.print(f"[{i}]", style="bold")
             if choice.reasoning:
-                Console(stderr=True).print(Styled(printable(choice.reasoning), style="dim"))
-            console.print(Styled(fit(choice.text)))
+                Console(stderr=True).print(
+                    Styled(escape_control_characters(choice.reasoning), style="dim")
+                )
+            console.print(Styled(terminal_text(choice.text)))
     return interrupted
 
 
-def show(console: Console, piece: api.Piece) -> None:
+def print_piece(console: Console, piece: api.Piece) -> None:
     """One piece: accepted drafts in colour on a terminal, plain text elsewhere."""
     if console.is_terminal:
-        console.print(Styled(printable(piece.text), style="green" if piece.drafted else ""), end="")
+        console.print(
+            Styled(escape_control_characters(piece.text), style="green" if piece.drafted else ""),
+            end="",
+        )
     else:
         sys.stdout.write(piece.text)
     sys.stdout.flush()
 
 
-class Apart:
+class ThinkingPrinter:
     """Shows an answer piece by piece, and what was thought before it in grey on standard error."""
 
     def __init__(self, reader: ThinkingReader, console: Console) -> None:
@@ -205,25 +215,25 @@ class Apart:
 
     def _show(self, segments: Sequence[Segment], piece: api.Piece) -> None:
         for kind, text in segments:
-            if kind is Kind.THINKING:
-                self._aside.print(Styled(printable(text), style="dim"), end="")
-            elif kind is Kind.ANSWER:
+            if kind is ThinkingSegmentKind.THINKING:
+                self._aside.print(Styled(escape_control_characters(text), style="dim"), end="")
+            elif kind is ThinkingSegmentKind.ANSWER:
                 if self._thinks:
                     self._aside.print()
-                show(self._console, replace(piece, text=text))
-            if kind is not Kind.MARK:
-                self._thinks = kind is Kind.THINKING
+                print_piece(self._console, replace(piece, text=text))
+            if kind is not ThinkingSegmentKind.MARK:
+                self._thinks = kind is ThinkingSegmentKind.THINKING
 
 
-def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
+def print_unused_settings(lm: api.LoadedModel, ask: api.Ask, made: RequestPlan) -> None:
     """Say what was given and does nothing, on standard error."""
-    from polydec.request.explain import idle
+    from polydec.request.explain import describe_unused_settings
 
-    for line in idle(lm, ask, made):
+    for line in describe_unused_settings(lm, ask, made):
         print(f"polydec: {line}", file=sys.stderr)
 
 
-def report(answer: api.Completion) -> None:
+def print_completion_figures(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
     unit = f"{answer.unit}s"

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from polydec.base import files
-from polydec.base.edge import printable, read_bytes, sentence
+from polydec.base.edge import error_sentence, escape_control_characters, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 
 LINES, LONGEST = 1000, 4096
 """Most lines that are kept, and most characters of one: a longer line is left out."""
 
 
-def path() -> Path:
+def history_path() -> Path:
     """$XDG_STATE_HOME/polydec/chat_history. Raises RequestError where there is no home to put it in."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -25,7 +25,7 @@ def path() -> Path:
     return Path(state) / "polydec" / "chat_history"
 
 
-def kept(lines: Iterable[str]) -> tuple[str, ...]:
+def filter_history_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """Of these lines those that a history holds: the last of them, none that is empty, too long, no whole text, or the same
     as the one before."""
     out = list[str]()
@@ -37,24 +37,26 @@ def kept(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _plain(line: str) -> bool:
     """Whether it is one line without control characters, which a terminal would obey."""
-    return "\n" not in line and printable(line) == line
+    return "\n" not in line and escape_control_characters(line) == line
 
 
-def read(at: Path) -> tuple[str, ...]:
+def read_history(at: Path) -> tuple[str, ...]:
     """The lines of a history, oldest first; none where there is no such file or it is no text of ours."""
     with suppress(ValueError):  # not there, or not to be read; a byte that is no UTF-8
         text = read_bytes(at, most=4 * LINES * (LONGEST + 1)).decode("utf-8")
-        return kept(text.split("\n"))
+        return filter_history_lines(text.split("\n"))
     return ()
 
 
-def remember(at: Path, line: str) -> None:
+def append_history_line(at: Path, line: str) -> None:
     """Put a line behind the others, those of a chat that runs beside this one included. Raises OSError or ValueError where
     the file cannot be written."""
-    if not kept([line]):
+    if not filter_history_lines([line]):
         return
-    with files.lock(at, wait=1.0):
-        files.replace(at, lambda new: _write(new, kept([*read(at), line])), mode=0o600)
+    with files.hold_file_lock(at, wait=1.0):
+        files.replace_file_atomically(
+            at, lambda new: _write(new, filter_history_lines([*read_history(at), line])), mode=0o600
+        )
 
 
 def _write(at: Path, lines: Sequence[str]) -> None:
@@ -62,27 +64,29 @@ def _write(at: Path, lines: Sequence[str]) -> None:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
 
-def edited(readline: Any, prompt: str, tell: Callable[[str], None]) -> Callable[[], str]:
+def readline_line_reader(
+    readline: Any, prompt: str, tell: Callable[[str], None]
+) -> Callable[[], str]:
     """What asks for a line with the editing of Python's readline. What is typed is remembered until a file for it cannot be
     written, which is told once; the arrow keys bring it back all the same."""
     readline.set_auto_history(False)
     at: Path | None = None
     try:
-        at = path()
+        at = history_path()
     except PolydecError as error:
         tell(_off(error))
-    for line in read(at) if at else ():
+    for line in read_history(at) if at else ():
         readline.add_history(line)
 
     def ask() -> str:
         nonlocal at
         line = input(prompt)
-        if not kept([line]):
+        if not filter_history_lines([line]):
             return line
         readline.add_history(line)
         try:
             if at:
-                remember(at, line)
+                append_history_line(at, line)
         except (OSError, ValueError) as error:
             at = None
             tell(_off(error))
@@ -92,4 +96,4 @@ def edited(readline: Any, prompt: str, tell: Callable[[str], None]) -> Callable[
 
 
 def _off(error: Exception) -> str:
-    return sentence(f"what you type is not kept for later chats: {error}")
+    return error_sentence(f"what you type is not kept for later chats: {error}")

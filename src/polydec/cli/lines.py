@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 
 
-class Message(Record):
+class ChatMessageRecord(StrictRecord):
     """A message of a chat."""
 
     role: str

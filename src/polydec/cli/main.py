@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from polydec import __version__
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
 from polydec.base.interrupts import sigterm_raised
 from polydec.cli.lab_commands import lab_commands, require_lab
@@ -45,7 +45,7 @@ an `app`, is imported when it is called."""
 _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
 
-class Later(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
 
     def __init__(self, **settings: Any) -> None:
@@ -55,7 +55,7 @@ class Later(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         require_lab(args[0])
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed and command(str(name)), rest
+        return name, listed and load_command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -73,7 +73,7 @@ def every_command() -> dict[str, str]:
 
 
 @cache
-def command(name: str) -> Any:
+def load_command(name: str) -> Any:
     """A command or group with all its flags."""
     package = "polydec.cli" if name in COMMANDS else lab_commands()[name].__name__
     module = import_module(f"{package}.{name}")
@@ -89,7 +89,7 @@ def command(name: str) -> Any:
 
 
 app = typer.Typer(
-    cls=Later,
+    cls=LazyCommandGroup,
     name="polydec",
     help="Decode language models by any published method.",
     no_args_is_help=True,
@@ -156,7 +156,7 @@ def _unread(code: int = 0) -> int:
 def _warn(message: Warning | str, category: type[Warning], *where: object) -> None:
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
     if category is UserWarning:
-        print(f"polydec: {sentence(message)}", file=sys.stderr)
+        print(f"polydec: {error_sentence(message)}", file=sys.stderr)
 
 
 def _reason(error: PolydecError | OSError) -> str:
@@ -175,7 +175,7 @@ def _fault(error: Exception) -> int:
 
 
 def _fail(problem: str) -> int:
-    print(f"polydec: {sentence(problem)}", file=sys.stderr)
+    print(f"polydec: {error_sentence(problem)}", file=sys.stderr)
     return 2
 
 

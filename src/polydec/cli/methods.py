@@ -14,7 +14,7 @@ from rich.table import Table
 from polydec.base.errors import PolydecError
 from polydec.cli.shown import emit_drawn
 from polydec.methods.registry import press, registry, steer
-from polydec.methods.registry.catalogue import holding
+from polydec.methods.registry.catalogue import search_described_names
 from polydec.methods.registry.studies import STUDIES
 
 LONGEST = 200
@@ -33,9 +33,9 @@ def methods(
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
     systems that have a command or a benchmark of their own)."""
-    names, beside = meant(" ".join(words or ()))
+    names, beside = find_methods_by_words(" ".join(words or ()))
     whole = len(names) == 1 and not beside
-    rows = [registry.describe(n) for n in names]
+    rows = [registry.describe_method(n) for n in names]
     if json_:
         print(json.dumps([*rows, *beside]))
         return
@@ -86,17 +86,17 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
             )
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
-        console.print(f"  {flag} {option}={written(facts['default'])}  {facts['help']}")
+        console.print(f"  {flag} {option}={option_default_text(facts['default'])}  {facts['help']}")
 
 
-def elsewhere(words: str) -> list[dict[str, str]]:
+def search_other_features(words: str) -> list[dict[str, str]]:
     """What is no method and speaks of these words: ways to steer, ways to keep a cache, rules of sampling, systems that are
     always on or have a command of their own."""
     ways = [
         {
             "name": name,
             "kind": "steering",
-            "title": steer.get(name).CARD.title,
+            "title": steer.get_steering_module(name).CARD.title,
             "where": f"--steer {name}",
         }
         for name in steer.STEERINGS.search(words)
@@ -105,12 +105,12 @@ def elsewhere(words: str) -> list[dict[str, str]]:
         {
             "name": name,
             "kind": "press",
-            "title": press.get(name).CARD.title,
+            "title": press.get_press_module(name).CARD.title,
             "where": f"--cache {name}",
         }
         for name in press.PRESSES.search(words)
     ]
-    shapers = registry.mechanisms("shapers")
+    shapers = registry.mechanism_classes("shapers")
     pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
     told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
     rules = [
@@ -120,7 +120,7 @@ def elsewhere(words: str) -> list[dict[str, str]]:
             "title": pages[key].partition("\n")[0],
             "where": "docs/sampling.md",
         }
-        for key in holding(words, told)
+        for key in search_described_names(words, told)
     ]
     systems = {s.name: s for s in STUDIES}
     texts = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
@@ -131,25 +131,28 @@ def elsewhere(words: str) -> list[dict[str, str]]:
             "title": systems[name].title,
             "where": systems[name].where,
         }
-        for name in holding(words, texts)
+        for name in search_described_names(words, texts)
     ]
     return [*ways, *caches, *rules, *studies]
 
 
-def meant(words: str) -> tuple[list[str], list[dict[str, str]]]:
+def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
     """The methods that these words mean, and what else speaks of them, unless they are a method's name. Raises RequestError
     where nothing does."""
     if not words.strip():
-        return sorted(registry.recipes()), []
+        return sorted(registry.recipe_modules()), []
     try:
-        return [registry.find(words)], []
+        return [registry.find_method(words)], []
     except PolydecError:
-        names, beside = registry.search(words[:LONGEST]), elsewhere(words[:LONGEST])
+        names, beside = (
+            registry.search_methods(words[:LONGEST]),
+            search_other_features(words[:LONGEST]),
+        )
         if not names and not beside:
             raise
         return names, beside
 
 
-def written(value: object) -> str:
+def option_default_text(value: object) -> str:
     """A default as --set takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()

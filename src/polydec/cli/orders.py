@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from polydec.base import files
-from polydec.base.edge import printable, sentence, whole_text
+from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import PolydecError, RequestError
-from polydec.cli.flags import named
+from polydec.cli.flags import split_pairs
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatConversation:
     """A conversation and how it is answered. over: nothing more will be said."""
 
     method: str
@@ -37,36 +37,36 @@ class Chat:
         """The method and its options, as `/method` takes them."""
         return " ".join((self.method, *(f"{k}={v}" for k, v in self.options.items())))
 
-    def with_turn(self, role: str, content: str) -> Chat:
+    def with_turn(self, role: str, content: str) -> ChatConversation:
         return replace(self, turns=(*self.turns, {"role": role, "content": content}))
 
 
-Check = Callable[[Chat], None]
+Check = Callable[[ChatConversation], None]
 """Raises RequestError where the model cannot answer a chat like this one."""
 
 
-class Meaning(Protocol):
+class ChatAction(Protocol):
     """What a line means."""
 
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """The chat afterwards, and what the user is told. Raises RequestError, and leaves the chat as it is, where it cannot be
         done."""
         ...
 
 
 @dataclass(frozen=True)
-class Message:
+class SendMessageAction:
     """A line for the model, who answers it."""
 
     text: str
 
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         return chat.with_turn("user", self.text), ""
 
 
 @dataclass(frozen=True)
-class Help:
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+class ShowHelpAction:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         longest = max(len(o.usage) for o in ORDERS.values())
         lines = [f"{o.usage:<{longest}}  {o.help}" for o in ORDERS.values()]
         escape = f"{'//…':<{longest}}  a message that begins with a slash"
@@ -74,13 +74,13 @@ class Help:
 
 
 @dataclass(frozen=True)
-class Method:
+class SwitchMethodAction:
     """name: None asks for the present one."""
 
     name: str | None
     options: Mapping[str, str]
 
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         if self.name is None:
             return chat, f"method {chat.decoded_by}"
         chat = replace(chat, method=self.name, options=self.options)
@@ -89,12 +89,12 @@ class Method:
 
 
 @dataclass(frozen=True)
-class System:
+class SystemPromptAction:
     """text: None asks for the present one."""
 
     text: str | None
 
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         if self.text is None:
             return chat, f"system message: {'none' if chat.system is None else chat.system}"
         chat = replace(chat, system=whole_text(self.text, "system"))
@@ -103,10 +103,10 @@ class System:
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveChatAction:
     path: Path
 
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         if not chat.turns:
             raise RequestError("nothing has been said yet: there is nothing to save")
         what, folder = f"chat cannot be saved in {str(self.path)!r}", self.path.parent
@@ -118,35 +118,37 @@ class Save:
                 raise RequestError(f"{what}: it is there already, so name another file")
             if not folder.is_dir():
                 raise RequestError(f"{what}: there is no folder {str(folder)!r}")
-            files.replace(self.path, lambda at: at.write_text(text, encoding="utf-8"))
+            files.replace_file_atomically(
+                self.path, lambda at: at.write_text(text, encoding="utf-8")
+            )
         except OSError as error:
             raise RequestError(f"{what}: {error.strerror or error}") from None
         return chat, f"{len(chat.turns)} messages are saved in {str(self.path)!r}"
 
 
 @dataclass(frozen=True)
-class Quit:
-    def act(self, chat: Chat, check: Check) -> tuple[Chat, str]:
+class QuitChatAction:
+    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         return replace(chat, over=True), ""
 
 
 @dataclass(frozen=True)
-class Order:
+class ChatCommand:
     """How an order is written, what it does, and what stands behind its word."""
 
     usage: str
     help: str
-    read: Callable[[str], Meaning]
+    read: Callable[[str], ChatAction]
 
 
-def _help(rest: str) -> Help:
+def _help(rest: str) -> ShowHelpAction:
     _nothing("/help", rest)
-    return Help()
+    return ShowHelpAction()
 
 
-def _quit(rest: str) -> Quit:
+def _quit(rest: str) -> QuitChatAction:
     _nothing("/quit", rest)
-    return Quit()
+    return QuitChatAction()
 
 
 def _nothing(word: str, rest: str) -> None:
@@ -154,64 +156,66 @@ def _nothing(word: str, rest: str) -> None:
         raise RequestError(f"{word} stands alone: leave {rest!r} out")
 
 
-def _method(rest: str) -> Method:
+def _method(rest: str) -> SwitchMethodAction:
     name, *options = rest.split() or [None]
-    return Method(name, named(f"/method {name}", [o for o in options if o is not None]))
+    return SwitchMethodAction(
+        name, split_pairs(f"/method {name}", [o for o in options if o is not None])
+    )
 
 
-def _save(rest: str) -> Save:
+def _save(rest: str) -> SaveChatAction:
     if not rest:
         raise RequestError("/save needs the name of a file: /save FILE.jsonl")
     if "\0" in rest:
         raise RequestError("the name of a file holds no zero byte")
     try:
-        return Save(Path(whole_text(rest, "FILE")).expanduser())
+        return SaveChatAction(Path(whole_text(rest, "FILE")).expanduser())
     except RuntimeError:  # ~name, and nobody is called so
         raise RequestError(f"file {rest!r} lies in the folder of a user who is not there") from None
 
 
 ORDERS = {
-    "/help": Order("/help", "this list", _help),
-    "/method": Order(
+    "/help": ChatCommand("/help", "this list", _help),
+    "/method": ChatCommand(
         "/method [NAME [option=value …]]",
         "answer by this method; alone: say which one it is (`polydec methods` lists them)",
         _method,
     ),
-    "/system": Order(
+    "/system": ChatCommand(
         "/system [TEXT]",
         "what the model is told before the conversation; alone: say it",
-        lambda rest: System(rest or None),
+        lambda rest: SystemPromptAction(rest or None),
     ),
-    "/save": Order(
+    "/save": ChatCommand(
         "/save FILE.jsonl",
         "write the conversation as a JSON line that `polydec batch` and `--data` read",
         _save,
     ),
-    "/quit": Order("/quit", "end the chat, as an empty line and Ctrl-D do", _quit),
+    "/quit": ChatCommand("/quit", "end the chat, as an empty line and Ctrl-D do", _quit),
 }
 """Every order by its word."""
 
 
-def parse(line: str) -> Meaning:
+def parse_chat_line(line: str) -> ChatAction:
     """What a line means: a line that begins with a slash is an order, one that begins with two of them a message without the
     first. Raises RequestError with one sentence for an order that is not there or is not written so."""
     if not line.startswith("/"):
-        return Message(line)
+        return SendMessageAction(line)
     if line.startswith("//"):
-        return Message(line[1:])
+        return SendMessageAction(line[1:])
     word, *rest = line.split(maxsplit=1)
     if word not in ORDERS:
         near = get_close_matches(word[:100], ORDERS, 1, 0.0)[0]
         raise RequestError(
-            f"there is no command {printable(word[:60])}: the nearest is {near} "
+            f"there is no command {escape_control_characters(word[:60])}: the nearest is {near} "
             "(/help lists all; // begins a message with a slash)"
         )
     return ORDERS[word].read("".join(rest).strip())
 
 
-def act(line: str, chat: Chat, check: Check) -> tuple[Chat, str]:
+def run_chat_line(line: str, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
     """`parse` and do it. Whatever is wrong becomes the sentence that the user is told, and the chat stays as it was."""
     try:
-        return parse(line).act(chat, check)
+        return parse_chat_line(line).act(chat, check)
     except PolydecError as error:
-        return chat, sentence(error)
+        return chat, error_sentence(error)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 
-from polydec.base.edge import printable
+from polydec.base.edge import escape_control_characters
 
 STYLE = """
 :root{--ink:#1d2330;--soft:#667085;--line:#d5dae3;--faint:#eef1f6;--paper:#fff;--good:#1a7f37;--goodbg:#d8f3df;--bad:#b3261e;--a:#3b6fd4;
@@ -25,14 +25,14 @@ INKS = tuple(f"var(--{x})" for x in "abcdefgh")
 """Colours of things that are told apart; they begin anew behind the last."""
 
 
-def safe(text: object, longest: int = 400) -> str:
+def escape_html(text: object, longest: int = 400) -> str:
     """A text that may come from anywhere, as a page may have it."""
-    return html.escape(printable(str(text)[:longest]))
+    return html.escape(escape_control_characters(str(text)[:longest]))
 
 
-def document(title: str, style: str, body: str) -> str:
+def html_document(title: str, style: str, body: str) -> str:
     """One HTML page of these parts."""
-    name = safe(title)
+    name = escape_html(title)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{name}</title><style>{STYLE}{style}</style></head><body><h1>{name}</h1>{body}</body></html>\n"
@@ -40,7 +40,7 @@ def document(title: str, style: str, body: str) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartSeries:
     """Points of one thing, from left to right. spread: of each point the lower and upper end of its interval, or nothing."""
 
     name: str
@@ -54,8 +54,8 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 12, 10, 36
 """Pixels of a figure, and around what it shows."""
 
 
-def figure(
-    lines: Sequence[Line],
+def svg_chart(
+    lines: Sequence[ChartSeries],
     across: str,
     up: str,
     *,
@@ -85,12 +85,12 @@ def figure(
         )
 
     out = list[str]()
-    for y in ticks(y0, y1):
+    for y in axis_ticks(y0, y1):
         _, h = at(x0, y)
         label = f"{100 * y:.0f} %" if percent else f"{y:g}"
         out.append(f'<path d="M{LEFT} {h:.1f}H{WIDE - RIGHT}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{label}</text>')
-    for x in (x for x in ticks(x0, x1) if not whole or x == int(x)):
+    for x in (x for x in axis_ticks(x0, x1) if not whole or x == int(x)):
         w, _ = at(x, y0)
         out.append(f'<text x="{w:.1f}" y="{HIGH - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
     for line in lines:
@@ -108,24 +108,27 @@ def figure(
             told = f"{100 * y:.1f} %" if percent else f"{y:.4g}"
             out.append(
                 f'<circle cx="{w:.1f}" cy="{h:.1f}" r="{3 if joined else 5}" style="fill:{line.ink}">'
-                f"<title>{safe(line.name)}: {told} at {x:.4g}</title></circle>"
+                f"<title>{escape_html(line.name)}: {told} at {x:.4g}</title></circle>"
             )
     out.append(
-        f'<text class="axis" x="{(LEFT + WIDE - RIGHT) / 2}" y="{HIGH - 4}" text-anchor="middle">{safe(across)}</text>'
+        f'<text class="axis" x="{(LEFT + WIDE - RIGHT) / 2}" y="{HIGH - 4}" text-anchor="middle">{escape_html(across)}</text>'
     )
-    legend = "".join(f"<li>{swatch(line.ink)}{safe(line.name)}</li>" for line in lines)
+    legend = "".join(
+        f"<li>{colour_dot_html(line.ink)}{escape_html(line.name)}</li>" for line in lines
+    )
     return (
-        f'<p class="up">{safe(up)}</p><svg class="figure" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{safe(up)}">'
+        f'<p class="up">{escape_html(up)}</p><svg class="figure" viewBox="0 0 {WIDE} {HIGH}" '
+        f'role="img" aria-label="{escape_html(up)}">'
         f'{"".join(out)}</svg><ul class="legend">{legend}</ul>'
     )
 
 
-def swatch(ink: str) -> str:
+def colour_dot_html(ink: str) -> str:
     """A dot of a colour."""
     return f'<i class="dot" style="background:{ink}"></i>'
 
 
-def ticks(low: float, high: float) -> list[float]:
+def axis_ticks(low: float, high: float) -> list[float]:
     """Round numbers from low to high, four to eight of them."""
     size = 10.0 ** ceil(log10(high - low))
     step = next(s for p in (1, 2, 2.5, 5, 10, 20, 25, 50) if (high - low) / (s := size / p) >= 3.9)

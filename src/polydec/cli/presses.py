@@ -21,7 +21,10 @@ def presses(
 ) -> None:
     """List every way to make a cache smaller (`polydec generate --cache NAME`): any method decodes what it makes of the model's
     law."""
-    rows = [press.describe(n) for n in (sorted(press.presses()) if name is None else (name,))]
+    rows = [
+        press.describe_press(n)
+        for n in (sorted(press.press_modules()) if name is None else (name,))
+    ]
     if json_:
         print(json.dumps(rows))
     elif name is not None:

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from polydec.base.edge import (
     LARGEST_TEXT,
-    check,
     decoded_text,
+    error_sentence,
     parse_object,
     read_at_most,
-    sentence,
-    whole,
+    require_integer,
+    validate_record,
     whole_text,
 )
 from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:
-    from polydec.api import LM, Prompt
+    from polydec.api import LoadedModel, Prompt
     from polydec.base.answer_check import AnswerCheck
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """A prompt to decode: its first user turn, the workload that it belongs to, and the answer that is wanted, where a file
     says it."""
 
@@ -59,22 +59,24 @@ def standard_input() -> str:
         return decoded_text(read_at_most(raw, LARGEST_TEXT))
     except (OSError, ValueError, AttributeError) as error:
         raise RequestError(
-            sentence(f"prompt is missing: standard input cannot be read ({error})")
+            error_sentence(f"prompt is missing: standard input cannot be read ({error})")
         ) from None
 
 
-def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> list[Row]:
+def read_prompt_rows(
+    path: Path, lm: LoadedModel | None = None, prompt_tokens: int | None = None
+) -> list[PromptRow]:
     """Rows of a JSON-lines file: `prompt` or `question`, or `turns` (Spec-Bench; the first one), or `messages` (up to the last
     one of a user), or `text`, of which the first `prompt_tokens` tokens are the prompt; `category` names the workload, else
     the file does. Any other text file: one prompt a line."""
     if prompt_tokens is not None:
-        whole("prompt_tokens", prompt_tokens, 1, 1_000_000)
+        require_integer("prompt_tokens", prompt_tokens, 1, 1_000_000)
     text, workload = read_text(path), path.name.split(".")[0]
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
-        rows = [Row(line.strip(), workload) for line in text.split("\n") if line.strip()]
+        rows = [PromptRow(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:
         rows = [
-            row(line, i, path, workload, lm, prompt_tokens)
+            parse_prompt_row(line, i, path, workload, lm, prompt_tokens)
             for i, line in enumerate(text.split("\n"), 1)
             if line.strip()
         ]
@@ -83,28 +85,28 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
     return rows
 
 
-def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
+def first_prompt_rows(rows: Sequence[PromptRow], limit: int | None) -> list[PromptRow]:
     """The first `limit` rows, 1 and more; all of them where that is None."""
     if limit is not None:
-        whole("limit", limit, 1, sys.maxsize)
+        require_integer("limit", limit, 1, sys.maxsize)
     return list(rows[:limit])
 
 
-def row(
-    line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
-) -> Row:
+def parse_prompt_row(
+    line: str, i: int, path: Path, workload: str, lm: LoadedModel | None, prompt_tokens: int | None
+) -> PromptRow:
     """The prompt of line i. Raises RequestError with one sentence where there is none."""
-    from polydec.models.formats.text_rows import NAMES, Line
+    from polydec.models.formats.text_rows import NAMES, TextRowRecord
 
     what = f"line {i} of {str(path)!r}"
-    j = check(Line, parse_object(line, what), what)
+    j = validate_record(TextRowRecord, parse_object(line, what), what)
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
     if j.asked is not None:
         answer = None if j.answer is None else whole_text(str(j.answer), f"{what}: answer")
-        return Row(_prompt(j.asked, f"{what}: prompt"), workload, answer=answer)
+        return PromptRow(_prompt(j.asked, f"{what}: prompt"), workload, answer=answer)
     if j.turns is not None:
-        return Row(_prompt(j.turns[0], f"{what}: the first turn"), workload)
+        return PromptRow(_prompt(j.turns[0], f"{what}: the first turn"), workload)
     if j.messages is not None:
         last = max(
             (
@@ -114,14 +116,16 @@ def row(
             ),
             default=len(j.messages) - 1,
         )
-        return Row(_prompt(j.messages[: last + 1], f"{what}: messages"), workload)
+        return PromptRow(_prompt(j.messages[: last + 1], f"{what}: messages"), workload)
     if j.text is not None:
         if prompt_tokens is None or lm is None:
             raise RequestError(
                 f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
             )
-        return Row(lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True)
-    raise RequestError(sentence(f"{what} has none of the fields {NAMES}"))
+        return PromptRow(
+            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True
+        )
+    raise RequestError(error_sentence(f"{what} has none of the fields {NAMES}"))
 
 
 def _prompt(value: Any, what: str) -> Prompt:
@@ -131,25 +135,27 @@ def _prompt(value: Any, what: str) -> Prompt:
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
-        from polydec.cli.lines import Message
+        from polydec.cli.lines import ChatMessageRecord
 
-        messages = [check(Message, x, what) for x in value]
+        messages = [validate_record(ChatMessageRecord, x, what) for x in value]
         return [
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}
             for m in messages
         ]
     raise RequestError(
-        sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids")
+        error_sentence(
+            f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids"
+        )
     )
 
 
 # One of each kind of work: a question, a summary, two edits, code. Written for this project.
 BUILT_IN = (
-    Row(
+    PromptRow(
         "Why is the sky blue during the day but red at sunset? Explain it so that a ten-year-old understands.",
         "question",
     ),
-    Row(
+    PromptRow(
         "Summarize the following text in two sentences.\n\nThe town library closed its doors in March because the roof had "
         "begun to leak. For nine months the readers borrowed their books from a bus that stopped at the market square every "
         "Tuesday and Friday. The bus was so well liked that, when the repaired library opened again in December, the town "
@@ -157,21 +163,21 @@ BUILT_IN = (
         "hour away, and the librarians say that more than half of all borrowed books now leave on the bus.",
         "summary",
     ),
-    Row(
+    PromptRow(
         "Correct the grammar and spelling of this text and repeat the whole corrected text.\n\nYesterday me and my brother "
         "goes to the big market for buying some vegetable. There was many peoples and we has to wait very long time. The "
         "tomatos was cheap but the potatos was more expensiver than last week. When we comes home, our mother were very happy "
         "because we has bought all the thing what she want.",
         "edit",
     ),
-    Row(
+    PromptRow(
         "Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
         '```python\ndef f(xs):\n    """The arithmetic mean of a list of numbers."""\n    if not xs:\n'
         '        raise RequestError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
         "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```",
         "code edit",
     ),
-    Row(
+    PromptRow(
         "Write a Python class for a bank account with the methods deposit, withdraw and transfer. Each method must check its "
         "argument and raise a ValueError with a clear message. Add a short docstring to every method.",
         "code",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from polydec.cli.page import safe
-from polydec.core.trace import Branched, Event, Pruned, Scored, Tried
+from polydec.cli.page import escape_html
+from polydec.core.trace import BranchedEvent, PrunedEvent, ScoredEvent, TraceEvent, TriedEvent
 
 NODES, LETTERS = 300, 26
 """Nodes that are drawn, and letters of one."""
@@ -16,20 +16,20 @@ ROW, GAP, WIDTH = 34, 40, 7.3
 
 
 @dataclass
-class Node:
+class SearchTreeNode:
     """Tokens that all texts of this part share. scores: what branches that end here were ranked by, the last one counts;
     pruned: whether such a branch was given up; chosen: whether it belongs to the answer."""
 
     tokens: list[int]
     pieces: list[str]
-    kids: list[Node] = field(default_factory=list["Node"])
+    kids: list[SearchTreeNode] = field(default_factory=list["SearchTreeNode"])
     score: float | None = None
     pruned: bool = False
     chosen: bool = False
 
 
 @dataclass
-class _Branch:
+class _SearchBranch:
     """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at the end or not."""
 
     tokens: list[int]
@@ -38,26 +38,30 @@ class _Branch:
     pruned: bool = False
 
 
-def grown(events: Iterable[Event], answer: Sequence[int] = ()) -> Node | None:
+def build_search_tree(
+    events: Iterable[TraceEvent], answer: Sequence[int] = ()
+) -> SearchTreeNode | None:
     """The tree of these events' branches, whose root is the prompt; answer: the tokens that came out. None: no branch
     was begun, or none was written to."""
-    branches = dict[int, _Branch]()
+    branches = dict[int, _SearchBranch]()
     for event in events:
         match event:
-            case Branched():
-                above = branches.get(event.parent, _Branch([], []))
-                branches[event.branch] = _Branch(above.tokens[: event.at], above.pieces[: event.at])
-            case Tried() if event.branch in branches:
+            case BranchedEvent():
+                above = branches.get(event.parent, _SearchBranch([], []))
+                branches[event.branch] = _SearchBranch(
+                    above.tokens[: event.at], above.pieces[: event.at]
+                )
+            case TriedEvent() if event.branch in branches:
                 branches[event.branch].tokens += event.tokens
                 branches[event.branch].pieces += event.pieces
-            case Scored() if event.branch in branches:
+            case ScoredEvent() if event.branch in branches:
                 branch = branches[event.branch]
                 branch.weighed[len(branch.tokens)] = event.score
-            case Pruned() if event.branch in branches:
+            case PrunedEvent() if event.branch in branches:
                 branches[event.branch].pruned = True
             case _:
                 pass
-    root = Node([], [], chosen=True)
+    root = SearchTreeNode([], [], chosen=True)
     for branch in branches.values():
         _put(root, branch)
     if not root.kids:
@@ -66,7 +70,7 @@ def grown(events: Iterable[Event], answer: Sequence[int] = ()) -> Node | None:
     return root
 
 
-def _put(root: Node, branch: _Branch) -> None:
+def _put(root: SearchTreeNode, branch: _SearchBranch) -> None:
     """Lay a branch into the tree, splitting nodes where it leaves them or where it was weighed."""
     node, at = root, 0
     stops = sorted({*branch.weighed, len(branch.tokens)})
@@ -77,12 +81,14 @@ def _put(root: Node, branch: _Branch) -> None:
     node.pruned |= branch.pruned and node is not root
 
 
-def _reach(node: Node, branch: _Branch, at: int, stop: int) -> tuple[Node, int]:
+def _reach(
+    node: SearchTreeNode, branch: _SearchBranch, at: int, stop: int
+) -> tuple[SearchTreeNode, int]:
     """The node that ends behind token `stop` of the branch; `node` ends behind token `at`."""
     while at < stop:
         kid = next((k for k in node.kids if k.tokens[0] == branch.tokens[at]), None)
         if kid is None:
-            kid = Node(branch.tokens[at:stop], branch.pieces[at:stop])
+            kid = SearchTreeNode(branch.tokens[at:stop], branch.pieces[at:stop])
             node.kids.append(kid)
             return kid, stop
         same = 0
@@ -98,14 +104,14 @@ def _reach(node: Node, branch: _Branch, at: int, stop: int) -> tuple[Node, int]:
     return node, at
 
 
-def _split(node: Node, at: int) -> None:
+def _split(node: SearchTreeNode, at: int) -> None:
     """Make two of a node: what behind its first `at` tokens stands goes below them."""
-    below = Node(node.tokens[at:], node.pieces[at:], node.kids, node.score, node.pruned)
+    below = SearchTreeNode(node.tokens[at:], node.pieces[at:], node.kids, node.score, node.pruned)
     node.tokens, node.pieces, node.kids = node.tokens[:at], node.pieces[:at], [below]
     node.score, node.pruned = None, False
 
 
-def _choose(root: Node, answer: Sequence[int]) -> None:
+def _choose(root: SearchTreeNode, answer: Sequence[int]) -> None:
     """Mark the nodes that the answer went through."""
     node, at = root, 0
     while at < len(answer):
@@ -117,7 +123,7 @@ def _choose(root: Node, answer: Sequence[int]) -> None:
         kid.chosen, node, at = True, kid, at + len(kid.tokens)
 
 
-def drawn(root: Node) -> str:
+def search_tree_html(root: SearchTreeNode) -> str:
     """The tree as part of a page."""
     nodes, parent, depth = [root], [-1], [0]
     for i, node in enumerate(nodes):  # it grows: level by level, until enough stand there
@@ -160,7 +166,7 @@ def drawn(root: Node) -> str:
     )
 
 
-def _columns(nodes: Sequence[Node], depth: Sequence[int]) -> list[float]:
+def _columns(nodes: Sequence[SearchTreeNode], depth: Sequence[int]) -> list[float]:
     """Where each column begins, as wide as what stands in it, and where the last one ends."""
     wide = [0.0] * (max(depth) + 1)
     for node, d in zip(nodes, depth, strict=True):
@@ -168,12 +174,12 @@ def _columns(nodes: Sequence[Node], depth: Sequence[int]) -> list[float]:
     return [0.0, *accumulate(w + GAP for w in wide)]
 
 
-def _rank(node: Node) -> tuple[bool, float]:
+def _rank(node: SearchTreeNode) -> tuple[bool, float]:
     """What the answer went through comes first, then what was ranked highest."""
     return not node.chosen, -(node.score if node.score is not None else float("-inf"))
 
 
-def _label(node: Node) -> str:
+def _label(node: SearchTreeNode) -> str:
     """What is shown of a part: its beginning."""
     if not node.tokens:
         return "prompt"
@@ -182,18 +188,20 @@ def _label(node: Node) -> str:
     return shown.replace("\n", "⏎").replace("\t", "⇥") or "∎"
 
 
-def _node(node: Node, i: int, x: float, y: float, kind: str) -> str:
+def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
     if not i:
         return f'<text class="ok" x="0" y="{y}">prompt</text>'
-    text, label = "".join(node.pieces), safe(_label(node))
+    text, label = "".join(node.pieces), escape_html(_label(node))
     strike = ' text-decoration="line-through"' if kind == "no" else ""
     told = "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip(".")
     score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>' if told else ""
     at = f'x="{x:.0f}" y="{y}" xml:space="preserve"'
-    return f'<text class="{kind}" {at}{strike}>{label}<title>{safe(text)}</title></text>{score}'
+    return (
+        f'<text class="{kind}" {at}{strike}>{label}<title>{escape_html(text)}</title></text>{score}'
+    )
 
 
-def _count(root: Node) -> int:
+def _count(root: SearchTreeNode) -> int:
     total, stack = 0, [root]
     while stack:
         node = stack.pop()

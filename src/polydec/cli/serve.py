@@ -16,16 +16,16 @@ from typer import Option
 
 from polydec import api
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.cli.declared import flag, flags_of, shared
-from polydec.cli.generate import note
-from polydec.methods.economics.costs import Costs
+from polydec.base.options import short_repr
+from polydec.cli.declared import expand_flag_parameters, flag_field, flags_of
+from polydec.cli.generate import print_unused_settings
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.request.loading import declared
-from polydec.serve.settings import Limits, limits, settings
+from polydec.request.loading import loading_options
+from polydec.serve.settings import RequestLimits, request_limit_options, server_setting_options
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
-LOADING = declared()
+LOADING = loading_options()
 KEY = "POLYDEC_API_KEY"
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 RAY_NEEDS = ("ray", "httpx")
@@ -33,15 +33,15 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1
 
 
 def _loaded(name: str, **more: Any) -> Any:
-    return flag(LOADING[name], MODEL, group="loading", **more)
+    return flag_field(LOADING[name], MODEL, group="loading", **more)
 
 
 def _set(name: str, panel: str) -> Any:
-    return flag(settings()[name], panel, group="settings")
+    return flag_field(server_setting_options()[name], panel, group="settings")
 
 
 def _limited(name: str, **more: Any) -> Any:
-    return flag(limits()[name], LIMITS, group="limits", **more)
+    return flag_field(request_limit_options()[name], LIMITS, group="limits", **more)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class ServeFlags:
     max_positions: str = _limited("positions", type=str, default="auto")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RequestLimits:
         """What clients may take. Raises RequestError for a value out of its range."""
         positions = 0 if self.max_positions == "auto" else self.max_positions
         settings = {
             known.option.name: getattr(self, name)
             for name, known in flags_of(type(self), "limits").items()
         }
-        return Limits(**{**settings, "positions": positions})
+        return RequestLimits(**{**settings, "positions": positions})
 
     @property
     def loading(self) -> dict[str, Any]:
@@ -125,13 +125,13 @@ class ServeFlags:
         return {name: getattr(self, name) for name in names}
 
 
-@shared
+@expand_flag_parameters
 def serve(flags: ServeFlags) -> None:
     """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
-    check(flags)
+    check_server_flags(flags)
     registry.check_names(flags.method, {})
     if flags.trace is not None and flags.replicas > 1:
         raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
@@ -143,8 +143,8 @@ def serve(flags: ServeFlags) -> None:
     # what computes, once nothing is wrong that can be told without it
     from polydec.serve.app import create_app
     from polydec.serve.gate import read_keys
-    from polydec.serve.run import check_address, listen
-    from polydec.serve.run import serve as run
+    from polydec.serve.run import check_address, open_listening_socket
+    from polydec.serve.run import run_server as run
 
     allowed, lenient, local = flags.limits, flags.unknown_fields == "ignore", not flags.without_key
     origins = _origins(flags.cors or [])
@@ -155,9 +155,11 @@ def serve(flags: ServeFlags) -> None:
     trained = _trained(flags.with_ or [], names)
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
-        from polydec.serve.traced import Trace
+        from polydec.serve.traced import ServerTrace
 
-        sock = listen(flags.host, flags.port)  # before a trace of another server is emptied
+        sock = open_listening_socket(
+            flags.host, flags.port
+        )  # before a trace of another server is emptied
         app = create_app(
             loaders,
             limits=allowed,
@@ -166,7 +168,7 @@ def serve(flags: ServeFlags) -> None:
             local=local,
             lenient=lenient,
             origins=origins,
-            trace=None if flags.trace is None else Trace(flags.trace),
+            trace=None if flags.trace is None else ServerTrace(flags.trace),
         )
         run(app, sock, drain=flags.drain)
         return
@@ -174,7 +176,7 @@ def serve(flags: ServeFlags) -> None:
     load = partial(load, loading={**flags.loading, "threads": each})
     from polydec.serve.replicas import create_front, fleet_of
 
-    sock = listen(flags.host, flags.port)  # before anything is started
+    sock = open_listening_socket(flags.host, flags.port)  # before anything is started
     fleet = fleet_of(
         flags.replicas,
         _loaders(names, trained, load),
@@ -187,7 +189,7 @@ def serve(flags: ServeFlags) -> None:
     run(front, sock, drain=flags.drain)
 
 
-def check(flags: ServeFlags) -> None:
+def check_server_flags(flags: ServeFlags) -> None:
     """Raise RequestError for a flag out of its range, by the flag's name."""
     for name, known in flags_of(ServeFlags).items():
         value = getattr(flags, name)
@@ -200,7 +202,7 @@ def _origins(origins: list[str]) -> tuple[str, ...]:
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise RequestError(
-                f"cors is {shown(origin)}: it must be an origin, such as https://example.org or "
+                f"cors is {short_repr(origin)}: it must be an origin, such as https://example.org or "
                 "http://localhost:3000 (without a path), or *"
             )
     return tuple(origins)
@@ -246,20 +248,20 @@ def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str
 
 
 def _loaders(
-    names: Mapping[str, str], trained: Mapping[str, list[str]], load: Callable[..., api.LM]
-) -> dict[str, Callable[[], api.LM]]:
+    names: Mapping[str, str], trained: Mapping[str, list[str]], load: Callable[..., api.LoadedModel]
+) -> dict[str, Callable[[], api.LoadedModel]]:
     """How each model is loaded, by the name under which it is served."""
     return {name: partial(load, source, trained=trained[name]) for name, source in names.items()}
 
 
 def _load(
     source: str, *, trained: list[str], loading: Mapping[str, Any], keep: int, method: str
-) -> api.LM:
-    from polydec.request.ask import plan
+) -> api.LoadedModel:
+    from polydec.request.ask import plan_request
 
     lm = api.load(source, trained=trained, **loading)
     # a request that names no method, which is checked with that
     usual = api.Ask("x", method=method)
-    note(lm, usual, plan(lm, usual, measure=Costs))
+    print_unused_settings(lm, usual, plan_request(lm, usual, measure=PassCosts))
     lm.keep(keep)
     return lm

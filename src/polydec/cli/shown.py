@@ -11,18 +11,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from polydec.base.edge import printable
+from polydec.base.edge import escape_control_characters
 from polydec.base.errors import RequestError
 
 
-def fit(text: str) -> str:
+def terminal_text(text: str) -> str:
     """A model's or a file's text for standard output: a terminal gets no control characters, a pipe the text as it is."""
-    return printable(text) if sys.stdout.isatty() else text
+    return escape_control_characters(text) if sys.stdout.isatty() else text
 
 
-def cell(text: str, longest: int = 200) -> Text:
+def table_cell_text(text: str, longest: int = 200) -> Text:
     """A text that is not ours in a table: no markup is read in it, and it stays on one line."""
-    return Text(" ".join(printable(text[: 4 * longest]).split())[:longest])
+    return Text(" ".join(escape_control_characters(text[: 4 * longest]).split())[:longest])
 
 
 def emit_drawn(draw: Callable[[Console], None], least: int = 120) -> None:
@@ -36,10 +36,10 @@ def emit_drawn(draw: Callable[[Console], None], least: int = 120) -> None:
             width=max(least, Console().width),
         )
     )
-    emit(paper.getvalue().rstrip("\n"))
+    print_result(paper.getvalue().rstrip("\n"))
 
 
-def emit(text: str) -> None:
+def print_result(text: str) -> None:
     """Write a result to standard output. Where that fails (a full disk) it goes to standard error, as it was long in the
     making; RequestError is raised then all the same."""
     try:

@@ -20,7 +20,10 @@ def steerings(
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
 ) -> None:
     """List every way to steer (`polydec generate --steer NAME`): any method decodes what it makes of the model's law."""
-    rows = [steer.describe(n) for n in (sorted(steer.steerings()) if name is None else (name,))]
+    rows = [
+        steer.describe_steering(n)
+        for n in (sorted(steer.steering_modules()) if name is None else (name,))
+    ]
     if json_:
         print(json.dumps(rows))
     elif name is not None:

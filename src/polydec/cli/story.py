@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.core.trace import Event, Passed
+from polydec.core.trace import PassedEvent, TraceEvent
 from polydec.core.trace import replay as replay_edits
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.events import Remasked, Unmasked
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.events import RemaskedEvent, UnmaskedEvent
 
 Key = tuple[int, int]
 """Of a story: the request, from 0 in the order in which they were asked, and its choice."""
 
 
 @dataclass
-class Round:
+class TraceRound:
     """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
     them were accepted, the pieces of text that it wrote, and the numbers of those that the request's rules forced."""
 
@@ -30,7 +30,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Tree:
+class TraceDraftTree:
     """A draft as it was fed, and the nodes of it that were accepted."""
 
     parent: tuple[int, ...]
@@ -40,21 +40,21 @@ class Tree:
 
 
 @dataclass
-class Story:
+class ChoiceTrace:
     """What a trace tells of one choice. head: what its opening says of the model and the request; back: what a canvas put back,
     by the number of its pass."""
 
     method: str = ""
     head: Mapping[str, Any] = field(default_factory=dict[str, Any])
     prompt: int = 0
-    rounds: list[Round] = field(default_factory=list[Round])
-    canvas: list[Unmasked] = field(default_factory=list[Unmasked])
-    back: dict[int, Remasked] = field(default_factory=dict[int, Remasked])
-    trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    passes: list[Passed] = field(default_factory=list[Passed])
+    rounds: list[TraceRound] = field(default_factory=list[TraceRound])
+    canvas: list[UnmaskedEvent] = field(default_factory=list[UnmaskedEvent])
+    back: dict[int, RemaskedEvent] = field(default_factory=dict[int, RemaskedEvent])
+    trees: dict[int, TraceDraftTree] = field(default_factory=dict[int, TraceDraftTree])
+    passes: list[PassedEvent] = field(default_factory=list[PassedEvent])
     ids: tuple[int, ...] = ()
-    edits: list[Edit] = field(default_factory=list[Edit])
-    branches: list[Event] = field(default_factory=list[Event])
+    edits: list[TextEdit] = field(default_factory=list[TextEdit])
+    branches: list[TraceEvent] = field(default_factory=list[TraceEvent])
     finish: str = "not finished"
 
     @property

@@ -15,29 +15,36 @@ from rich.table import Table
 from rich.text import Text
 
 from polydec.base import files
-from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
+from polydec.base.edge import (
+    error_sentence,
+    escape_control_characters,
+    parse_object,
+    read_bytes,
+    require_integer,
+)
 from polydec.base.errors import RequestError
 from polydec.cli import canvas, search_tree, trace_page
-from polydec.cli.flags import pairs
+from polydec.cli.flags import split_flag_pairs
 from polydec.cli.lab_commands import lab_module
-from polydec.cli.shown import emit, emit_drawn
-from polydec.cli.story import Key, Round, Story, Tree
+from polydec.cli.shown import emit_drawn, print_result
+from polydec.cli.story import ChoiceTrace, Key, TraceDraftTree, TraceRound
 from polydec.core.trace import (
     VERSION,
-    Branched,
-    Edited,
-    Event,
-    Finished,
-    Opened,
-    Passed,
-    Pruned,
-    Scored,
-    Tried,
+    BranchedEvent,
+    EditedEvent,
+    FinishedEvent,
+    OpenedEvent,
+    PassedEvent,
+    PrunedEvent,
+    ScoredEvent,
+    TraceEvent,
+    TriedEvent,
+    event_name,
     from_json,
 )
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.events import Remasked, Unmasked
-from polydec.methods.speculative.loop.events import Forced, Proposed, Verified
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.events import RemaskedEvent, UnmaskedEvent
+from polydec.methods.speculative.loop.events import ForcedEvent, ProposedEvent, VerifiedEvent
 
 MOST = 1 << 20
 """Requests of a trace."""
@@ -71,15 +78,15 @@ def show(
 ) -> None:
     """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written; of a canvas
     a line a pass, with its gaps as dots."""
-    whole("rounds", rounds, 0, 1_000_000_000)
+    require_integer("rounds", rounds, 0, 1_000_000_000)
     if not 0 <= delay <= 60:
         raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
-    stories = read(file)
+    stories = read_choice_traces(file)
     if page is not None or watch:
         _canvases(stories, file, page, delay)
         return
     if json_:
-        emit(
+        print_result(
             json.dumps(
                 {
                     _name(key, stories, ""): {
@@ -99,20 +106,22 @@ def show(
         for key, story in stories.items():
             name = _name(key, stories)
             title = f"{name}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
-            out.print(Text(printable(title), "bold"))
+            out.print(Text(escape_control_characters(title), "bold"))
             if story.canvas:
                 out.print(
-                    canvas.table(list(canvas.frames(story.prompt, story.canvas))[: rounds or None])
+                    canvas.canvas_table(
+                        list(canvas.canvas_frames(story.prompt, story.canvas))[: rounds or None]
+                    )
                 )
             else:
-                out.print(table(story.rounds[: rounds or None]))
-            out.print(Text(summary(story), "dim"))
+                out.print(trace_rounds_table(story.rounds[: rounds or None]))
+            out.print(Text(choice_trace_summary(story), "dim"))
 
     emit_drawn(draw)
 
 
 @app.command(name="html")
-def html_(
+def write_trace_page(
     file: Annotated[Path, typer.Argument(help="what --trace wrote")],
     out: Annotated[
         Path | None, typer.Option(help="the page (default: the file's name, .html)")
@@ -121,10 +130,10 @@ def html_(
     """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
     draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled. Of requests that ran
     together it begins with all their passes on one time line."""
-    stories = read(file)
+    stories = read_choice_traces(file)
     parts = [
-        trace_page.Part(
-            f"{_name(key, stories)}: {s.method}, {summary(s)}",
+        trace_page.TracePageChoice(
+            f"{_name(key, stories)}: {s.method}, {choice_trace_summary(s)}",
             [(r.accepted, r.pieces, r.forced) for r in s.rounds],
             [
                 (s.rounds[at].position, t.parent, t.piece, t.path)
@@ -132,8 +141,8 @@ def html_(
                 if at < len(s.rounds)
             ],
             s.passes,
-            list(canvas.frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
-            search_tree.grown(s.branches, s.written),
+            list(canvas.canvas_frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
+            search_tree.build_search_tree(s.branches, s.written),
             asked=str(s.head.get("text") or ""),
         )
         for key, s in stories.items()
@@ -144,9 +153,9 @@ def html_(
         if s.passes and _several(stories)
     ]
     page = file.with_suffix(".html") if out is None else out
-    text = trace_page.page(file.name, heading(file), parts, together)
-    files.replace(page, lambda at: Path(at).write_text(text, encoding="utf-8"))
-    emit(f"{page}: {len(text) // 1024 + 1} KB")
+    text = trace_page.trace_page_html(file.name, trace_heading(file), parts, together)
+    files.replace_file_atomically(page, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    print_result(f"{page}: {len(text) // 1024 + 1} KB")
 
 
 @app.command()
@@ -173,39 +182,54 @@ def replay(
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
     --against what the replay says of another run against that run itself."""
     trace_replay = lab_module("trace_replay", "polydec trace replay")
-    live = None if against is None else read(against)
+    live = None if against is None else read_choice_traces(against)
     found = trace_replay.made_again(
-        file, read(file), method, pairs("set", set_), draft, live=live, live_file=against
+        file,
+        read_choice_traces(file),
+        method,
+        split_flag_pairs("set", set_),
+        draft,
+        live=live,
+        live_file=against,
     )
-    emit(json.dumps({"file": str(file), **found}) if json_ else trace_replay.told(found))
+    print_result(
+        json.dumps({"file": str(file), **found}) if json_ else trace_replay.describe_replay(found)
+    )
 
 
-def _canvases(stories: Mapping[Key, Story], file: Path, page: Path | None, delay: float) -> None:
+def _canvases(
+    stories: Mapping[Key, ChoiceTrace], file: Path, page: Path | None, delay: float
+) -> None:
     """Canvases as a page, or played on the terminal. Raises RequestError where the trace has none."""
     shown = [
         (
-            f"{_name(key, stories)}: {s.method}, {summary(s)}",
-            list(canvas.frames(s.prompt, s.canvas)),
+            f"{_name(key, stories)}: {s.method}, {choice_trace_summary(s)}",
+            list(canvas.canvas_frames(s.prompt, s.canvas)),
         )
         for key, s in stories.items()
         if s.canvas
     ]
     if not shown:
         raise RequestError(
-            sentence(f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one")
+            error_sentence(
+                f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one"
+            )
         )
     if page is not None:
-        files.replace(
-            page, lambda at: Path(at).write_text(canvas.page(file.name, shown), encoding="utf-8")
+        files.replace_file_atomically(
+            page,
+            lambda at: Path(at).write_text(
+                canvas.canvas_page_html(file.name, shown), encoding="utf-8"
+            ),
         )
         return
     console = Console(highlight=False)
     for heading, boards in shown:
-        console.print(Text(printable(heading), "bold"))
-        canvas.watch(console, boards, delay)
+        console.print(Text(escape_control_characters(heading), "bold"))
+        canvas.play_canvas_frames(console, boards, delay)
 
 
-def table(rounds: Sequence[Round]) -> Table:
+def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
     """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain, what
     was forced underlined."""
     out = Table(box=None, pad_edge=False)
@@ -218,17 +242,17 @@ def table(rounds: Sequence[Round]) -> Table:
         text = Text()
         for i, piece in enumerate(r.pieces):
             text.append(
-                printable(piece).replace("\n", "⏎").replace("\t", "⇥"),
+                escape_control_characters(piece).replace("\n", "⏎").replace("\t", "⇥"),
                 ("green" if i < r.accepted else "") + (" underline" if i in r.forced else ""),
             )
         out.add_row(str(n), str(r.position), str(r.drafted or ""), str(r.accepted or ""), bar, text)
     return out
 
 
-def summary(story: Story) -> str:
+def choice_trace_summary(story: ChoiceTrace) -> str:
     if story.branches:
-        tried = sum(isinstance(e, Branched) for e in story.branches)
-        gone = sum(isinstance(e, Pruned) for e in story.branches)
+        tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
+        gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
         passes = f" in {len(story.passes)} passes" if story.passes else ""
         return f"{story.tokens} tokens{passes}; {tried} texts tried, {gone} given up"
     if story.canvas:
@@ -243,12 +267,12 @@ def summary(story: Story) -> str:
     )
 
 
-def _several(stories: Mapping[Key, Story]) -> bool:
+def _several(stories: Mapping[Key, ChoiceTrace]) -> bool:
     """Whether a trace is of several requests."""
     return len({request for request, _ in stories}) > 1
 
 
-def _name(key: Key, stories: Mapping[Key, Story], word: str = "choice ") -> str:
+def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -> str:
     """What a story is called: of one request by its choice alone."""
     request, choice = key
     if not _several(stories):
@@ -258,50 +282,52 @@ def _name(key: Key, stories: Mapping[Key, Story], word: str = "choice ") -> str:
     return f"request {request}, choice {choice}" if word else f"{request}.{choice}"
 
 
-def read(path: Path) -> dict[Key, Story]:
+def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:
     """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
-    stories: dict[Key, Story] = {}
+    stories: dict[Key, ChoiceTrace] = {}
     for request, event, content in _events(path):
-        story = stories.setdefault((request, event.choice), Story())
-        if isinstance(event, Opened):
+        story = stories.setdefault((request, event.choice), ChoiceTrace())
+        if isinstance(event, OpenedEvent):
             story.method, story.head = _method(content.get("method")), _heading(content)
         _tell(story, event)
     if not stories:
-        raise RequestError(sentence(f"trace {str(path)!r} holds no event"))
+        raise RequestError(error_sentence(f"trace {str(path)!r} holds no event"))
     return dict(sorted(stories.items()))
 
 
-def _tell(story: Story, event: Event) -> None:
+def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
     match event:
-        case Opened():
+        case OpenedEvent():
             story.prompt, story.ids = len(event.prompt), event.prompt
-        case Passed():
+        case PassedEvent():
             story.passes.append(event)
-        case Proposed():
-            story.trees[len(story.rounds)] = Tree(event.parent, event.token, event.piece)
-            story.rounds.append(Round(event.position, len(event.token) - 1, _depth(event.parent)))
-        case Remasked():
+        case ProposedEvent():
+            story.trees[len(story.rounds)] = TraceDraftTree(event.parent, event.token, event.piece)
+            story.rounds.append(
+                TraceRound(event.position, len(event.token) - 1, _depth(event.parent))
+            )
+        case RemaskedEvent():
             story.back[len(story.canvas)] = event
-        case Unmasked():
+        case UnmaskedEvent():
             story.canvas.append(event)
-        case Forced() if story.rounds:
+        case ForcedEvent() if story.rounds:
             last = story.rounds[-1]
             last.forced = frozenset(p - last.position for p in event.position)
-        case Verified():
+        case VerifiedEvent():
             if not story.rounds or story.rounds[-1].pieces:
-                story.rounds.append(Round(event.position))
+                story.rounds.append(TraceRound(event.position))
             story.rounds[-1].accepted = len(event.path)
             at = len(story.rounds) - 1
             if at in story.trees:
                 story.trees[at] = replace(story.trees[at], path=event.path)
-        case Edited():
+        case EditedEvent():
             story.edits.append(event.edit)
             if not story.rounds or story.rounds[-1].pieces:
-                story.rounds.append(Round(story.prompt + story.tokens))
+                story.rounds.append(TraceRound(story.prompt + story.tokens))
             story.rounds[-1].pieces, story.rounds[-1].accepted = event.pieces, event.accepted
-        case Branched() | Tried() | Scored() | Pruned():
+        case BranchedEvent() | TriedEvent() | ScoredEvent() | PrunedEvent():
             story.branches.append(event)
-        case Finished():
+        case FinishedEvent():
             story.finish = event.finish_reason
 
 
@@ -313,7 +339,7 @@ def _depth(parent: Sequence[int]) -> int:
     return max(deep, default=0)
 
 
-def _events(path: Path) -> Iterator[tuple[int, Event, Mapping[str, Any]]]:
+def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
     """Whose event it is, the event, and its line. A last line that an interruption cut short is left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
@@ -323,21 +349,21 @@ def _events(path: Path) -> Iterator[tuple[int, Event, Mapping[str, Any]]]:
         try:
             content = parse_object(line, what)
             _known(content.get("trace"), what)
-            request = whole("request", content.get("request", 0), 0, MOST)
+            request = require_integer("request", content.get("request", 0), 0, MOST)
             yield request, _checked(from_json(content), what), content
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise RequestError(
-                sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
+                error_sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
             ) from None
         except ValueError as error:
             if n == len(lines) and n > 1:
                 continue
             raise RequestError(
-                sentence(error if what in str(error) else f"{what}: {error}")
+                error_sentence(error if what in str(error) else f"{what}: {error}")
             ) from None
 
 
-def heading(path: Path) -> dict[str, Any]:
+def trace_heading(path: Path) -> dict[str, Any]:
     """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
     first = read_bytes(path).split(b"\n", 1)[0]
     return _heading(parse_object(first, f"line 1 of {str(path)!r}"))
@@ -355,11 +381,13 @@ def _known(told: Any, what: str) -> None:
     version: Any = told.get("version") if isinstance(told, dict) else told  # pyright: ignore
     if type(version) is not int or not 1 <= version <= VERSION:
         raise RequestError(
-            sentence(f"{what} says version {version!r}: this polydec reads traces up to {VERSION}")
+            error_sentence(
+                f"{what} says version {version!r}: this polydec reads traces up to {VERSION}"
+            )
         )
 
 
-def _checked(event: Event, what: str) -> Event:
+def _checked(event: TraceEvent, what: str) -> TraceEvent:
     """The event, with the types that its readers rely on."""
 
     def ids(value: Any) -> bool:
@@ -370,9 +398,9 @@ def _checked(event: Event, what: str) -> Event:
 
     good = within(MOST, event.choice)
     match event:
-        case Opened():
+        case OpenedEvent():
             good &= ids(event.prompt) and within(1 << 64, *event.prompt)
-        case Proposed():
+        case ProposedEvent():
             good &= (
                 ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
             )
@@ -380,30 +408,30 @@ def _checked(event: Event, what: str) -> Event:
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
             good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
-        case Verified():
+        case VerifiedEvent():
             good &= ids(event.path) and within(LONGEST, event.position, *event.path)
             good = good and 0 not in event.path
-        case Passed():
+        case PassedEvent():
             times = (event.start, event.seconds)
             good &= isinstance(event.model, str) and all(
                 type(t) in (int, float) and 0 <= t < 1e9 for t in times
             )
             good = good and within(1 << 40, event.positions, event.of, event.queries)
-        case Edited():
+        case EditedEvent():
             good &= isinstance(event.pieces, tuple) and all(
                 isinstance(p, str) for p in event.pieces
             )
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
             good = good and ids(event.tokens) and _is_edit(event.edit)
-        case Forced():
+        case ForcedEvent():
             good &= ids(event.position) and within(LONGEST, *event.position)
-        case Remasked():
+        case RemaskedEvent():
             good &= ids(event.position) and within(LONGEST, event.step, *event.position)
             good = good and all(isinstance(x, tuple) for x in (event.confidence, event.piece))
             good = good and len(event.position) == len(event.confidence) == len(event.piece)
             good = good and all(isinstance(p, str) for p in event.piece)
             good = good and all(type(c) is float for c in event.confidence)
-        case Unmasked():
+        case UnmaskedEvent():
             good &= (
                 all(map(ids, (event.position, event.block, event.fed)))
                 and len(event.block) == len(event.fed) == 2
@@ -420,27 +448,27 @@ def _checked(event: Event, what: str) -> Event:
                 and all(type(c) is float for c in event.confidence)
             )
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
-        case Branched():
+        case BranchedEvent():
             good &= within(LONGEST, event.branch, event.at)
             good = good and type(event.parent) is int and -1 <= event.parent < LONGEST
-        case Tried():
+        case TriedEvent():
             good &= within(LONGEST, event.branch) and ids(event.tokens)
             good = good and isinstance(event.pieces, tuple)
             good = good and len(event.pieces) == len(event.tokens)
             good = good and all(isinstance(p, str) for p in event.pieces)
-        case Scored():
+        case ScoredEvent():
             good &= within(LONGEST, event.branch) and type(event.score) in (int, float)
             good = good and not math.isnan(event.score) and abs(event.score) < 1e300
-        case Pruned():
+        case PrunedEvent():
             good &= within(LONGEST, event.branch)
-        case Finished():
+        case FinishedEvent():
             good &= isinstance(event.finish_reason, str)
     if not good:
-        raise RequestError(f"{what}: an event {type(event).__name__} with fields of other kinds")
+        raise RequestError(f"{what}: an event {event_name(type(event))} with fields of other kinds")
     return event
 
 
-def _is_edit(edit: Edit) -> bool:
+def _is_edit(edit: TextEdit) -> bool:
     """Whether it holds pairs of a position and a token, and positions, none of them out of all bounds."""
     parts: tuple[object, ...] = (edit.write, edit.insert, edit.erase)
     if not all(isinstance(part, tuple) for part in parts):

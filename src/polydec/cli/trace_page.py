@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.cli.canvas import Frame, cells
-from polydec.cli.page import INKS, document, safe
-from polydec.cli.search_tree import Node
-from polydec.cli.search_tree import drawn as searched
-from polydec.core.trace import Passed
+from polydec.cli.canvas import CanvasFrame, frame_cells_html
+from polydec.cli.page import INKS, escape_html, html_document
+from polydec.cli.search_tree import SearchTreeNode
+from polydec.cli.search_tree import search_tree_html as searched
+from polydec.core.trace import PassedEvent
 
 TREES, PASSES, LETTERS = 60, 2000, 14
 """Trees and passes that are drawn of a choice, and letters of a drafted token."""
@@ -28,16 +28,16 @@ Written = tuple[int, Sequence[str], frozenset[int]]
 
 
 @dataclass(frozen=True)
-class Part:
+class TracePageChoice:
     """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced; asked:
     the prompt's text."""
 
     title: str
     rounds: Sequence[Written]
     trees: Sequence[Tree]
-    passes: Sequence[Passed]
-    frames: Sequence[Frame]
-    search: Node | None = None
+    passes: Sequence[PassedEvent]
+    frames: Sequence[CanvasFrame]
+    search: SearchTreeNode | None = None
     asked: str = ""
 
 
@@ -58,12 +58,15 @@ details{border-top:1px solid var(--line);padding:.3em 0}summary{cursor:pointer;o
 """
 
 
-Lane = tuple[str, Sequence[Passed]]
+Lane = tuple[str, Sequence[PassedEvent]]
 """A request, and the passes that it took part in."""
 
 
-def page(
-    title: str, head: Mapping[str, Any], parts: Sequence[Part], together: Sequence[Lane] = ()
+def trace_page_html(
+    title: str,
+    head: Mapping[str, Any],
+    parts: Sequence[TracePageChoice],
+    together: Sequence[Lane] = (),
 ) -> str:
     """One HTML page. together: the requests that ran in company; what is told of each is folded up then."""
     about = ", ".join(
@@ -72,7 +75,7 @@ def page(
     body = "".join(_part(p) for p in parts)
     if together:
         folded = "".join(
-            f"<details><summary>{safe(p.title)}</summary>{_part(p)}</details>"
+            f"<details><summary>{escape_html(p.title)}</summary>{_part(p)}</details>"
             for p in parts[:FOLDED]
         )
         more = (
@@ -81,7 +84,7 @@ def page(
             else ""
         )
         body = f"{_company(together)}<h2>Each by itself</h2>{folded}{more}"
-    return document(title, _STYLE, f'<p class="note">{safe(about)}</p>{body}')
+    return html_document(title, _STYLE, f'<p class="note">{escape_html(about)}</p>{body}')
 
 
 def _company(lanes: Sequence[Lane]) -> str:
@@ -94,7 +97,7 @@ def _company(lanes: Sequence[Lane]) -> str:
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
     left, width, above, row = 86, 1014, 60, 20
 
-    def bar(p: Passed, base: float, high: float, share: float, label: str) -> str:
+    def bar(p: PassedEvent, base: float, high: float, share: float, label: str) -> str:
         tall, x = max(2.5, high * share**0.5), left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
         return (
@@ -106,19 +109,15 @@ def _company(lanes: Sequence[Lane]) -> str:
     part = max(p.positions for _, passes in lanes for p in passes) or 1
     out = [f'<text x="0" y="{above - 4}">all of them</text>']
     for p in shown:
-        label = (
-            f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
-        )
+        label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
         out.append(bar(p, above, above - 8, p.of / most, label))
     for i, (name, passes) in enumerate(lanes):
         base = above + 6 + (i + 1) * row
         out.append(
-            f'<path d="M{left} {base}H{left + width}"/><text x="0" y="{base - 3}">{safe(name, 12)}</text>'
+            f'<path d="M{left} {base}H{left + width}"/><text x="0" y="{base - 3}">{escape_html(name, 12)}</text>'
         )
         for p in (p for p in passes if p.start <= last):
-            label = (
-                f"{safe(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.positions} of {p.of} positions"
-            )
+            label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.positions} of {p.of} positions"
             out.append(bar(p, base, row - 4, p.positions / part, label))
     tall = above + 6 + len(lanes) * row + 18
     out.append(
@@ -126,7 +125,7 @@ def _company(lanes: Sequence[Lane]) -> str:
         f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
     shared = sum(p.queries > 1 for p in shown) / len(shown)
-    models = ", ".join(f'<b style="color:{c}">{safe(m, 60)}</b>' for m, c in ink.items())
+    models = ", ".join(f'<b style="color:{c}">{escape_html(m, 60)}</b>' for m, c in ink.items())
     more = f" The first {PASSES} of {len(every)}." if len(every) > PASSES else ""
     return (
         f"<h2>{len(lanes)} requests in company</h2>"
@@ -144,13 +143,15 @@ _FORCED = (
 
 
 def _shown(piece: str) -> str:
-    return safe(piece).replace("\n", "⏎").replace("\t", "⇥")
+    return escape_html(piece).replace("\n", "⏎").replace("\t", "⇥")
 
 
-def _part(part: Part) -> str:
-    out = [f"<h2>{safe(part.title)}</h2>"]
+def _part(part: TracePageChoice) -> str:
+    out = [f"<h2>{escape_html(part.title)}</h2>"]
     if part.asked:
-        out.append(f'<h3>What was asked</h3><div class="text">{safe(part.asked, ASKED)}</div>')
+        out.append(
+            f'<h3>What was asked</h3><div class="text">{escape_html(part.asked, ASKED)}</div>'
+        )
     if part.frames:
         out.append(_canvas(part.frames))
     elif part.rounds:
@@ -172,7 +173,7 @@ def _text(rounds: Sequence[Written]) -> str:
             kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
             if i in forced:
                 kind, what = f"{kind} f", f"{what}, forced"
-            out.append(f'<span class="{kind}" title="pass {n}: {what}">{safe(piece)}</span>')
+            out.append(f'<span class="{kind}" title="pass {n}: {what}">{escape_html(piece)}</span>')
     return (
         '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
         f"its own.{_FORCED if any(forced for *_, forced in rounds) else ''}</p>"
@@ -180,7 +181,7 @@ def _text(rounds: Sequence[Written]) -> str:
     )
 
 
-def _timeline(passes: Sequence[Passed]) -> str:
+def _timeline(passes: Sequence[PassedEvent]) -> str:
     """A bar a pass, a lane a model; taller where more positions were fed."""
     shown = passes[:PASSES]
     end = max(p.start + p.seconds for p in shown) or 1.0
@@ -189,7 +190,7 @@ def _timeline(passes: Sequence[Passed]) -> str:
     bars = list[str]()
     for i, lane in enumerate(lanes):
         base = (i + 1) * (high + 20)
-        bars.append(f'<text x="0" y="{base - high - 3}">{safe(lane, 60)}</text>')
+        bars.append(f'<text x="0" y="{base - high - 3}">{escape_html(lane, 60)}</text>')
         for p in (p for p in shown if p.model == lane):
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
@@ -267,10 +268,11 @@ def _tree(n: int, tree: Tree) -> str:
     )
 
 
-def _canvas(frames: Sequence[Frame]) -> str:
+def _canvas(frames: Sequence[CanvasFrame]) -> str:
     """A row a pass, a cell a position."""
     rows = "".join(
-        f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells(f)}</tr>" for f in frames
+        f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{frame_cells_html(f)}</tr>"
+        for f in frames
     )
     return (
         '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote. '

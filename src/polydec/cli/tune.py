@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.base.edge import whole
+from polydec.base.edge import require_integer
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.lab_commands import lab_module
 from polydec.request import machine
-from polydec.request.loading import declared
+from polydec.request.loading import loading_options
 
 
 def tune(
@@ -51,15 +51,15 @@ def tune(
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
-    declared()["threads"].convert(threads)
-    whole("limit", limit, 1, 10_000)
-    whole("max_tokens", max_tokens, 2, 1 << 20)
-    whole("best", best, 1, 8)
-    rows = None if on is None else prompts.first(prompts.read(on), limit)
+    loading_options()["threads"].convert(threads)
+    require_integer("limit", limit, 1, 10_000)
+    require_integer("max_tokens", max_tokens, 2, 1 << 20)
+    require_integer("best", best, 1, 8)
+    rows = None if on is None else prompts.first_prompt_rows(prompts.read_prompt_rows(on), limit)
     on_prompts = None if rows is None else lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
-    writable(profile.path().parent)
+    check_profile_folder(profile.pass_profiles_path().parent)
     lm = api.load(
         model,
         draft=None if draft == "none" else draft,
@@ -69,7 +69,7 @@ def tune(
         cache_dtype=cache_dtype,
     )
     if rows is not None and on_prompts is not None:
-        on_prompts.check(lm, rows, max_tokens, raw)
+        on_prompts.require_tunable_prompts(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
     recorded = os.environ.get("POLYDEC_PROFILE")
     if recorded:
@@ -77,9 +77,9 @@ def tune(
             f"warning: `auto` reads {recorded!r}, which POLYDEC_PROFILE names, in place of what is measured now",
             style="yellow",
         )
-    if machine.busy() > 0.2:
+    if machine.relative_cpu_load() > 0.2:
         err.print(
-            f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
+            f"warning: the machine is busy (load {machine.relative_cpu_load():.1f} of its cores): figures are doubtful",
             style="yellow",
         )
     with (
@@ -88,19 +88,25 @@ def tune(
         ),
         err.status(f"measuring passes for {seconds:g} seconds"),
     ):
-        measured = profile.measure(lm, seconds=seconds)
+        measured = profile.measure_pass_profile(lm, seconds=seconds)
     profile.keep_surely(lm, measured)
     advice = None
     if rows is not None and on_prompts is not None:
-        kept = f"stopped: what passes cost is kept in {profile.path()}, and nothing of your prompts"
+        kept = f"stopped: what passes cost is kept in {profile.pass_profiles_path()}, and nothing of your prompts"
         with said_when_stopped(lambda: kept), err.status("decoding") as status:
-            advice = on_prompts.advise(lm, rows, measured, max_tokens, raw, best, status.update)
+            advice = on_prompts.advise_settings(
+                lm, rows, measured, max_tokens, raw, best, status.update
+            )
     if json_:
-        told = {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(measured)}
+        told = {
+            "machine": machine.describe_machine(lm.network),
+            "key": profile.pass_profile_key(lm),
+            **asdict(measured),
+        }
         print(json.dumps(told if advice is None else {**told, "on": advice.to_json()}))
         return
     out = Console(highlight=False, soft_wrap=True)
-    out.print(profile.key(lm), style="dim")
+    out.print(profile.pass_profile_key(lm), style="dim")
     out.print(
         f"rows   ms behind {measured.context:4} tokens   times t(1)   ms behind {measured.far_context:4} tokens   times t(1)"
     )
@@ -120,12 +126,12 @@ def tune(
         out.print(
             f"draft model: {measured.draft[1]:.2f} ms a token ({measured.draft[1] / measured.rows[1]:.0%} of a pass)"
         )
-    out.print(f"kept in {profile.path()}")
+    out.print(f"kept in {profile.pass_profiles_path()}")
     if advice is not None and on_prompts is not None:
-        on_prompts.show(advice)
+        on_prompts.show_advice(advice)
 
 
-def writable(folder: Path) -> None:
+def check_profile_folder(folder: Path) -> None:
     """Raise RequestError where a profile could not be kept: it is what this command is for."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def zoo_list(context: typer.Context) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("name", "here", "size", "licence", "what it is"):
         table.add_column(column, no_wrap=column != "what it is")
-    for entry in zoo.entries():
+    for entry in zoo.zoo_entries():
         table.add_row(
             f"zoo:{entry.name}",
             "yes" if entry.here else "no",
@@ -42,6 +42,6 @@ def install(
     ] = False,
 ) -> None:
     """Fetch the weights of a model that does not travel in the package."""
-    path = zoo.install(name)
+    path = zoo.install_zoo_model(name)
     if not quiet:
         print(f"zoo:{name} is at {path}")

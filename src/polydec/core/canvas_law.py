@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +14,7 @@ Canvas = tuple[int | None, ...]
 """Prompt and answer by position; None is a gap."""
 
 
-class Board(Protocol):
+class CanvasSession(Protocol):
     """A canvas under one model, with the keys and values of its last passes. It may become shorter, and grows only by positions
     that the pass feeds."""
 
@@ -29,7 +29,7 @@ class Board(Protocol):
         """The same pass, asked for states: of each position of `feed` the state whose law `Denoiser.laws` gives, [feed, H]."""
         ...
 
-    def fork(self) -> Board:
+    def fork(self) -> CanvasSession:
         """A twin that knows what the passes so far have left; from here on each goes its own way."""
         ...
 
@@ -59,8 +59,8 @@ class Denoiser(Protocol):
         ...
 
     @property
-    def vocab(self) -> Vocab: ...
-    def open(self, length: int, prompt: int = 0) -> Board:
+    def vocab(self) -> TokenVocabulary: ...
+    def open(self, length: int, prompt: int = 0) -> CanvasSession:
         """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises PolydecError where it is
         longer than the model's context."""
         ...
@@ -70,5 +70,5 @@ class Denoiser(Protocol):
         ...
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-weights at these positions, whose states these are, as `Board.score` gives them."""
+        """Log-weights at these positions, whose states these are, as `CanvasSession.score` gives them."""
         ...

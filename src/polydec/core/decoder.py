@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.trace import Observer, ignore
+from polydec.core.trace import Observer, ignore_event
 from polydec.core.transcript import Transcript
-from polydec.core.types import Exactness, Vocab
+from polydec.core.types import Exactness, TokenVocabulary
 
 Streams = Callable[[int], Rng]
 """The random stream of each choice, by its number."""
@@ -22,7 +22,7 @@ class Decoder(Protocol):
     @property
     def exactness(self) -> Exactness: ...
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         """Of the texts that it writes."""
         ...
 
@@ -32,23 +32,27 @@ class Decoder(Protocol):
         ...
 
 
-def streams(request: Request) -> Streams:
+def request_streams(request: Request) -> Streams:
     """The request's own randomness."""
     return partial(Rng.of, request.seed)
 
 
-async def answers(decoder: Decoder, request: Request, on: Observer = ignore) -> list[Result]:
+async def run_decoder(
+    decoder: Decoder, request: Request, on: Observer = ignore_event
+) -> list[Result]:
     """Run a decoder on a request, with the request's own randomness."""
-    return await decoder.run(request, streams(request), Transcript(request, decoder.vocab.eos, on))
+    return await decoder.run(
+        request, request_streams(request), Transcript(request, decoder.vocab.eos, on)
+    )
 
 
 async def answer_one(
-    decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore
+    decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore_event
 ) -> Result:
     """The first choice alone. rng: replaces its stream (the enumerator of polydec.lab.testing does that)."""
 
     def stream_of(choice: int) -> Rng:
         return rng
 
-    of = streams(request) if rng is None else stream_of
+    of = request_streams(request) if rng is None else stream_of
     return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from polydec.core.protocols import Scores, Session
-from polydec.core.types import Draft, Want
+from polydec.core.protocols import DraftScores, Session
+from polydec.core.types import Draft, ScoreRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Delegating:
+class DelegatingSession:
     """What a session around another one does where it has nothing of its own to say. A new member of `Session` gets its line
     here, and every wrapper has it.
 
@@ -27,13 +27,13 @@ class Delegating:
     def peers(self) -> int:
         return self._inner.peers
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         return await self._inner.prefill(want)
 
     def evict(self) -> None:
         self._inner.evict()
 
-    def states(self, hidden_NH: Tensor) -> Scores:
+    def states(self, hidden_NH: Tensor) -> DraftScores:
         return self._inner.states(hidden_NH)
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Delegating:
     def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.memory(layer)
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         return self._inner.bend(draft, scores)
 
     def part(
@@ -57,7 +57,7 @@ class Delegating:
         self._inner.close()
 
 
-class Closed(Delegating):
+class LawsOnlySession(DelegatingSession):
     """A session around others of which nothing can be read but its laws: what they compute below them is not its own. A new
     member of that kind gets its line here, too."""
 
@@ -65,7 +65,7 @@ class Closed(Delegating):
         """Why these (states, embeddings, keys, layers) cannot be read."""
         raise NotImplementedError
 
-    def states(self, hidden_NH: Tensor) -> Scores:
+    def states(self, hidden_NH: Tensor) -> DraftScores:
         raise self._refusal("states")
 
     def normed(self, hidden_NH: Tensor) -> Tensor:

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.base.values import value
-from polydec.core.protocols import Model
+from polydec.base.values import fast_dataclass
+from polydec.core.protocols import BatchedModel
 
 Coro = Coroutine[Any, Any, Any]
 
 
-@value(eq=False, slots=True)
-class Forward:
+@fast_dataclass(eq=False, slots=True)
+class ForwardQuery:
     """One query to a model; `size` is how many positions it feeds (for the accounts), `behind` how many stand before them.
 
     split: of a prompt, which can be fed in parts: its beginning, of at most so many positions (1 to size - 1), with the rest.
     rest: what must be fed after this; what it gives is the answer.
     """
 
-    model: Model
+    model: BatchedModel
     query: Any
     size: int
-    split: Callable[[int], Forward] | None = None
-    rest: Forward | None = None
+    split: Callable[[int], ForwardQuery] | None = None
+    rest: ForwardQuery | None = None
     behind: int = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -33,7 +33,7 @@ class Forward:
 
 
 @dataclass(frozen=True, eq=False)
-class Join:
+class JoinEffect:
     """Several coroutines that are waited for: all of them, or the first."""
 
     coros: tuple[Coro, ...]
@@ -44,20 +44,20 @@ class Join:
 
 
 @dataclass(frozen=True, eq=False)
-class Pause:
+class PauseEffect:
     """A place where a request may be put on hold: nothing of the coroutine that awaits this is under way in a model."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self)
 
 
-async def gather(*coros: Coro) -> list[Any]:
+async def gather_coroutines(*coros: Coro) -> list[Any]:
     """All results, in order. The first that fails closes the others and raises here."""
-    return await Join(coros, False) if coros else []
+    return await JoinEffect(coros, False) if coros else []
 
 
-async def race(*coros: Coro) -> tuple[int, Any]:
+async def race_coroutines(*coros: Coro) -> tuple[int, Any]:
     """(index, result) of the first to finish (lowest index on a tie); the others are closed."""
     if not coros:
         raise RequestError("race needs at least one coroutine")
-    return await Join(coros, True)
+    return await JoinEffect(coros, True)

@@ -10,12 +10,12 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from polydec.core.law import normalise
-from polydec.core.types import Vocab
+from polydec.core.law import normalise_log_weights
+from polydec.core.types import TokenVocabulary
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class InsertionScores:
     """What one pass says. logw_SV: log-weights of every token behind every slot, float64, comparable between slots, -inf at
     tokens that are never put in; whole: the probability that nothing is missing, 0 to 1."""
 
@@ -25,13 +25,13 @@ class Offer:
     @cached_property
     def logp_S(self) -> Tensor:
         """Of each slot, how likely the next token comes there."""
-        return normalise(torch.logsumexp(self.logw_SV, -1))
+        return normalise_log_weights(torch.logsumexp(self.logw_SV, -1))
 
 
-class Slate(Protocol):
+class InsertionSession(Protocol):
     """A text under one model. It only grows."""
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
+    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         """What the model would put behind the tokens at these positions of the text (ascending, at least one). Every pass
         feeds the whole text: a token that is put in changes what all others mean."""
         ...
@@ -51,7 +51,7 @@ class Inserter(Protocol):
         ...
 
     @property
-    def vocab(self) -> Vocab: ...
-    def open(self, length: int) -> Slate:
+    def vocab(self) -> TokenVocabulary: ...
+    def open(self, length: int) -> InsertionSession:
         """For a text of `length` tokens at most. Raises PolydecError where that is longer than the model's context."""
         ...

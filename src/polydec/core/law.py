@@ -8,12 +8,12 @@ from torch import Tensor
 NEG_INF = float("-inf")
 
 
-def normalise(logw_V: Tensor) -> Tensor:
+def normalise_log_weights(logw_V: Tensor) -> Tensor:
     """Log-probabilities of log-weights, along the last axis."""
     return torch.log_softmax(logw_V, -1)
 
 
-def probs(logp_V: Tensor) -> Tensor:
+def float64_probabilities(logp_V: Tensor) -> Tensor:
     """Float64 probabilities of log-probabilities, as exact as these are: exponentials of float64 cost twice as much."""
     return logp_V.exp().double()
 
@@ -25,14 +25,14 @@ def one_hot(token: int, like_V: Tensor) -> Tensor:
     return out
 
 
-def residual(p_V: Tensor, q_V: Tensor) -> Tensor:
+def residual_law(p_V: Tensor, q_V: Tensor) -> Tensor:
     """What a rejected draw from q leaves of p: (p - q)+ renormalised; p itself where rounding left nothing."""
     r = (p_V - q_V).clamp_(min=0.0)
     total = float(r.sum())
     return r / total if total > 0.0 else p_V
 
 
-def without(p_V: Tensor, token: int) -> Tensor:
+def exclude_token(p_V: Tensor, token: int) -> Tensor:
     """p with one token taken out, renormalised; all zero where nothing else had weight."""
     out = p_V.clone()
     out[token] = 0.0
@@ -40,9 +40,9 @@ def without(p_V: Tensor, token: int) -> Tensor:
     return out / total if total > 0.0 else out
 
 
-def divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
+def jensen_shannon_divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
     """Jensen-Shannon divergence of two laws in nats: 0 (the same) to log 2 (no token in common)."""
-    p_V, q_V = probs(p_logp_V), probs(q_logp_V)
+    p_V, q_V = float64_probabilities(p_logp_V), float64_probabilities(q_logp_V)
     m_V = (p_V + q_V) / 2
     return max(
         0.0,

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.core.decoder import Decoder, Streams
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import PromptLogprob, Request, Result
 from polydec.core.transcript import Transcript
-from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
 
 PART = 128
 """Tokens whose laws are looked at together: of so many rows the memory is taken, whatever the prompt's length."""
 
 
 @dataclass(frozen=True)
-class Noted:
+class PromptLogprobs:
     """A decoder that first notes the log-probabilities of the prompt's tokens under `target`, in parts of `part` tokens (at
     least 1), with the `top` (0 or more) likeliest ones beside each. They go into `Transcript.prompt`; the answers are those of
     `decoder`, and share the prompt's cache entries.
@@ -35,7 +35,7 @@ class Noted:
         return self.decoder.exactness
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.decoder.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
@@ -48,7 +48,8 @@ class Noted:
                     prompt[start + 1 : start + self.part + 1],
                 )
                 scores = await session.score(
-                    Draft.chain(fed[0], fed[1:]), Want(Reads.NOTHING, base=Reads.ROW)
+                    Draft.chain(fed[0], fed[1:]),
+                    ScoreRequest(RowDetail.NOTHING, base=RowDetail.ROW),
                 )
                 notes += _notes(scores.base, next_, self.top)
                 session.commit(fed)
@@ -60,7 +61,7 @@ class Noted:
             session.close()
 
 
-def _notes(scores: Scores, tokens: Sequence[int], k: int) -> list[PromptLogprob]:
+def _notes(scores: DraftScores, tokens: Sequence[int], k: int) -> list[PromptLogprob]:
     """Of the tokens that follow the nodes of a chain."""
     out = list[PromptLogprob]()
     for node, token in enumerate(tokens):

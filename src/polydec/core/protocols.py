@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
-class Model(Protocol):
+class BatchedModel(Protocol):
     """What the scheduler merges, by identity: one call answers many queries, in order, and no answer depends on the
     other queries. `cost` orders models by the price of a pass (any unit): cheap ones run first."""
 
@@ -23,7 +23,7 @@ class Model(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Scores(Protocol):
+class DraftScores(Protocol):
     """A law at every node of a draft, lazily: a greedy step never writes V numbers a row."""
 
     def row(self, i: int) -> Tensor:
@@ -54,7 +54,7 @@ class Scores(Protocol):
         """Log-probabilities of some tokens of row i."""
         ...
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """The law that the first `depth` layers give at these nodes, in this order, through norm and head; `depth` must
         stand in Want.exits."""
         ...
@@ -66,22 +66,22 @@ class Scores(Protocol):
         ...
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         """The same nodes under the model before any shaping (itself, for a model)."""
         ...
 
 
-class Laws(Protocol):
+class DraftScorer(Protocol):
     """Whoever has a law at every node of a draft: a session, or what a drafter makes of the target's states. It is all
     that a tree needs in order to grow."""
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """The law at every node. A draft that extends the last one feeds its new nodes only; any other drops what
         was staged."""
         ...
 
 
-class Session(Laws, Protocol):
+class Session(DraftScorer, Protocol):
     """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
 
     @property
@@ -89,7 +89,7 @@ class Session(Laws, Protocol):
         """How many sequences share the model's passes just now, this one counted: what a further row costs depends on it."""
         ...
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the pending root left
         out), and a cached prefix is computed again; with want.last, its only node is the last of these (a prompt of one token
         has none), and a cached prefix stays. Without both, its rows may not be asked for, and a last chunk may be left to
@@ -117,14 +117,15 @@ class Session(Laws, Protocol):
         they are: later scores feed anew what they need."""
         ...
 
-    def states(self, hidden_NH: Tensor) -> Scores:
-        """The target's own final norm and head over states as `Scores.hidden_NH` gives them: they lie before that norm. Of a
-        shaped target the model's own law. Raises PolydecError where the target has no such states."""
+    def states(self, hidden_NH: Tensor) -> DraftScores:
+        """The target's own final norm and head over states as `DraftScores.hidden_NH` gives them:
+        they lie before that norm. Of a shaped target the model's own law. Raises PolydecError where
+        the target has no such states."""
         ...
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
-        """States as `Scores.hidden_NH` gives them, behind the target's own final norm: what its head reads. Raises PolydecError
-        where the target has no such states."""
+        """States as `DraftScores.hidden_NH` gives them, behind the target's own final norm: what
+        its head reads. Raises PolydecError where the target has no such states."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
@@ -138,7 +139,7 @@ class Session(Laws, Protocol):
         where the target shows none."""
         ...
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Somebody else's rows at the nodes of a draft below the committed text, shaped as this session shapes its own. Of a
         model, which shapes nothing, `scores` themselves."""
         ...
@@ -164,7 +165,7 @@ class Target(Protocol):
     """A causal law. The last token of the prompt is the pending root; a cached prefix is reused."""
 
     @property
-    def vocab(self) -> Vocab: ...
+    def vocab(self) -> TokenVocabulary: ...
     @property
     def layers(self) -> int:
         """How many layers a part of a session can choose from; 0 where they cannot run alone."""
@@ -182,7 +183,7 @@ class Shaper(Protocol[S]):
     leaves; `keeps_argmax`: the likeliest token stays the likeliest.
     """
 
-    reads: ClassVar[Reads]
+    reads: ClassVar[RowDetail]
     keeps_argmax: ClassVar[bool]
 
     def start(self, prompt: Sequence[int]) -> S: ...

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Writer(Protocol):
+class TextWriter(Protocol):
     """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
 
     def push(self, token: int) -> str:
@@ -23,7 +23,7 @@ class Writer(Protocol):
         """What was held back; nothing may be pushed after it."""
         ...
 
-    def fork(self) -> Writer:
+    def fork(self) -> TextWriter:
         """An independent writer that has seen the same tokens."""
         ...
 
@@ -33,7 +33,7 @@ class Writer(Protocol):
         ...
 
 
-class Mute:
+class SilentWriter:
     """The writer of a request that asks for token ids only."""
 
     stopped = False
@@ -44,11 +44,11 @@ class Mute:
     def end(self) -> str:
         return ""
 
-    def fork(self) -> Mute:
+    def fork(self) -> SilentWriter:
         return self
 
 
-class Guard(Protocol):
+class TextGuard(Protocol):
     """What a text may not hold. States are values."""
 
     def start(self, prompt: Sequence[int]) -> Any: ...
@@ -84,9 +84,9 @@ class Request:
     seed: int = 0
     choice: int = 0
     logprobs: int | None = None
-    writer: Callable[[], Writer] = Mute
+    writer: Callable[[], TextWriter] = SilentWriter
     n: int = 1
-    guard: Guard | None = None
+    guard: TextGuard | None = None
     given: tuple[int | None, ...] = ()
     prompt_logprobs: int | None = None
 
@@ -132,7 +132,7 @@ class PromptLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-class Stats(Protocol):
+class AnswerStats(Protocol):
     """What a method counts while it writes one answer. Every family has its own kind; they add up, and they name the
     figures that they have beside those of all methods, so that nobody who reports them needs to know the family."""
 
@@ -165,6 +165,6 @@ class Result:
     text: str
     finish_reason: str
     logprobs: tuple[TokenLogprob, ...] | None
-    stats: Stats
+    stats: AnswerStats
     score: float | None = None
     choice: int = 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Name = str | int
 
 
-class Noise:
+class GumbelNoise:
     """Gumbel noise over a vocabulary: `argmax(logp)` is a draw from that law, and laws that share the noise agree often."""
 
     __slots__ = ("gumbel_V",)
@@ -90,11 +90,11 @@ class Rng:
             left_V[out[-1]] = 0.0
         return tuple(out)
 
-    def noise(self, size: int) -> Noise:
+    def noise(self, size: int) -> GumbelNoise:
         """Gumbel noise for `size` tokens."""
         import numpy as np
         import torch
 
         words = np.frombuffer(self._take(), dtype=np.uint64)
         u_V = np.random.Generator(np.random.Philox(key=words)).random(size)
-        return Noise(torch.tensor(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))
+        return GumbelNoise(torch.tensor(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))

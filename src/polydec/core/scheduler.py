@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Coro, Forward, Join, Pause
-from polydec.core.protocols import Model
+from polydec.core.effects import Coro, ForwardQuery, JoinEffect, PauseEffect
+from polydec.core.protocols import BatchedModel
 
 
 @dataclass
-class Usage:
+class ModelUsage:
     """What one request took of one model: passes that held a query of it (the last of them, by the scheduler's count),
     positions fed, and its share of the seconds (by positions)."""
 
@@ -29,12 +29,12 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Pass:
+class RequestPass:
     """One pass that a request took part in. start: by `time.perf_counter`; positions: fed for this request; of: fed in all;
     queries: how many were answered together; salted_of, salted_queries: of these, those of requests with its cache_salt, which
     is all that a client of a server may know."""
 
-    model: Model
+    model: BatchedModel
     start: float
     seconds: float
     positions: int
@@ -49,7 +49,7 @@ class CachedPrefix:
     """A text that a task opened with a model: how many tokens it had, and how many of them were cached already and were not fed
     again."""
 
-    model: Model
+    model: BatchedModel
     length: int
     cached: int
 
@@ -58,7 +58,7 @@ PREFIXES = 64
 """Most texts of which a task notes that."""
 
 
-class Task:
+class ScheduledTask:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
     record of every pass where it is a list; prefixes: what was cached of the texts that it opened, of each the first time;
     cache_salt: what was computed for it is shared with tasks of the same salt only."""
@@ -84,24 +84,24 @@ class Task:
     )
 
     def __init__(
-        self, coro: Coro, parent: Task | None = None, slot: int = 0, cache_salt: str = ""
+        self, coro: Coro, parent: ScheduledTask | None = None, slot: int = 0, cache_salt: str = ""
     ) -> None:
         self.cache_salt = cache_salt if parent is None else parent.cache_salt
         self.coro, self.parent, self.slot = coro, parent, slot
-        self.top: Task | None = (
+        self.top: ScheduledTask | None = (
             None if parent is None else parent.root
         )  # of a task below others: the submitted one
-        self.join: Join | None = None
-        self.kids: list[Task] = []
+        self.join: JoinEffect | None = None
+        self.kids: list[ScheduledTask] = []
         self.left = 0
         self.done = self.running = False
-        self.paused: list[Task] | None = (
+        self.paused: list[ScheduledTask] | None = (
             None  # of a task that is asked to stop: who below it has done so
         )
         self.result: Any = None
         self.error: BaseException | None = None
-        self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
-        self.passes: list[Pass] | None = None if parent is None else parent.passes
+        self.usage: dict[BatchedModel, ModelUsage] = {} if parent is None else parent.usage
+        self.passes: list[RequestPass] | None = None if parent is None else parent.passes
         self.prefixes: list[CachedPrefix] = [] if parent is None else parent.prefixes
 
     def opened(self, prefix: CachedPrefix) -> None:
@@ -110,7 +110,7 @@ class Task:
         if len(self.prefixes) < PREFIXES and not any(same):
             self.prefixes.append(prefix)
 
-    def cached_of(self, model: Model, length: int) -> int:
+    def cached_of(self, model: BatchedModel, length: int) -> int:
         """How many tokens were cached of the first text of this length that it opened with a model."""
         known = (p.cached for p in self.prefixes if (p.model, p.length) == (model, length))
         return next(known, 0)
@@ -127,7 +127,7 @@ class Task:
                 self.coro.close()
 
     @property
-    def root(self) -> Task:
+    def root(self) -> ScheduledTask:
         """The submitted task that this one is, or is below of."""
         return self.top or self
 
@@ -137,29 +137,29 @@ class Task:
         return self.running or any(kid.busy for kid in self.kids)
 
 
-_current: ContextVar[Task | None] = ContextVar("current", default=None)
+_current: ContextVar[ScheduledTask | None] = ContextVar("current", default=None)
 
 
-def current_task() -> Task | None:
+def current_task() -> ScheduledTask | None:
     """The submitted task whose coroutine, or one below it, is running just now: what is opened meanwhile belongs to it."""
     return _current.get()
 
 
-def _below(task: Task, above: Task) -> bool:
+def _below(task: ScheduledTask, above: ScheduledTask) -> bool:
     """Whether a task is this one, or somewhere below it."""
-    at: Task | None = task
+    at: ScheduledTask | None = task
     while at is not None and at is not above:
         at = at.parent
     return at is above
 
 
 _cost = attrgetter("cost")
-Group = list[tuple[Task, Forward]]
+Group = list[tuple[ScheduledTask, ForwardQuery]]
 Answers = tuple[Sequence[Any] | Exception, float, float]
 """What a pass gave, or why it failed; when it began; and its seconds."""
 
 
-def _forward(model: Model, group: Group) -> Answers:
+def _forward(model: BatchedModel, group: Group) -> Answers:
     start = time.perf_counter()
     try:
         answers = model.forward([f.query for _, f in group])
@@ -176,7 +176,7 @@ def _loads(group: Group, doubling: float) -> list[float]:
     return [f.size * (1.0 + (f.behind + f.size / 2) / doubling) for _, f in group]
 
 
-def _part(f: Forward, most: float, doubling: float) -> int:
+def _part(f: ForwardQuery, most: float, doubling: float) -> int:
     """How many positions of a query load a pass with `most`: the n of which n (1 + (behind + n / 2) / doubling) is that."""
     if doubling == inf:
         return int(most)
@@ -222,13 +222,13 @@ class Scheduler:
         pool: Executor | None = None,
         positions: Callable[[int], int] | None = None,
         doubling: float = inf,
-        choose: Callable[[Sequence[Forward]], Sequence[int]] | None = None,
+        choose: Callable[[Sequence[ForwardQuery]], Sequence[int]] | None = None,
     ) -> None:
         self._choose = choose
-        self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
-        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
-        self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
-        self._skipped: dict[Model, int] = {}
+        self._pool, self._running = pool, dict[Future[Answers], tuple[BatchedModel, Group]]()
+        self._ready: deque[tuple[ScheduledTask, Any, BaseException | None]] = deque()
+        self._waiting: dict[BatchedModel, list[tuple[ScheduledTask, ForwardQuery]]] = {}
+        self._skipped: dict[BatchedModel, int] = {}
         self._patience, self._passes, self._positions, self._doubling = (
             patience,
             0,
@@ -236,17 +236,17 @@ class Scheduler:
             doubling,
         )
 
-    def submit(self, coro: Coro, cache_salt: str = "") -> Task:
-        task = Task(coro, cache_salt=cache_salt)
+    def submit(self, coro: Coro, cache_salt: str = "") -> ScheduledTask:
+        task = ScheduledTask(coro, cache_salt=cache_salt)
         self._ready.append((task, None, None))
         return task
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: ScheduledTask) -> None:
         """Close a submitted task: it ends without result or error."""
         self.settle(task)
         task.close()
 
-    def settle(self, task: Task | None = None) -> None:
+    def settle(self, task: ScheduledTask | None = None) -> None:
         """Wait until no pass is under way in which this task, or one below it, takes part (None: none at all): whoever closes
         it gives caches back, which such a pass still writes. Without a pool nothing is ever under way."""
         if self._running:
@@ -256,12 +256,12 @@ class Scheduler:
                 if task is None or any(_below(t, task) for t, _ in group)
             )
 
-    def hold(self, task: Task) -> None:
+    def hold(self, task: ScheduledTask) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
         if task.paused is None:
             task.paused = []
 
-    def stopped(self, task: Task) -> bool:
+    def stopped(self, task: ScheduledTask) -> bool:
         """Whether a task that was asked to has stopped, with everything below it."""
         if task.paused is None or task.done:
             return False
@@ -271,7 +271,7 @@ class Scheduler:
         runs = any(t.root is task for _, group in self._running.values() for t, _ in group)
         return not waits and not runs and not any(item[0].root is task for item in self._ready)
 
-    def resume(self, task: Task) -> None:
+    def resume(self, task: ScheduledTask) -> None:
         """Let a task that was asked to stop go on."""
         if task.paused is not None:
             self._ready.extend((t, None, None) for t in task.paused)
@@ -306,7 +306,7 @@ class Scheduler:
                 self._skipped[model] = skipped + 1
         return True
 
-    def _due(self, model: Model) -> Group:
+    def _due(self, model: BatchedModel) -> Group:
         """What the next pass of a model takes of those that wait for it; the others wait on."""
         group = self._waiting.pop(model)
         if self._choose is not None:
@@ -330,7 +330,7 @@ class Scheduler:
         self._put_back(model, [*left, *others[count:]])
         return [*others[:count], *filled]
 
-    def _put_back(self, model: Model, group: Group) -> None:
+    def _put_back(self, model: BatchedModel, group: Group) -> None:
         """These wait for the model, in front of those that do already."""
         if group:
             self._waiting[model] = [*group, *self._waiting.get(model, ())]
@@ -346,7 +346,7 @@ class Scheduler:
             self._take(*self._running.pop(future), future.result())
         return bool(self._ready or self._running or self._waiting)
 
-    def _take(self, model: Model, group: Group, result: Answers) -> None:
+    def _take(self, model: BatchedModel, group: Group, result: Answers) -> None:
         answers, start, seconds = result
         if isinstance(answers, Exception):  # every request of this pass fails; the others go on
             self._ready.extend((t, None, answers) for t, _ in group)
@@ -355,11 +355,11 @@ class Scheduler:
         size = sum([f.size for _, f in group])
         each = seconds / size
         later: Group = []
-        watched: dict[int, tuple[list[Pass], int, str]] = {}
+        watched: dict[int, tuple[list[RequestPass], int, str]] = {}
         for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
-                use = task.usage[model] = Usage()
+                use = task.usage[model] = ModelUsage()
             if use.last != self._passes:  # siblings of one request share one pass
                 use.passes, use.last = use.passes + 1, self._passes
             use.positions += f.size
@@ -375,11 +375,11 @@ class Scheduler:
         for passes, mine, salt in watched.values():
             sizes = [f.size for task, f in group if task.cache_salt == salt]
             passes.append(
-                Pass(model, start, seconds, mine, size, len(group), sum(sizes), len(sizes))
+                RequestPass(model, start, seconds, mine, size, len(group), sum(sizes), len(sizes))
             )
         self._put_back(model, later)
 
-    def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
+    def _resume(self, task: ScheduledTask, value: Any, error: BaseException | None) -> None:
         if task.done:
             return
         task.running = True
@@ -397,27 +397,30 @@ class Scheduler:
             task.running = False
             if task.done:
                 pass  # it was cancelled while it ran
-            elif isinstance(effect, Forward):
+            elif isinstance(effect, ForwardQuery):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
-            elif isinstance(effect, Pause):
+            elif isinstance(effect, PauseEffect):
                 paused = task.root.paused
                 if paused is None:
                     self._ready.append((task, None, None))
                 else:
                     paused.append(task)
             else:
-                join: Join = effect
-                task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]
+                join: JoinEffect = effect
+                task.join, task.kids = (
+                    join,
+                    [ScheduledTask(c, task, i) for i, c in enumerate(join.coros)],
+                )
                 task.left = len(task.kids)
                 self._ready.extend((k, None, None) for k in task.kids)
         finally:
             _current.reset(token)
-        above: Task | None = task
+        above: ScheduledTask | None = task
         while above is not None and above.done:  # whoever was cancelled while this task ran
             above.coro.close()
             above = above.parent
 
-    def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
+    def _finish(self, task: ScheduledTask, value: Any, error: BaseException | None) -> None:
         task.running = False
         if task.done:
             return
@@ -440,7 +443,7 @@ class Scheduler:
         self._ready.append((parent, answer, error))
 
 
-def run(coros: Sequence[Coro], scheduler: Scheduler | None = None) -> list[Any]:
+def run_coroutines(coros: Sequence[Coro], scheduler: Scheduler | None = None) -> list[Any]:
     """Drive the coroutines to their ends; the first error is raised after the others have been closed."""
     scheduler = scheduler or Scheduler()
     tasks = [scheduler.submit(c) for c in coros]

@@ -7,49 +7,54 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Edit
+from polydec.core.types import TextEdit
 
-_KINDS: dict[str, type[Event]] = {}
+_KINDS: dict[str, type[TraceEvent]] = {}
 """Every kind of event by its name; a family adds its own by writing a subclass of Event."""
 
 
+def event_name(kind: type[TraceEvent]) -> str:
+    """What a trace file calls events of a class: its name without `TraceEvent`."""
+    return kind.__name__.removesuffix("Event")
+
+
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """Something that happened to one choice of a request."""
 
     choice: int
 
     def __init_subclass__(cls) -> None:
-        _KINDS[cls.__name__] = cls
+        _KINDS[event_name(cls)] = cls
 
 
 @dataclass(frozen=True)
-class Opened(Event):
+class OpenedEvent(TraceEvent):
     """A choice of a request begins."""
 
     prompt: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Edited(Event):
+class EditedEvent(TraceEvent):
     """The text was edited. `tokens` became final by that, the ones that follow what was final before; `pieces[i]` is the text
     that tokens[i] made certain; the first `accepted` of them were drafted."""
 
-    edit: Edit
+    edit: TextEdit
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
     accepted: int
 
 
 @dataclass(frozen=True)
-class Finished(Event):
+class FinishedEvent(TraceEvent):
     """A choice is complete."""
 
     finish_reason: str
 
 
 @dataclass(frozen=True)
-class Passed(Event):
+class PassedEvent(TraceEvent):
     """A pass that the request took part in. model: its name; start: seconds after the first pass that the trace tells of;
     positions: fed for this request, of so many in all; queries: how many were answered together."""
 
@@ -62,7 +67,7 @@ class Passed(Event):
 
 
 @dataclass(frozen=True)
-class Branched(Event):
+class BranchedEvent(TraceEvent):
     """A search begins a text, a branch, where another one stands. parent: the number of that, -1 at the prompt; at: how many of
     its tokens both share. A search that writes several answers stands under the first; nothing is told of one behind the end
     of its answer."""
@@ -73,7 +78,7 @@ class Branched(Event):
 
 
 @dataclass(frozen=True)
-class Tried(Event):
+class TriedEvent(TraceEvent):
     """Tokens were written to a branch; pieces: the text that each of them made certain."""
 
     branch: int
@@ -82,7 +87,7 @@ class Tried(Event):
 
 
 @dataclass(frozen=True)
-class Scored(Event):
+class ScoredEvent(TraceEvent):
     """What a branch is ranked by as it stands: its likelihood, or what a reward says of it."""
 
     branch: int
@@ -90,7 +95,7 @@ class Scored(Event):
 
 
 @dataclass(frozen=True)
-class Pruned(Event):
+class PrunedEvent(TraceEvent):
     """A branch was given up: nothing goes on from it."""
 
     branch: int
@@ -102,24 +107,24 @@ files of version 1 have nothing there, those of version 2 tell nothing of branch
 later ones a line may say under "request" which one it is of, from 0. Those of version 4 tell neither which tokens the rules
 of a request forced nor what a canvas put back."""
 
-Observer = Callable[[Event], None]
+Observer = Callable[[TraceEvent], None]
 """One that has `kinds` need not be told of other events."""
 
 
-def ignore(event: Event) -> None:
+def ignore_event(event: TraceEvent) -> None:
     """The observer of those who do not watch."""
 
 
-def to_json(event: Event) -> dict[str, Any]:
+def to_json(event: TraceEvent) -> dict[str, Any]:
     """A JSON object, one a line in a trace file."""
-    return {"event": type(event).__name__, **asdict(event)}
+    return {"event": event_name(type(event)), **asdict(event)}
 
 
 def _tuples(x: Any) -> Any:
     return tuple(_tuples(y) for y in x) if isinstance(x, list) else x  # pyright: ignore[reportUnknownVariableType]
 
 
-def from_json(line: Mapping[str, Any]) -> Event:
+def from_json(line: Mapping[str, Any]) -> TraceEvent:
     """The event that `to_json` wrote. Raises RequestError for an unknown kind."""
     kind = _KINDS.get(line.get("event", ""))
     if kind is None:
@@ -128,15 +133,15 @@ def from_json(line: Mapping[str, Any]) -> Event:
         )
     fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit" and k in line}
     if "edit" in line:
-        fields["edit"] = Edit(**{k: _tuples(v) for k, v in line["edit"].items()})
+        fields["edit"] = TextEdit(**{k: _tuples(v) for k, v in line["edit"].items()})
     return kind(**fields)
 
 
-def replay(prompt: Sequence[int], edits: Iterable[Edit]) -> list[int]:
+def replay(prompt: Sequence[int], edits: Iterable[TextEdit]) -> list[int]:
     """The generated tokens behind the prompt that a run's edits add up to. What stands behind a gap is left out."""
     text: list[int | None] = list(prompt)
     for edit in edits:
-        apply(edit, text)
+        apply_edit(edit, text)
     out: list[int] = []
     for token in text[len(prompt) :]:
         if token is None:
@@ -145,7 +150,7 @@ def replay(prompt: Sequence[int], edits: Iterable[Edit]) -> list[int]:
     return out
 
 
-def apply(edit: Edit, text: list[int | None], start: int = 0) -> None:
+def apply_edit(edit: TextEdit, text: list[int | None], start: int = 0) -> None:
     """Edit `text`, whose first entry stands at position `start`. A write beyond the end leaves gaps (None) before it."""
     for at in sorted(edit.erase, reverse=True):
         del text[at - start]

@@ -1,8 +1,7 @@
 """Answers as they are written: what stands, where it ends, what it reads as, and who is told of it.
 
-A `Transcript` belongs to one request. It opens a `Text` for each answer, and silent ones for hypotheses of a search. Where an
-answer ends is decided in `Text` and nowhere else.
-"""
+A `Transcript` belongs to one request. It opens a `AnswerText` for each answer, and silent ones for
+hypotheses of a search. Where an answer ends is decided in `AnswerText` and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,22 +9,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores
-from polydec.core.request import PromptLogprob, Request, Result, Stats, TokenLogprob, Writer
-from polydec.core.trace import (
-    Branched,
-    Edited,
-    Event,
-    Finished,
-    Observer,
-    Opened,
-    Pruned,
-    Scored,
-    Tried,
-    apply,
-    ignore,
+from polydec.core.protocols import DraftScores
+from polydec.core.request import (
+    AnswerStats,
+    PromptLogprob,
+    Request,
+    Result,
+    TextWriter,
+    TokenLogprob,
 )
-from polydec.core.types import Edit
+from polydec.core.trace import (
+    BranchedEvent,
+    EditedEvent,
+    FinishedEvent,
+    Observer,
+    OpenedEvent,
+    PrunedEvent,
+    ScoredEvent,
+    TraceEvent,
+    TriedEvent,
+    apply_edit,
+    ignore_event,
+)
+from polydec.core.types import TextEdit
 
 
 class Transcript:
@@ -37,23 +43,23 @@ class Transcript:
     """
 
     def __init__(
-        self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore
+        self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore_event
     ) -> None:
         self.request, self.on = request, on
         self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
-        self.texts: dict[int, Text] = {}  # of the answers that have begun
+        self.texts: dict[int, AnswerText] = {}  # of the answers that have begun
         self.prompt: tuple[PromptLogprob, ...] = ()
         self._branches = 0  # hypotheses so far
 
-    def open(self, choice: int) -> Text:
+    def open(self, choice: int) -> AnswerText:
         """The text of an answer; its observers are told that it begins."""
-        self.on(Opened(choice, self.request.prompt))
-        text = self.texts[choice] = Text(self, choice, self.request.writer())
+        self.on(OpenedEvent(choice, self.request.prompt))
+        text = self.texts[choice] = AnswerText(self, choice, self.request.writer())
         return text
 
-    def hypothesis(self) -> Text:
+    def hypothesis(self) -> AnswerText:
         """A text that may become an answer: what is written to it, no answer has."""
-        text = Text(self, None, self.request.writer())
+        text = AnswerText(self, None, self.request.writer())
         text.branched(-1)
         return text
 
@@ -62,12 +68,12 @@ class Transcript:
         self._branches += 1
         return self._branches - 1
 
-    def told(self, kind: type[Event]) -> bool:
+    def told(self, kind: type[TraceEvent]) -> bool:
         """Whether the observer wants to be told of events of this kind; what others would cost can be saved."""
-        return self.on is not ignore and kind in getattr(self.on, "kinds", (kind,))
+        return self.on is not ignore_event and kind in getattr(self.on, "kinds", (kind,))
 
 
-class Text:
+class AnswerText:
     """One answer being written, or a hypothesis of one (choice: None).
 
     tokens: what is final, from the beginning without a gap; it ends at the first end (an EOS or stop id, a complete stop
@@ -100,7 +106,7 @@ class Text:
         "went_on",
     )
 
-    def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
+    def __init__(self, record: Transcript, choice: int | None, writer: TextWriter) -> None:
         request = record.request
         self._record, self._writer, self.choice = record, writer, choice
         self.branch = -1 if choice is not None else record.number()
@@ -132,17 +138,17 @@ class Text:
 
     def branched(self, parent: int) -> None:
         """Observers are told that this hypothesis begins, behind what it shares with `parent`."""
-        self._told(Branched, parent, len(self.tokens))
+        self._told(BranchedEvent, parent, len(self.tokens))
 
     def weighed(self, score: float) -> None:
         """Observers are told what this hypothesis is ranked by as it stands."""
-        self._told(Scored, float(score))
+        self._told(ScoredEvent, float(score))
 
     def prune(self) -> None:
         """Observers are told, once, that a hypothesis was given up which has not ended and from which nothing goes on."""
         if not self.went_on and self.finish_reason is None:
             self.went_on = True
-            self._told(Pruned)
+            self._told(PrunedEvent)
 
     def _told(self, kind: Any, *fields: Any) -> None:
         """Observers are told this of a hypothesis, until the answer that it may become has ended: that is the last of it."""
@@ -185,12 +191,12 @@ class Text:
         pieces = self._take(tokens, notes)
         count = len(pieces)
         new = tuple(tokens[:count])
-        self._tell(Edit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
+        self._tell(TextEdit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
         return count
 
     def edit(
         self,
-        edit: Edit,
+        edit: TextEdit,
         *,
         final: int | None = None,
         notes: Mapping[int, TokenLogprob] | None = None,
@@ -203,7 +209,7 @@ class Text:
         is erased. Raises RequestError for a position that is final already, or beyond the request's room.
         """
         self._check(edit)
-        apply(edit, self._ahead, self.position)
+        apply_edit(edit, self._ahead, self.position)
         if len(self._ahead) > self.room:
             last = self.position + len(self._ahead) - 1
             raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
@@ -222,10 +228,10 @@ class Text:
         self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
         return len(pieces)
 
-    def fork(self, owner: int | None = None) -> Text:
+    def fork(self, owner: int | None = None) -> AnswerText:
         """A hypothesis that has the same tokens, and a writer that has seen them. owner: the answer that it may become; None:
         that of this one."""
-        twin = Text(self._record, None, self._writer.fork())
+        twin = AnswerText(self._record, None, self._writer.fork())
         twin.owner = self.owner if owner is None else owner
         twin.tokens, twin.notes, twin._score = list(self.tokens), list(self.notes), self.score
         twin._guarded = self._guarded
@@ -238,7 +244,7 @@ class Text:
         twin.branched(self.branch)
         return twin
 
-    def follow(self, other: Text, length: int | None = None) -> None:
+    def follow(self, other: AnswerText, length: int | None = None) -> None:
         """Become as `other` is, up to so many tokens (None: all): this text must be a beginning of it."""
         have = len(self.tokens)
         stop = len(other.tokens) if length is None else length
@@ -249,7 +255,7 @@ class Text:
         if stop > have:
             self.write(other.tokens[have:stop], other.notes[have:stop])
 
-    def result(self, stats: Stats) -> Result:
+    def result(self, stats: AnswerStats) -> Result:
         """The finished answer."""
         if self.finish_reason is None:
             raise RequestError("the answer has not ended")
@@ -284,7 +290,7 @@ class Text:
         self._pieces += pieces
         return tuple(pieces)
 
-    def _check(self, edit: Edit) -> None:
+    def _check(self, edit: TextEdit) -> None:
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: it cannot be edited")
         first = self.position
@@ -293,24 +299,24 @@ class Text:
                 raise RequestError(f"position {at} is final: edits begin at {first}")
 
     def _tell(
-        self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int
+        self, edit: TextEdit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int
     ) -> None:
         choice, on = self.choice, self._record.on
         if choice is not None:
-            on(Edited(choice, edit, new, pieces, accepted))
+            on(EditedEvent(choice, edit, new, pieces, accepted))
         elif new:
-            self._told(Tried, new, pieces)
+            self._told(TriedEvent, new, pieces)
         if self.finish_reason is None:
             return
         behind = tuple(range(self.position, self.position + len(self._ahead)))
         self._ahead = []  # the canvas behind the end is no part of the answer
         if choice is not None:
             if behind:
-                on(Edited(choice, Edit(erase=behind), (), (), 0))
-            on(Finished(choice, self.finish_reason))
+                on(EditedEvent(choice, TextEdit(erase=behind), (), (), 0))
+            on(FinishedEvent(choice, self.finish_reason))
 
 
-def common(texts: Iterable[Text]) -> list[int]:
+def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
     """The tokens that all of these texts begin with: what is certain of a search's answer while they are all that is left."""
     every = [t.tokens for t in texts]
     if not every:
@@ -320,8 +326,8 @@ def common(texts: Iterable[Text]) -> list[int]:
     return low[:same]
 
 
-def logprobs(
-    scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int
+def logprobs_at_nodes(
+    scores: DraftScores, nodes: Sequence[int], tokens: Sequence[int], k: int
 ) -> list[TokenLogprob]:
     """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
     out: list[TokenLogprob] = []

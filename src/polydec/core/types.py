@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.values import value
+from polydec.base.values import fast_dataclass
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ class Exactness(Enum):
     APPROXIMATE = "approximate"
 
 
-class Reads(IntEnum):
+class RowDetail(IntEnum):
     """What somebody needs to see of a row; each includes the ones before it."""
 
     NOTHING = 0
@@ -35,7 +35,7 @@ class Reads(IntEnum):
     ROW = 3
 
 
-class Draw(Enum):
+class DrawKind(Enum):
     """How a node was proposed: with certainty, drawn independently of its siblings, or without replacement among them."""
 
     CERTAIN = "certain"
@@ -44,10 +44,10 @@ class Draw(Enum):
 
 
 T = TypeVar("T")
-_ROOT = (-1,), (Draw.CERTAIN,), (None,)  # parent, draw and law of a root
+_ROOT = (-1,), (DrawKind.CERTAIN,), (None,)  # parent, draw and law of a root
 
 
-class Words(Protocol):
+class TokenCodec(Protocol):
     """What ids mean as text."""
 
     @property
@@ -65,16 +65,16 @@ class Words(Protocol):
 
 
 @dataclass(frozen=True)
-class Vocab:
+class TokenVocabulary:
     """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown). words:
     None where there is no tokenizer."""
 
     size: int
     eos: frozenset[int]
     tokenizer: str = ""
-    words: Words | None = field(default=None, repr=False, compare=False)
+    words: TokenCodec | None = field(default=None, repr=False, compare=False)
 
-    def same(self, other: Vocab) -> bool:
+    def same(self, other: TokenVocabulary) -> bool:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
         return self.size == other.size and (
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
@@ -94,7 +94,7 @@ class Vocab:
         except PolydecError as why:
             raise RequestError(f"{what}: the model's tokenizer cannot spell it ({why})") from None
 
-    def require_same(self, other: Vocab, who: str) -> None:
+    def require_same(self, other: TokenVocabulary, who: str) -> None:
         """Raise RequestError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:
             raise RequestError(
@@ -107,7 +107,7 @@ class Vocab:
             )
 
 
-@value(eq=False)
+@fast_dataclass(eq=False)
 class Draft:
     """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
 
@@ -130,7 +130,7 @@ class Draft:
 
     token: tuple[int, ...]
     parent: tuple[int, ...]
-    draw: tuple[Draw, ...]
+    draw: tuple[DrawKind, ...]
     law: tuple[Tensor | None, ...]
     probe: tuple[bool, ...] | None = None
     chance: tuple[float, ...] | None = None
@@ -149,7 +149,7 @@ class Draft:
         return Draft(
             tuple(token),
             tuple(parent),
-            (Draw.CERTAIN,) * n,
+            (DrawKind.CERTAIN,) * n,
             (None,) * n,
             chance=None if chance is None else tuple(chance),
         )
@@ -162,7 +162,9 @@ class Draft:
         n, parent = len(tokens), tuple(range(-1, len(tokens)))
         if law is None:
             return Draft.certain((root, *tokens), parent)
-        return Draft((root, *tokens), parent, (Draw.CERTAIN, *[Draw.INDEPENDENT] * n), (None, *law))
+        return Draft(
+            (root, *tokens), parent, (DrawKind.CERTAIN, *[DrawKind.INDEPENDENT] * n), (None, *law)
+        )
 
     def __len__(self) -> int:
         return len(self.token)
@@ -198,7 +200,7 @@ class Draft:
         return sum(value[i] for below in self.children for i in below)
 
     def grown(
-        self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0
+        self, token: int, parent: int, draw: DrawKind, law: Tensor | None, chance: float = 1.0
     ) -> Draft:
         """This draft with one more node, which is the last: a token below the node `parent`, how it was drawn (draw), of which
         law (None: it was certain), and how likely it is to be right (chance)."""
@@ -263,7 +265,7 @@ class Draft:
         left = replace(
             self,
             parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
-            draw=tuple(Draw.CERTAIN if i == root else d for i, d in enumerate(self.draw)),
+            draw=tuple(DrawKind.CERTAIN if i == root else d for i, d in enumerate(self.draw)),
             law=tuple(None if i == root else x for i, x in enumerate(self.law)),
             chance=None
             if self.chance is None
@@ -337,21 +339,22 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Want:
+class ScoreRequest:
     """What a caller is going to read of a score, so that nothing else need be computed.
 
-    law: of the rows of the law; base: of the model's own rows, before any shaping. hidden: whether the states of all nodes are
-    read, as they are after the last layer and before the final norm. exits: the numbers of layers that `Scores.exit` will be
-    asked for. routing: of a mixture of experts, what is added to the router's scores at the rows that are answered, in standard
-    deviations of a row's scores, [layers][experts]; such a pass leaves nothing behind, and what it scored is not committed.
-    None: the router is as it is.
+    law: of the rows of the law; base: of the model's own rows, before any shaping. hidden: whether
+    the states of all nodes are read, as they are after the last layer and before the final norm.
+    exits: the numbers of layers that `DraftScores.exit` will be asked for. routing: of a mixture of
+    experts, what is added to the router's scores at the rows that are answered, in standard
+    deviations of a row's scores, [layers][experts]; such a pass leaves nothing behind, and what it
+    scored is not committed. None: the router is as it is.
 
     For `Session.prefill` alone, which gives no rows of the prompt unless asked: prompt: those of all its tokens; last: that of
     the token before the pending root only.
     """
 
-    law: Reads = Reads.ROW
-    base: Reads = Reads.NOTHING
+    law: RowDetail = RowDetail.ROW
+    base: RowDetail = RowDetail.NOTHING
     hidden: bool = False
     prompt: bool = False
     exits: tuple[int, ...] = ()
@@ -359,8 +362,8 @@ class Want:
     routing: tuple[tuple[float, ...], ...] | None = None
 
 
-@value()
-class Edit:
+@fast_dataclass()
+class TextEdit:
     """One change of an answer. Whatever a loop writes, observers hear of it as such changes.
 
     Positions count from the prompt's start. First tokens are erased, then others inserted, then others written.

@@ -9,33 +9,33 @@ from functools import cache
 from typing import Any
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import shown
+from polydec.base.options import short_repr
 from polydec.core.decoder import Decoder
-from polydec.core.prompt import Noted
+from polydec.core.prompt import PromptLogprobs
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.laws.constraints import pieces
-from polydec.laws.constraints.in_time import InTime, in_time
-from polydec.laws.constraints.protocols import Constraint, Language
-from polydec.laws.shapers.sampling import Sampling, build_guard, build_shapers, sequential
-from polydec.laws.targets.reprompted import Reprompted
-from polydec.laws.targets.shaped import Shaped
-from polydec.laws.targets.softened import Softened
-from polydec.methods.diffusion.loop.no_early_end import NoEarlyEnd
-from polydec.methods.economics.costs import Costs
+from polydec.laws.constraints.in_time import DeadlineLanguage, in_time
+from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
+from polydec.laws.shapers.sampling import Sampling, build_guard, build_shapers, stateful_rule_names
+from polydec.laws.targets.reprompted import SecondPromptTarget
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
-from polydec.models.sessions.reuse import Reuse
+from polydec.methods.registry.kit import ANY_DRAFT, CALLED, DRAFT, Kit, ModelArtefact, family_of
+from polydec.models.sessions.reuse import CacheReuse
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
-from polydec.request.fields import LENGTH, Ask, Prompt, declared
-from polydec.request.loaded import LM
-from polydec.request.thinking import Thinking, thinking_of
+from polydec.request.fields import LENGTH, Ask, Prompt, ask_options
+from polydec.request.loaded import LoadedModel
+from polydec.request.thinking import ThinkingSettings, thinking_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class RequestPlan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for;
     pressed: how old keys and values are kept, None: as they are; unit: what ids of the request and its answers stand for,
@@ -46,14 +46,14 @@ class Plan:
     decoder: Decoder
     card: Card
     options: Mapping[str, Any]
-    steering: Steering | None = None
-    ending: InTime | None = None
-    read: tuple[Artefact, ...] = ()
-    pressed: Pressed | None = None
+    steering: SteeringSettings | None = None
+    ending: DeadlineLanguage | None = None
+    read: tuple[ModelArtefact, ...] = ()
+    pressed: PressSettings | None = None
     unit: str = "token"
     source: int = 0
-    reuse: Reuse | None = None
-    thinking: Thinking | None = None
+    reuse: CacheReuse | None = None
+    thinking: ThinkingSettings | None = None
 
     @property
     def pinned(self) -> bool:
@@ -81,7 +81,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Pressed:
+class PressSettings:
     """A checked way to keep old keys and values, and all its options with the values they have."""
 
     card: Card
@@ -89,14 +89,14 @@ class Pressed:
 
 
 @dataclass(frozen=True)
-class Steering:
+class SteeringSettings:
     """A checked way to steer: the second prompt's ids (None: it reads none), and all its options with the values they have."""
 
     card: Card
     options: Mapping[str, Any]
     second: tuple[int, ...] | None
 
-    def law(self, model: LM, prompt: tuple[int, ...], law: Target) -> Target:
+    def law(self, model: LoadedModel, prompt: tuple[int, ...], law: Target) -> Target:
         """The law that it makes of one of the model's. Raises RequestError where the model lacks what it needs."""
         source = getattr(law, "beside", None)
         if self.second is None:
@@ -104,7 +104,7 @@ class Steering:
         elif source is not None:  # a second source, and the same text written from it
             beside = source.model.given(self.second, source.cache_salt)
         else:
-            beside = Reprompted(law, prompt, self.second)
+            beside = SecondPromptTarget(law, prompt, self.second)
         return steer.build(
             self.card.name,
             Kit(
@@ -118,22 +118,22 @@ class Steering:
         )[0]
 
 
-def steering(
-    model: LM, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
-) -> Steering | None:
+def plan_steering(
+    model: LoadedModel, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
+) -> SteeringSettings | None:
     """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises RequestError with
     one sentence for what cannot be honoured."""
     steer_fields = {
-        name: declared()[name].convert(getattr(ask, name)) for name in ("steer", "steer_options")
+        name: ask_options()[name].convert(getattr(ask, name)) for name in ("steer", "steer_options")
     }
     if steer_fields["steer"] is None and ask.negative_prompt is None:
         if steer_fields["steer_options"]:
             raise RequestError("steer_options is given without steer: name the way to steer")
         return None
     name = "cfg" if steer_fields["steer"] is None else steer_fields["steer"]
-    options = steer.chosen(name, steer_fields["steer_options"])
+    options = steer.steering_option_values(name, steer_fields["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
-    second, derive = ask.negative_prompt, steer.derived(name)
+    second, derive = ask.negative_prompt, steer.second_prompt_deriver(name)
     if second is None and derive is not None and isinstance(ask.prompt, str):
         second = derive(ask.prompt)
         if second == ask.prompt:
@@ -155,12 +155,12 @@ def steering(
                 sanitize_control_tokens=ask.sanitize_control_tokens,
             )
         )
-    return Steering(steer.get(name).CARD, options, other)
+    return SteeringSettings(steer.get_steering_module(name).CARD, options, other)
 
 
-def over(
-    model: LM, name: str | None, options_asked: Mapping[str, Any]
-) -> tuple[Any, Pressed | None]:
+def law_over_pressed_cache(
+    model: LoadedModel, name: str | None, options_asked: Mapping[str, Any]
+) -> tuple[Any, PressSettings | None]:
     """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
     model cannot read it."""
     lm, family = model.checkpoint.lm, family_of(model.checkpoint.lm)
@@ -169,24 +169,24 @@ def over(
             raise RequestError("cache_options is given without cache: name the press")
         return lm, None
     pressing, options = press.build(name, options_asked)
-    card: Card = press.get(name).CARD
+    card: Card = press.get_press_module(name).CARD
     if family != "ar":
         raise RequestError(
-            f"cache is {shown(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
+            f"cache is {short_repr(card.name)}: {CALLED[family]} model feeds its text anew and has no old keys to press"
         )
-    return lm.pressed(pressing), Pressed(card, options)
+    return lm.pressed(pressing), PressSettings(card, options)
 
 
-def reusing(
-    lm: Any, values: Mapping[str, Any], steered: Steering | None
-) -> tuple[Any, Reuse | None]:
+def law_over_reused_cache(
+    lm: Any, values: Mapping[str, Any], steered: SteeringSettings | None
+) -> tuple[Any, CacheReuse | None]:
     """The law as a request reads it that takes what it can of an earlier text's cache. Raises RequestError where the model, or
     something else that is asked for, cannot go with that."""
     kind, key = values["reuse"], values["reuse_key"]
     if kind is None:
         if key:
             raise RequestError(
-                f"reuse_key is {shown(key)}, and reuse is none: say 'prefix' or 'edited'"
+                f"reuse_key is {short_repr(key)}, and reuse is none: say 'prefix' or 'edited'"
             )
         return lm, None
     if (family := family_of(lm)) != "ar":
@@ -207,21 +207,21 @@ def reusing(
     return view, view.within[1]
 
 
-def plan(
-    model: LM,
+def plan_request(
+    model: LoadedModel,
     ask: Ask,
     *,
     memory: Callable[[str], dict[str, Any]] = lambda method: {},
-    measure: Callable[[], Costs] | None = None,
-) -> Plan:
+    measure: Callable[[], PassCosts] | None = None,
+) -> RequestPlan:
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises RequestError with one sentence that
     names the field, the value and what is legal."""
-    values = {name: o.convert(getattr(ask, name)) for name, o in declared().items()}
+    values = {name: o.convert(getattr(ask, name)) for name, o in ask_options().items()}
     bare, model = model, model.in_units(values["units"], values["covers"])
     point, family = model.checkpoint, family_of(model.checkpoint.lm)
-    card: Card = registry.get(registry.of_model(values["method"], family)).CARD
-    options = registry.chosen(card.name, values["options"])
+    card: Card = registry.get_recipe_module(registry.of_model(values["method"], family)).CARD
+    options = registry.method_option_values(card.name, values["options"])
     stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
     source = tuple[int, ...]()
     if hasattr(point.lm, "given"):
@@ -242,23 +242,27 @@ def plan(
         )
     if values["units"] != "tokens":
         model = model.each_prompted(bare, ids, lambda own: _own_prompt(own, model, ask))
-    lm, pressed = over(model, values["cache"], values["cache_options"])
-    steered = steering(model, ask, ids, values["raw"])
-    lm, reuse = reusing(lm, values, steered)
+    lm, pressed = law_over_pressed_cache(model, values["cache"], values["cache_options"])
+    steered = plan_steering(model, ask, ids, values["raw"])
+    lm, reuse = law_over_reused_cache(lm, values, steered)
     lm = model.behind_vectors(ask.prompt, lm)
-    fed = lm.instead if isinstance(lm, Softened) else ids  # what the model reads, vectors counted
+    fed = (
+        lm.instead if isinstance(lm, SoftPromptTarget) else ids
+    )  # what the model reads, vectors counted
     if fed is not ids and values["prompt_logprobs"] is not None:
         raise RequestError(
             f"prompt_logprobs is {values['prompt_logprobs']}: the prompt holds vectors, which have no law, so leave it out"
         )
     if steered is not None and family != "ar":
         raise RequestError(
-            f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
+            f"steer is {short_repr(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
         )
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     template_filled = (
-        () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+        ()
+        if ask.infill is None
+        else infill_token_ids(model, ask.infill, end=not values["ignore_eos"])
     )
     length = _length(
         model, card, max(ids, fed, key=len), len(template_filled) or values["max_tokens"], steered
@@ -319,8 +323,8 @@ def plan(
     elif pressed is not None:
         check_together(model, card, law, f"cache {pressed.card.name}", "leave the cache as it is")
     laws = shape(model, law, card, sampling, request, values["order"], language)
-    read = list[Artefact]()
-    build = Build(
+    read = list[ModelArtefact]()
+    build = DecoderBuilder(
         card.name,
         options,
         *laws,
@@ -339,8 +343,8 @@ def plan(
                 f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                 "token, so leave it out"
             )
-        decoder = Noted(decoder, lm, request.prompt_logprobs)
-    return Plan(
+        decoder = PromptLogprobs(decoder, lm, request.prompt_logprobs)
+    return RequestPlan(
         request,
         decoder,
         card,
@@ -369,7 +373,7 @@ def _begun_answer(prompt: Prompt, ending: str, messages: bool) -> str | None:
     return str(joined_text(content))
 
 
-def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
+def _own_prompt(own: LoadedModel, first: LoadedModel, ask: Ask) -> tuple[int, ...] | None:
     """How a second model over bytes reads the prompt of a request; None: by no template of its own."""
     if _are_ids(ask.prompt):
         return None
@@ -389,27 +393,29 @@ def _own_prompt(own: LM, first: LM, ask: Ask) -> tuple[int, ...] | None:
         return None
 
 
-def check_together(model: LM, card: Card, law: Target, what: str, instead: str) -> None:
+def check_together(model: LoadedModel, card: Card, law: Target, what: str, instead: str) -> None:
     """Raise RequestError where a method could decode the model and cannot decode the law that something else makes of it:
     `what`, and what to do instead. What the model lacks anyway is said as it is without that."""
     kit = model.kit()
-    registry.check(card.name, kit)
+    registry.check_method_needs(card.name, kit)
     try:
-        registry.check(card.name, replace(kit, target=law))
+        registry.check_method_needs(card.name, replace(kit, target=law))
     except PolydecError as why:
         raise RequestError(
             f"method {card.name} and {what} do not go together: {why} (take method auto or plain, or {instead})"
         ) from None
 
 
-def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset[int]:
+def _ends(model: LoadedModel, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset[int]:
     """The ids that end a constrained answer; a stop id that is text as well ends it wherever it is written."""
     words = model.checkpoint.lm.vocab.words
     known = () if words is None else words.pieces
     return eos | {x for x in stop_ids if x >= len(known) or known[x] is None}
 
 
-def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozenset[int]) -> InTime:
+def _ending(
+    language: TokenLanguage[Any] | None, length: int, model: LoadedModel, ends: frozenset[int]
+) -> DeadlineLanguage:
     """The language with an end within so many tokens. Raises RequestError where there is nothing to end, or none is found."""
     if language is None:
         raise RequestError(
@@ -418,12 +424,15 @@ def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozen
         )
     vocab = model.checkpoint.lm.vocab
     return in_time(
-        language, length, pieces.of(vocab, ends), sorted(x for x in ends if 0 <= x < vocab.size)
+        language,
+        length,
+        pieces.token_byte_pieces(vocab, ends),
+        sorted(x for x in ends if 0 <= x < vocab.size),
     )
 
 
 @dataclass(frozen=True)
-class Build:
+class DecoderBuilder:
     """What a decoder is made of. Costs are measured only for methods that ask for them, and only once all else is checked."""
 
     method: str
@@ -433,23 +442,23 @@ class Build:
     shapers: tuple[Shaper[Any], ...]
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
-    language: Language[Any] | None = None
+    language: TokenLanguage[Any] | None = None
     context: int | None = None
-    read: list[Artefact] = field(default_factory=list[Artefact])
+    read: list[ModelArtefact] = field(default_factory=list[ModelArtefact])
     source: tuple[int, ...] = ()
     whole_prompt: bool = True
 
-    def decoder(self, measure: Callable[[], Costs]) -> Decoder:
+    def decoder(self, measure: Callable[[], PassCosts]) -> Decoder:
         asked: list[bool] = []
 
-        def unmeasured() -> Costs:
+        def unmeasured() -> PassCosts:
             asked.append(True)
-            return Costs()
+            return PassCosts()
 
         first = self._build(unmeasured)
         return self._build(measure) if asked else first
 
-    def _build(self, measure: Callable[[], Costs]) -> Decoder:
+    def _build(self, measure: Callable[[], PassCosts]) -> Decoder:
         kit = Kit(
             self.target,
             None,
@@ -468,13 +477,13 @@ class Build:
 
 
 def _language(
-    constraint: Constraint,
-    model: LM,
+    constraint: OutputConstraint,
+    model: LoadedModel,
     sampling: Sampling,
     family: str,
     eos: frozenset[int],
     stop_ids: frozenset[int],
-) -> Language[Any]:
+) -> TokenLanguage[Any]:
     """What a constraint means to this model. Raises RequestError where the rest of the request leaves it no room."""
     vocab = model.checkpoint.lm.vocab
     if family != "ar":
@@ -498,13 +507,13 @@ def _language(
 
 
 def _shaped(
-    model: LM,
+    model: LoadedModel,
     law: Target,
     card: Card,
     sampling: Sampling,
     request: Request,
     order: str,
-    language: Language[Any] | None,
+    language: TokenLanguage[Any] | None,
 ) -> tuple[Any, Callable[[], Any], tuple[()]]:
     """The target's law, which may be steered, and what gives the draft's, as the request bends them (no shapers are left
     over); a draft that may have another vocabulary takes the rules that name no token."""
@@ -521,12 +530,12 @@ def _shaped(
         geometry=lm.geometry,
         language=language,
     )
-    target = Shaped(law, *shapers) if shapers else law
+    target = ShapedTarget(law, *shapers) if shapers else law
 
     @cache
     def small() -> Any:
         draft = model.small()
-        length = taken(lm, request.prompt) + request.max_tokens
+        length = count_context_tokens(lm, request.prompt) + request.max_tokens
         if draft is None or (not card.needs_draft and draft.network.context < length):
             return None  # one that may help, and has no room for this text, is left out
         if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
@@ -542,33 +551,35 @@ def _shaped(
                 words=draft.vocab.words,
                 geometry=draft.geometry,
             )
-        return Shaped(draft, *bent) if bent else draft
+        return ShapedTarget(draft, *bent) if bent else draft
 
     return target, small, ()
 
 
-def _beside(
-    model: LM,
+def _shape_diffusion_request(
+    model: LoadedModel,
     law: Target,
     card: Card,
     sampling: Sampling,
     request: Request,
     order: str,
-    language: Language[Any] | None,
+    language: TokenLanguage[Any] | None,
 ) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
     law by itself. Raises RequestError for a draft that is of no use, or a rule that looks at the text before a token."""
     lm: Any = model.checkpoint.lm
     if model.draft is not None and not card.needs_draft:
         raise RequestError(
-            f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
+            f"draft is {short_repr(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
             "(guided-diffusion takes one)"
         )
     if sampling.min_tokens:  # a matter of positions here
         ends = (frozenset[int]() if request.ignore_eos else lm.vocab.eos) | request.stop_ids
-        lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
+        lm = NoEarlyEndDenoiser(lm, ends, len(request.prompt) + sampling.min_tokens)
         sampling = replace(sampling, min_tokens=0)
-    _no_looking_back(next(iter(sequential(sampling)), None), "a masked-diffusion model fills gaps")
+    _no_looking_back(
+        next(iter(stateful_rule_names(sampling)), None), "a masked-diffusion model fills gaps"
+    )
     return lm, model.small, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
@@ -581,21 +592,21 @@ def _no_looking_back(rule: str | None, who: str) -> None:
 
 
 def _inserted(
-    model: LM,
+    model: LoadedModel,
     law: Target,
     card: Card,
     sampling: Sampling,
     request: Request,
     order: str,
-    language: Language[Any] | None,
+    language: TokenLanguage[Any] | None,
 ) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
     """An insertion model, and the shapers that bend each slot's law by itself. Raises RequestError for a draft, which is of no
     use, or a rule that looks at the text before a token."""
     if model.draft is not None:
         raise RequestError(
-            f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out"
+            f"draft is {short_repr(model.draft.name)}: an insertion model is decoded without one, so leave it out"
         )
-    rule = next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None)
+    rule = next(iter(stateful_rule_names(sampling)), "min_tokens" if sampling.min_tokens else None)
     _no_looking_back(rule, "an insertion model writes")
     return law, _none, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
@@ -606,7 +617,7 @@ def _none() -> None:
 
 _SHAPES: Mapping[str, Callable[..., tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]]] = {
     "ar": _shaped,
-    "diffusion": _beside,
+    "diffusion": _shape_diffusion_request,
     "insertion": _inserted,
 }
 """By a model's family, how a request bends its laws: (target, what gives the draft, the shapers left to the method)."""
@@ -614,7 +625,9 @@ _SHAPES: Mapping[str, Callable[..., tuple[Any, Callable[[], Any], tuple[Shaper[A
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 
 
-def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple[int | None, ...]:
+def infill_token_ids(
+    model: LoadedModel, answer: str | Sequence[int | None], *, end: bool
+) -> tuple[int | None, ...]:
     """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
     RequestError where it has no gap, or the model cannot fill one."""
     if family_of(model.checkpoint.lm) == "ar":
@@ -635,7 +648,7 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
         for at, x in enumerate(answer):
             if x is not None and (type(x) is not int or not 0 <= x < size):
                 raise RequestError(
-                    f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}"
+                    f"infill[{at}] is {short_repr(x)}: it must be none, for a gap, or an id of 0 to {size - 1}"
                 )
         out += answer
     if None not in out:
@@ -644,32 +657,39 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
     return (*out, eos) if end and eos is not None else tuple(out)
 
 
-def room(
-    model: LM, method: str, ids: Sequence[int], steered: Steering | None = None
+def answer_token_room(
+    model: LoadedModel, method: str, ids: Sequence[int], steered: SteeringSettings | None = None
 ) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
     where there is none."""
     contexts = [(model.checkpoint.lm.context, model.name, model.checkpoint.lm)]
     draft, needs = (
         model.draft,
-        (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs)),
+        (
+            *registry.get_recipe_module(method).CARD.needs,
+            *(() if steered is None else steered.card.needs),
+        ),
     )
     if draft is not None and DRAFT in needs:
         contexts.append((draft.lm.network.context, draft.name, draft.lm))
     context, who, lm = min(contexts, key=lambda entry: entry[0])
     second = () if steered is None or steered.second is None else steered.second
-    own = 0 if steered is None else steer.positions(steered.card.name, steered.options)
+    own = (
+        0
+        if steered is None
+        else steer.steering_vector_positions(steered.card.name, steered.options)
+    )
     for name, text in (("prompt", ids), ("negative_prompt", second)):
-        if context - taken(lm, text) - own < 1:
+        if context - count_context_tokens(lm, text) - own < 1:
             vectors = f" and {own} vectors stand in it" if own else ""
             raise RequestError(
                 f"{name} has {_count(lm, text)}{vectors}: the context of {who} holds {context}, the answer included"
             )
-    most = context - own - max(taken(lm, ids), taken(lm, second))
+    most = context - own - max(count_context_tokens(lm, ids), count_context_tokens(lm, second))
     return most, f"the context of {who} holds {context}" + (f", {own} vectors included" * bool(own))
 
 
-def taken(lm: Any, text: Sequence[int]) -> int:
+def count_context_tokens(lm: Any, text: Sequence[int]) -> int:
     """Tokens of a model's context that a text takes: as many as it has, or fewer where it is written in bytes."""
     measure = getattr(lm, "tokens_of", None)
     return measure(text) if measure is not None and text else len(text)
@@ -677,16 +697,20 @@ def taken(lm: Any, text: Sequence[int]) -> int:
 
 def _count(lm: Any, text: Sequence[int]) -> str:
     """How long a text is, in words."""
-    tokens = taken(lm, text)
+    tokens = count_context_tokens(lm, text)
     bytes_ = f"{len(text)} bytes, which are " if hasattr(lm, "tokens_of") else ""
     return f"{bytes_}{tokens} tokens"
 
 
 def _length(
-    model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None
+    model: LoadedModel,
+    card: Card,
+    ids: Sequence[int],
+    asked: int | None,
+    steered: SteeringSettings | None,
 ) -> int:
     """Tokens of an answer at most. Raises RequestError where the context has no room for them."""
-    most, why = room(model, card.name, ids, steered)
+    most, why = answer_token_room(model, card.name, ids, steered)
     if asked is not None and asked > most:
         raise RequestError(
             f"max_tokens is {asked}: the prompt has {_count(model.checkpoint.lm, ids)} and {why}, so it can be at most {most}"

@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Protocol
 from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:  # a command line is checked before anything computes
-    from polydec.core.effects import Forward
-    from polydec.models.sessions.checkpoint import Checkpoint
-    from polydec.request.loaded import LM
+    from polydec.core.effects import ForwardQuery
+    from polydec.models.sessions.checkpoint import ModelBundle
+    from polydec.request.loaded import LoadedModel
 
 
-class Batching(Protocol):
+class BatchingMode(Protocol):
     """What an engine is told of it. Frozen; no text depends on it but by rounding."""
 
     @property
     def name(self) -> str: ...
 
-    def model(self, plain: LM) -> LM:
+    def model(self, plain: LoadedModel) -> LoadedModel:
         """The model whose passes are laid out so. Raises RequestError where what runs it cannot."""
         ...
 
-    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         """The indices of the queries that share the next pass of a model, in ascending order, at least one."""
         ...
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedBatching:
     """Every answer's keys and values lie where they are, each row of a pass sees its own; all that wait share it."""
 
     name: str = "ragged"
 
-    def model(self, plain: LM) -> LM:
+    def model(self, plain: LoadedModel) -> LoadedModel:
         return plain
 
-    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         return range(len(waiting))
 
 
@@ -58,10 +58,10 @@ class EqSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, plain: LM) -> LM:
-        return padded(plain, self.name)
+    def model(self, plain: LoadedModel) -> LoadedModel:
+        return padded_model(plain, self.name)
 
-    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         return sorted(_phase(waiting)[: self.rows])
 
 
@@ -80,10 +80,10 @@ class ExSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, plain: LM) -> LM:
-        return padded(plain, self.name)
+    def model(self, plain: LoadedModel) -> LoadedModel:
+        return padded_model(plain, self.name)
 
-    def choose(self, waiting: Sequence[Forward]) -> Sequence[int]:
+    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         phase = _phase(waiting)
         groups = dict[int, list[int]]()
         for i in phase:
@@ -94,13 +94,13 @@ class ExSpec:
         return sorted(most[: self.rows])
 
 
-BATCHINGS: Mapping[str, Callable[[int], Batching]] = MappingProxyType(
-    {"ragged": lambda rows: Ragged(), "eqspec": EqSpec, "exspec": ExSpec}
+BATCHINGS: Mapping[str, Callable[[int], BatchingMode]] = MappingProxyType(
+    {"ragged": lambda rows: RaggedBatching(), "eqspec": EqSpec, "exspec": ExSpec}
 )
 """By the name that a user gives, each made for so many rows of a pass."""
 
 
-def chosen(name: str, rows: int) -> Batching:
+def batching_by_name(name: str, rows: int) -> BatchingMode:
     """The batching of this name; rows: of a pass, which `ragged` does not bound. Raises RequestError for a name that is not
     there, or rows out of range."""
     if name not in BATCHINGS:
@@ -111,25 +111,29 @@ def chosen(name: str, rows: int) -> Batching:
     return BATCHINGS[name](rows)
 
 
-def padded(plain: LM, name: str) -> LM:
+def padded_model(plain: LoadedModel, name: str) -> LoadedModel:
     """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
     another engine runs it, which keep every row at its own end."""
-    from polydec.models.sessions.checkpoint import Deferred, whole
+    from polydec.models.sessions.checkpoint import DeferredBundle, resolve_deferred_bundle
 
     draft = plain.draft
-    small = None if draft is None else Deferred(draft.name, lambda: _laid_out(whole(draft), name))
+    small = (
+        None
+        if draft is None
+        else DeferredBundle(draft.name, lambda: _laid_out(resolve_deferred_bundle(draft), name))
+    )
     made = replace(plain, checkpoint=_laid_out(plain.checkpoint, name), draft=small)
     if "costs" in vars(plain):  # they are measured once
         vars(made)["costs"] = plain.costs
     return made
 
 
-def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
-    from polydec.models.nets.transformer import Transformer
-    from polydec.models.sessions.lm import LM as Law
+def _laid_out(point: ModelBundle, name: str) -> ModelBundle:
+    from polydec.models.nets.transformer import LlamaTransformer
+    from polydec.models.sessions.lm import CausalLaw as Law
 
     law = point.lm
-    if type(law) is not Law or not isinstance(law.network, Transformer):
+    if type(law) is not Law or not isinstance(law.network, LlamaTransformer):
         raise RequestError(
             f"batching is {name!r}: what runs {point.name} ({point.kernel}) keeps every row at its own end; "
             "load it on the torch path (--dtype torch)"
@@ -139,7 +143,7 @@ def _laid_out(point: Checkpoint, name: str) -> Checkpoint:
     return replace(point, lm=twin)
 
 
-def _phase(waiting: Sequence[Forward]) -> list[int]:
+def _phase(waiting: Sequence[ForwardQuery]) -> list[int]:
     """Prompts where there are some, else all that wait: the two share no pass."""
     prompts = [i for i, f in enumerate(waiting) if f.split is not None]
     return prompts or list(range(len(waiting)))

@@ -15,20 +15,31 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.effects import gather
-from polydec.core.scheduler import run
-from polydec.request.deciding import MOST_CLASSES, TEXT, Deciding, checked
-from polydec.request.embedding import Loaded, Prepared, grouped, last_state, prepared
-from polydec.request.prototypes import Prototypes, fitted
-from polydec.request.reading import Reading
+from polydec.base.options import short_repr
+from polydec.core.effects import gather_coroutines
+from polydec.core.scheduler import run_coroutines
+from polydec.request.deciding import (
+    MOST_CLASSES,
+    TEXT,
+    ClassifierSettings,
+    check_classifier_prompts,
+)
+from polydec.request.embedding import (
+    EmbeddableModel,
+    EmbeddingInput,
+    group_embedding_inputs,
+    last_state,
+    prepare_embedding_inputs,
+)
+from polydec.request.prototypes import ClassPrototypes, fit_prototypes
+from polydec.request.reading import EmbeddingSettings
 
 ROWS = 64
 """Laws that stand in memory at a time."""
 
 
 @dataclass(frozen=True)
-class Example:
+class LabelledText:
     """A text and the name of its class."""
 
     text: str
@@ -36,7 +47,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ClassDecision:
     """label: the likeliest class; chances: of all classes, by name; they sum to 1."""
 
     label: str
@@ -44,7 +55,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Words:
+class ClassWords:
     """Tokens that stand for classes: [C, n], the rest of a row where fewer do being 0, and which are there."""
 
     token_Cn: Tensor
@@ -57,7 +68,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Classifier:
+class TextClassifier:
     """Sorts texts into classes; made by `lm.classifier`.
 
     Exact: approximate: a classifier promises nothing of its answers.
@@ -65,61 +76,63 @@ class Classifier:
     without examples.
     """
 
-    model: Loaded
+    model: EmbeddableModel
     labels: tuple[str, ...]
     prompts: tuple[str, ...]
-    words: Words
+    words: ClassWords
     calm_PV: Tensor
     """The laws behind prompts without a text."""
     weight: float
-    prototypes: Prototypes | None
+    prototypes: ClassPrototypes | None
     losses: tuple[float, ...] = ()
 
-    def classify(self, texts: str | Sequence[str]) -> list[Decision]:
+    def classify(self, texts: str | Sequence[str]) -> list[ClassDecision]:
         """The class of each text. Raises RequestError for an empty text and one that is longer than the context."""
         score_NC = self.scores([texts] if isinstance(texts, str) else texts)
         best = score_NC.argmax(-1).tolist()
         chances = torch.softmax(score_NC, -1).tolist()
         return [
-            Decision(self.labels[c], dict(zip(self.labels, row, strict=True)))
+            ClassDecision(self.labels[c], dict(zip(self.labels, row, strict=True)))
             for c, row in zip(best, chances, strict=True)
         ]
 
     def scores(self, texts: Sequence[str]) -> Tensor:
         """Of each class, [N, C], as logarithms up to a constant."""
-        return self.of_states(states(self.model, texts, self.prompts))
+        return self.of_states(last_token_states(self.model, texts, self.prompts))
 
     def of_states(self, state_NPH: Tensor) -> Tensor:
         """The same from states that were read before."""
-        words_NC = self.weight * calibrated(self.model, state_NPH, self.calm_PV, self.words)
+        words_NC = self.weight * calibrated_class_scores(
+            self.model, state_NPH, self.calm_PV, self.words
+        )
         if self.prototypes is None:
             return words_NC
         return self.prototypes.scores(_normed(self.model, state_NPH)) + words_NC
 
 
-def classifier(
-    model: Loaded,
-    examples: Sequence[Example],
+def build_text_classifier(
+    model: EmbeddableModel,
+    examples: Sequence[LabelledText],
     labels: Sequence[str],
     prompts: Sequence[str],
-    how: Deciding,
-) -> Classifier:
+    how: ClassifierSettings,
+) -> TextClassifier:
     """examples: any number, of which each class has one, or none at all; labels: the classes, those of the examples where it is
     empty. Raises RequestError for what cannot be."""
     names = _named(examples, labels)
-    templates = checked(tuple(prompts))
-    state_NPH = states(model, [e.text for e in examples], templates)
+    templates = check_classifier_prompts(tuple(prompts))
+    state_NPH = last_token_states(model, [e.text for e in examples], templates)
     return of_states(model, state_NPH, [e.label for e in examples], names, templates, how)
 
 
 def of_states(
-    model: Loaded,
+    model: EmbeddableModel,
     state_NPH: Tensor,
     labels: Sequence[str],
     names: tuple[str, ...],
     prompts: tuple[str, ...],
-    how: Deciding,
-) -> Classifier:
+    how: ClassifierSettings,
+) -> TextClassifier:
     """The same from states that `states` read, for instance of many drawings of examples from the same texts."""
     label_N = torch.tensor([names.index(label) for label in labels], dtype=torch.long)
     calm_PV = _laws(model, _calm(model, prompts))
@@ -127,32 +140,39 @@ def of_states(
     most = max(1.0, len(labels) / len(names))
     weight = 1.0 / most if how.weight is None else how.weight
     if not labels:
-        return Classifier(model, names, prompts, words, calm_PV, weight, None)
-    beside_NC = weight * calibrated(model, state_NPH, calm_PV, words)
-    made, losses = fitted(_normed(model, state_NPH), label_N, beside_NC, how)
-    return Classifier(model, names, prompts, words, calm_PV, weight, made, tuple(losses))
+        return TextClassifier(model, names, prompts, words, calm_PV, weight, None)
+    beside_NC = weight * calibrated_class_scores(model, state_NPH, calm_PV, words)
+    made, losses = fit_prototypes(_normed(model, state_NPH), label_N, beside_NC, how)
+    return TextClassifier(model, names, prompts, words, calm_PV, weight, made, tuple(losses))
 
 
-def states(model: Loaded, texts: Sequence[str], prompts: Sequence[str]) -> Tensor:
+def last_token_states(
+    model: EmbeddableModel, texts: Sequence[str], prompts: Sequence[str]
+) -> Tensor:
     """The state of the last token of each text behind each prompt, before the final norm, [N, P, H], float32. All are read in
     passes that they share."""
     width = model.checkpoint.lm.network.embed((0,)).shape[1]
     if not texts:
         return torch.zeros(0, len(prompts), width)
-    asked = [prepared(model, texts, Reading(template=prompt)) for prompt in prompts]
+    asked = [
+        prepare_embedding_inputs(model, texts, EmbeddingSettings(template=prompt))
+        for prompt in prompts
+    ]
     in_turn = [of_prompt[at] for at in range(len(texts)) for of_prompt in asked]
-    return run([_read(model, in_turn)])[0].reshape(len(texts), len(prompts), width)
+    return run_coroutines([_read(model, in_turn)])[0].reshape(len(texts), len(prompts), width)
 
 
-async def _read(model: Loaded, texts: Sequence[Prepared]) -> Tensor:
+async def _read(model: EmbeddableModel, texts: Sequence[EmbeddingInput]) -> Tensor:
     out = list[Tensor]()
-    for group in grouped(texts):
-        rows = await gather(*(last_state(model.checkpoint.lm, text) for text in group))
+    for group in group_embedding_inputs(texts):
+        rows = await gather_coroutines(*(last_state(model.checkpoint.lm, text) for text in group))
         out.append(torch.stack(rows).float())  # a copy: a row alone would keep all of its pass
     return torch.cat(out)
 
 
-def calibrated(model: Loaded, state_NPH: Tensor, calm_PV: Tensor, words: Words) -> Tensor:
+def calibrated_class_scores(
+    model: EmbeddableModel, state_NPH: Tensor, calm_PV: Tensor, words: ClassWords
+) -> Tensor:
     """How much likelier a class's words are than without a text, [N, C]: the logarithm of the mean over words, its mean over
     prompts. 0 for all classes where the text says nothing."""
     out = [state_NPH.new_zeros(0, len(words.token_Cn))]
@@ -163,7 +183,7 @@ def calibrated(model: Loaded, state_NPH: Tensor, calm_PV: Tensor, words: Words) 
     return torch.cat(out)
 
 
-def _named(examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, ...]:
+def _named(examples: Sequence[LabelledText], labels: Sequence[str]) -> tuple[str, ...]:
     """The classes, in the order in which they are first named."""
     names = tuple(dict.fromkeys(labels or [e.label for e in examples]))
     if not 2 <= len(names) <= MOST_CLASSES:
@@ -173,31 +193,37 @@ def _named(examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, ...
         if not name.strip():
             raise RequestError("a class's name is empty: give at least one character")
         if examples and name not in known:
-            raise RequestError(f"class {shown(name)} has no example: give one of each, or none")
+            raise RequestError(
+                f"class {short_repr(name)} has no example: give one of each, or none"
+            )
     if beyond := known - set(names):
-        raise RequestError(f"an example is of class {shown(min(beyond))}: labels do not name it")
+        raise RequestError(
+            f"an example is of class {short_repr(min(beyond))}: labels do not name it"
+        )
     return names
 
 
-def _calm(model: Loaded, prompts: Sequence[str]) -> Tensor:
+def _calm(model: EmbeddableModel, prompts: Sequence[str]) -> Tensor:
     """The states behind prompts without a text, [P, H]."""
     encode = model.checkpoint.text.encode
-    return run(
-        [_read(model, [Prepared(tuple(encode(p.replace(TEXT, ""))), None) for p in prompts])]
+    return run_coroutines(
+        [_read(model, [EmbeddingInput(tuple(encode(p.replace(TEXT, ""))), None) for p in prompts])]
     )[0]
 
 
-def _normed(model: Loaded, state_NPH: Tensor) -> Tensor:
+def _normed(model: EmbeddableModel, state_NPH: Tensor) -> Tensor:
     flat = model.checkpoint.lm.network.normed(state_NPH.flatten(0, 1)).float().cpu()
     return flat.unflatten(0, state_NPH.shape[:2]).clone()
 
 
-def _laws(model: Loaded, state_NH: Tensor) -> Tensor:
+def _laws(model: EmbeddableModel, state_NH: Tensor) -> Tensor:
     """Log-probabilities of the next token, [N, V]."""
     return torch.log_softmax(model.checkpoint.lm.network.head(state_NH).float().cpu(), -1)
 
 
-def _typical(model: Loaded, state_NPH: Tensor, label_N: Tensor, classes: int) -> list[Tensor]:
+def _typical(
+    model: EmbeddableModel, state_NPH: Tensor, label_N: Tensor, classes: int
+) -> list[Tensor]:
     """For each class the mean law behind its examples, [V]; none without examples."""
     out = list[Tensor]()
     for c in range(classes if len(label_N) else 0):
@@ -208,7 +234,9 @@ def _typical(model: Loaded, state_NPH: Tensor, label_N: Tensor, classes: int) ->
     return out
 
 
-def _words(model: Loaded, names: Sequence[str], typical: Sequence[Tensor], more: int) -> Words:
+def _words(
+    model: EmbeddableModel, names: Sequence[str], typical: Sequence[Tensor], more: int
+) -> ClassWords:
     """The first token of each word of a class's name, and those likeliest behind its examples."""
     encode, rows = model.checkpoint.text.encode, list[list[int]]()
     for at, name in enumerate(names):
@@ -219,7 +247,7 @@ def _words(model: Loaded, names: Sequence[str], typical: Sequence[Tensor], more:
             row += [token for token in likeliest if token not in row][:more]
         rows.append(row)
     n = max(len(row) for row in rows)
-    return Words(
+    return ClassWords(
         torch.tensor([row + [0] * (n - len(row)) for row in rows]),
         torch.tensor([[True] * len(row) + [False] * (n - len(row)) for row in rows]),
     )

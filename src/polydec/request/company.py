@@ -8,40 +8,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from polydec.core.scheduler import Pass
-from polydec.core.trace import VERSION, Event, Opened, Passed, to_json
+from polydec.core.scheduler import RequestPass
+from polydec.core.trace import VERSION, OpenedEvent, PassedEvent, TraceEvent, to_json
 from polydec.request.engine import Engine, Ticket
 from polydec.request.fields import Ask
-from polydec.request.loaded import LM
+from polydec.request.loaded import LoadedModel
 
 LETTERS = 2000
 """Of a prompt's text, for whoever looks at a trace; its ids are all there."""
 
 
-class Lines(Protocol):
+class TextSink(Protocol):
     """Takes text."""
 
     def write(self, text: str, /) -> object: ...
 
 
-class Company:
+class TraceWriter:
     """Writes what happens to the requests of an engine. Requests are numbered from 0 in the order in which they are asked;
     seconds count from the first pass of all."""
 
-    def __init__(self, lm: LM, into: Lines) -> None:
+    def __init__(self, lm: LoadedModel, into: TextSink) -> None:
         self._lm, self._into = lm, into
-        self._passes = list[list[Pass]]()
+        self._passes = list[list[RequestPass]]()
 
     def submit(self, engine: Engine, ask: Ask, line: int) -> Ticket:
         """Ask the engine. line: of the input, which the opening names."""
-        number, passes, opening = len(self._passes), list[Pass](), dict[str, Any]()
+        number, passes, opening = len(self._passes), list[RequestPass](), dict[str, Any]()
 
-        def on(event: Event) -> None:
-            self._write(event, number, opening if isinstance(event, Opened) else {})
+        def on(event: TraceEvent) -> None:
+            self._write(event, number, opening if isinstance(event, OpenedEvent) else {})
 
         ticket = engine.submit(ask, on=on, passes=passes)
         opening["method"] = ticket.method
-        opening["trace"] = {**header(self._lm, ticket), "line": line}
+        opening["trace"] = {**trace_header(self._lm, ticket), "line": line}
         self._passes.append(passes)
         return ticket
 
@@ -49,14 +49,14 @@ class Company:
         """Write the passes."""
         begun = min((p.start for passes in self._passes for p in passes), default=0.0)
         for number, passes in enumerate(self._passes):
-            for event in passed(self._lm, passes, begun):
+            for event in pass_events(self._lm, passes, begun):
                 self._write(event, number, {})
 
-    def _write(self, event: Event, number: int, more: dict[str, Any]) -> None:
+    def _write(self, event: TraceEvent, number: int, more: dict[str, Any]) -> None:
         self._into.write(json.dumps({**to_json(event), "request": number, **more}) + "\n")
 
 
-def header(lm: LM, ticket: Ticket) -> dict[str, Any]:
+def trace_header(lm: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """What reads a trace must know of the model and the request; it stands beside each opening."""
     vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
     words = vocab.words
@@ -76,12 +76,14 @@ def header(lm: LM, ticket: Ticket) -> dict[str, Any]:
     }
 
 
-def passed(lm: LM, passes: Sequence[Pass], begun: float | None = None) -> Iterator[Passed]:
+def pass_events(
+    lm: LoadedModel, passes: Sequence[RequestPass], begun: float | None = None
+) -> Iterator[PassedEvent]:
     """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
     from which seconds count, None: the first of these passes."""
     names = lm.names
     begun = min((p.start for p in passes), default=0.0) if begun is None else begun
     for p in passes:
-        yield Passed(
+        yield PassedEvent(
             0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from polydec.base.errors import RequestError
-from polydec.laws.shapers.watermark import check_list, count, green
+from polydec.laws.shapers.watermark import check_list, green_token_count, green_token_mask
 
 
 @dataclass(frozen=True)
-class Detection:
+class WatermarkDetection:
     """scored: pairs of neighbours that were looked at; green: of how many the second token is green; z: how many standard
     deviations that is above what a text without the watermark has; p: how likely such a text reaches z."""
 
@@ -22,9 +22,9 @@ class Detection:
     p: float
 
 
-def detect(
+def detect_watermark(
     tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 0, repeats: bool = False
-) -> Detection:
+) -> WatermarkDetection:
     """Look for the watermark of a key in a text of a vocabulary of `size` tokens, at least 2.
 
     share, key: as the text was written with (`watermark_share`, `watermark_key`). repeats: count a pair of neighbours each
@@ -43,12 +43,12 @@ def detect(
         )
     if bad := next((x for x in tokens if not 0 <= x < size), None):
         raise RequestError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
-    chance = count(share, size) / size
+    chance = green_token_count(share, size) / size
     if chance == 1.0:
         raise RequestError(
             f"size is {size}: all of so few tokens are green, so nothing can be told"
         )
     pairs = pairs if repeats else list(dict.fromkeys(pairs))
-    hits = sum(bool(green(key, before, share, size)[x]) for before, x in pairs)
+    hits = sum(bool(green_token_mask(key, before, share, size)[x]) for before, x in pairs)
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))
-    return Detection(len(pairs), hits, z, 0.5 * math.erfc(z / math.sqrt(2.0)))
+    return WatermarkDetection(len(pairs), hits, z, 0.5 * math.erfc(z / math.sqrt(2.0)))

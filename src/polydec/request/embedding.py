@@ -19,18 +19,18 @@ from torch.nn.functional import normalize
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.effects import Forward, gather
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
+from polydec.base.options import short_repr
+from polydec.core.effects import ForwardQuery, gather_coroutines
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.methods.registry.kit import CALLED, family_of
 from polydec.models.formats import sentences
-from polydec.models.nets.query import Query
-from polydec.request.reading import PLACE, TEXT, Reading
+from polydec.models.nets.query import NetworkQuery
+from polydec.request.reading import PLACE, TEXT, EmbeddingSettings
 
 TOGETHER = 4096
 """Tokens of texts that are read together, at least one text."""
-STATES = Want(law=Reads.NOTHING, hidden=True)
+STATES = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 
 Texts = str | Sequence[str] | Sequence[Sequence[int]]
@@ -38,14 +38,14 @@ Texts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class EmbeddingInput:
     """A text to read. ids: of its tokens, 0 for the placeholder; place: where that stands, None: nowhere."""
 
     ids: tuple[int, ...]
     place: int | None
 
 
-class Loaded(Protocol):
+class EmbeddableModel(Protocol):
     """A loaded model (request/loaded.py)."""
 
     @property
@@ -57,24 +57,26 @@ class Loaded(Protocol):
     ) -> tuple[int, ...]: ...
 
 
-def embed(model: Loaded, texts: Texts, how: Reading) -> Tensor:
+def embed_texts(model: EmbeddableModel, texts: Texts, how: EmbeddingSettings) -> Tensor:
     """A vector a text, [n, width], float32. Raises RequestError for a text that is empty or longer than the context, a layer
     that the model has not, and a model that shows no states."""
-    how = settled(model, how)
-    return run([vectors(model, prepared(model, texts, how), how)])[0]
+    how = resolve_embedding_settings(model, how)
+    return run_coroutines(
+        [embedding_vectors(model, prepare_embedding_inputs(model, texts, how), how)]
+    )[0]
 
 
-def settled(model: Loaded, how: Reading) -> Reading:
+def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -> EmbeddingSettings:
     """What is left open in `how`, as an embedding model's own files have it
     (models/formats/sentences.py); of other models the last state, and no prompt. Raises
     RequestError for a prompt that the model has not, FileError for a layout that is not read."""
-    says = sentences.read(Path(model.checkpoint.path))
+    says = sentences.read_embedding_config(Path(model.checkpoint.path))
     prompts = {} if says is None else says.prompts
     if how.prompt is not None and how.prompt not in prompts:
         raise RequestError(
-            f"prompt is {shown(how.prompt)}: {model.name} has "
+            f"prompt is {short_repr(how.prompt)}: {model.name} has "
             + (
-                f"the prompts {', '.join(map(shown, prompts))}"
+                f"the prompts {', '.join(map(short_repr, prompts))}"
                 if prompts
                 else "no prompts of its own"
             )
@@ -87,7 +89,9 @@ def settled(model: Loaded, how: Reading) -> Reading:
     return replace(how, pool=pool, prompt=None, template=how.template if before is None else before)
 
 
-def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None) -> list[Prepared]:
+def prepare_embedding_inputs(
+    model: EmbeddableModel, texts: Texts, how: EmbeddingSettings, most: int | None = None
+) -> list[EmbeddingInput]:
     """The tokens of texts, checked; most: tokens of all together, None: any number."""
     lm = model.checkpoint.lm
     if (family := family_of(lm)) != "ar":
@@ -110,7 +114,7 @@ def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None)
         texts = (texts,)
     if not texts:
         raise RequestError("texts is empty: give at least one text")
-    out, left = list[Prepared](), most
+    out, left = list[EmbeddingInput](), most
     for at, text in enumerate(texts):
         text_read = _prepared(model, text, how, f"text {at + 1}", left)
         left = None if left is None else left - len(text_read.ids)
@@ -119,8 +123,12 @@ def prepared(model: Loaded, texts: Texts, how: Reading, most: int | None = None)
 
 
 def _prepared(
-    model: Loaded, text: str | Sequence[int], how: Reading, who: str, most: int | None
-) -> Prepared:
+    model: EmbeddableModel,
+    text: str | Sequence[int],
+    how: EmbeddingSettings,
+    who: str,
+    most: int | None,
+) -> EmbeddingInput:
     room = model.checkpoint.lm.context if most is None else min(most, model.checkpoint.lm.context)
     parts, place = list[int](), None
     if not isinstance(text, str):
@@ -140,12 +148,12 @@ def _prepared(
         parts += model.checkpoint.text.encode(behind.replace(TEXT, text), special=not placed)
     if len(parts) > room:
         raise RequestError(f"{who} has {len(parts)} tokens: there is room for {room}")
-    return Prepared(tuple(parts), place)
+    return EmbeddingInput(tuple(parts), place)
 
 
-def grouped(texts: Sequence[Prepared]) -> list[list[Prepared]]:
+def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[EmbeddingInput]]:
     """Texts that are read together, in order."""
-    out, size = list[list[Prepared]](), 0
+    out, size = list[list[EmbeddingInput]](), 0
     for text in texts:
         if not out or size + len(text.ids) > TOGETHER:
             out.append([])
@@ -155,23 +163,25 @@ def grouped(texts: Sequence[Prepared]) -> list[list[Prepared]]:
     return out
 
 
-async def vectors(model: Loaded, texts: Sequence[Prepared], how: Reading) -> Tensor:
+async def embedding_vectors(
+    model: EmbeddableModel, texts: Sequence[EmbeddingInput], how: EmbeddingSettings
+) -> Tensor:
     """The vectors of prepared texts, [n, width], float32. Some texts are read at a time, in passes that they share with
     whatever else the scheduler has."""
     lm, states = model.checkpoint.lm, list[Tensor]()
-    for group in grouped(texts):
-        read = await gather(*(_vector(lm, text, how) for text in group))
+    for group in group_embedding_inputs(texts):
+        read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
         states.append(torch.stack(read).float())  # a copy: a row alone would keep all of its pass
     rows = torch.cat(states)
     return normalize(rows, dim=-1) if how.normalised else rows
 
 
-async def last_state(lm: Any, text: Prepared) -> Tensor:
+async def last_state(lm: Any, text: EmbeddingInput) -> Tensor:
     """The state of a text's last token behind all layers, before the final norm, [H]."""
-    return (await _plainly(lm, text, Reading(), lm.network.layers))[-1]
+    return (await _plainly(lm, text, EmbeddingSettings(), lm.network.layers))[-1]
 
 
-async def _vector(lm: Any, text: Prepared, how: Reading) -> Tensor:
+async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tensor:
     depth = lm.network.layers if how.layer is None else how.layer
     rows = _prepending if text.place is not None else _plainly
     state_NH = await rows(lm, text, how, depth)
@@ -180,7 +190,7 @@ async def _vector(lm: Any, text: Prepared, how: Reading) -> Tensor:
     return state_NH.mean(0)
 
 
-async def _plainly(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
+async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth: int) -> Tensor:
     """The states that are pooled."""
     net, cache_, out, n = lm.network, lm.network.new_cache(), list[Tensor](), len(text.ids)
     layers = None if depth == net.layers else tuple(range(depth))
@@ -189,19 +199,19 @@ async def _plainly(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
         rows = _rows(how, first, first + len(tokens), n)
         cache_.stage(range(-1, len(tokens) - 1))
         cache_.commit(range(len(tokens)))
-        query = Query(cache_, first, tokens, rows, STATES, None, layers)
-        answer = await Forward(net, query, len(tokens), behind=first)
+        query = NetworkQuery(cache_, first, tokens, rows, STATES, None, layers)
+        answer = await ForwardQuery(net, query, len(tokens), behind=first)
         if rows:
             out.append(answer.hidden_RH)
     return torch.cat(out)
 
 
-def _rows(how: Reading, first: int, stop: int, n: int) -> range:
+def _rows(how: EmbeddingSettings, first: int, stop: int, n: int) -> range:
     """Of the tokens [first, stop) of n those whose states are pooled, counted from `first`."""
     return range(0 if how.pool == "mean" else max(0, n - 1 - first), stop - first)
 
 
-async def _prepending(lm: Any, text: Prepared, how: Reading, depth: int) -> Tensor:
+async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth: int) -> Tensor:
     """The same, a layer a pass where the placeholder changes."""
     assert text.place is not None
     net, cache_, n = lm.network, lm.network.new_cache(), len(text.ids)
@@ -212,8 +222,10 @@ async def _prepending(lm: Any, text: Prepared, how: Reading, depth: int) -> Tens
         out = list[Tensor]()
         for first in range(0, n if layers else 0, lm.chunk):
             state_CH = state_NH[first : first + lm.chunk]
-            query = Query(cache_, first, (), range(len(state_CH)), STATES, state_CH, tuple(layers))
-            answer = await Forward(net, query, len(state_CH), behind=first)
+            query = NetworkQuery(
+                cache_, first, (), range(len(state_CH)), STATES, state_CH, tuple(layers)
+            )
+            answer = await ForwardQuery(net, query, len(state_CH), behind=first)
             out.append(answer.hidden_RH)
         return torch.cat(out) if out else state_NH
 

@@ -13,19 +13,19 @@ from typing import Any, Unpack
 
 from polydec.base import notebook
 from polydec.base.errors import RequestError
-from polydec.core.decoder import streams
+from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
-from polydec.core.scheduler import Pass, Scheduler, Task
-from polydec.core.trace import Edited, Event, Observer, Opened, ignore
+from polydec.core.scheduler import RequestPass, ScheduledTask, Scheduler
+from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, ignore_event
 from polydec.core.transcript import Transcript
-from polydec.laws.constraints.in_time import InTime
-from polydec.methods.economics.costs import Costs
-from polydec.request.ask import Plan, plan
-from polydec.request.batching import Batching
-from polydec.request.fair_queue import FairQueue, fits
-from polydec.request.fields import Ask, Fields, Prompt, asked
-from polydec.request.loaded import LM
+from polydec.laws.constraints.in_time import DeadlineLanguage
+from polydec.methods.economics.costs import PassCosts
+from polydec.request.ask import RequestPlan, plan_request
+from polydec.request.batching import BatchingMode
+from polydec.request.fair_queue import FairQueue, can_start_answers
+from polydec.request.fields import Ask, AskFields, Prompt, ask_from_fields
+from polydec.request.loaded import LoadedModel
 
 MEMORIES = 32
 """Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
@@ -76,7 +76,7 @@ class Completion:
     method: dict[str, Any]
     metrics: dict[str, Any]
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
-    edits: tuple[Edited, ...] = field(default=(), compare=False)
+    edits: tuple[EditedEvent, ...] = field(default=(), compare=False)
     unit: str = "token"
     cached_tokens: int = 0
 
@@ -91,11 +91,11 @@ class Completion:
 
     def _repr_html_(self) -> str:
         texts = [
-            notebook.coloured(p for p in self.pieces if p.choice == at)
+            notebook.pieces_html(p for p in self.pieces if p.choice == at)
             for at in range(len(self.choices))
         ]
         legend = any(p.drafted for p in self.pieces)
-        return notebook.answer(texts, self._facts(), legend)
+        return notebook.answers_html(texts, self._facts(), legend)
 
     def _facts(self) -> list[str]:
         """What a reader wants to know beside the text."""
@@ -162,27 +162,31 @@ def _choice_json(c: Choice) -> dict[str, Any]:
 
 
 @dataclass
-class Watch:
+class TicketObserver:
     """The clock beside a request's events, the edits that nobody has taken yet, and those that were taken before."""
 
     on: Observer
     opened: float = 0.0
     first: float | None = None
     last: float = 0.0
-    edits: deque[Edited] = field(default_factory=deque[Edited])
-    taken: list[Edited] = field(default_factory=list[Edited])
+    edits: deque[EditedEvent] = field(default_factory=deque[EditedEvent])
+    taken: list[EditedEvent] = field(default_factory=list[EditedEvent])
 
     def __post_init__(self) -> None:
-        self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", _EVERY)
+        self.kinds = (
+            (OpenedEvent, EditedEvent)
+            if self.on is ignore_event
+            else getattr(self.on, "kinds", _EVERY)
+        )
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Edited):
+    def __call__(self, event: TraceEvent) -> None:
+        if isinstance(event, EditedEvent):
             self.last = time.perf_counter()
             self.first = self.last if self.first is None else self.first
             self.edits.append(event)
-        elif isinstance(event, Opened) and not self.opened:
+        elif isinstance(event, OpenedEvent) and not self.opened:
             self.opened = self.last = time.perf_counter()
-        if self.on is not ignore:
+        if self.on is not ignore_event:
             self.on(event)
 
     def pieces(self) -> list[Piece]:
@@ -193,7 +197,7 @@ class Watch:
         return _pieces(new)
 
 
-def _pieces(edits: Sequence[Edited]) -> list[Piece]:
+def _pieces(edits: Sequence[EditedEvent]) -> list[Piece]:
     """What became certain by some edits, token by token."""
     return [
         Piece(text, token, at < edit.accepted, edit.choice)
@@ -202,14 +206,14 @@ def _pieces(edits: Sequence[Edited]) -> list[Piece]:
     ]
 
 
-class _Every:
+class _EveryEventKind:
     """All kinds of events."""
 
     def __contains__(self, kind: object) -> bool:
         return True
 
 
-_EVERY = _Every()
+_EVERY = _EveryEventKind()
 
 
 class Ticket:
@@ -218,16 +222,16 @@ class Ticket:
     def __init__(
         self,
         engine: Engine,
-        made: Plan,
+        made: RequestPlan,
         on: Observer,
-        passes: list[Pass] | None = None,
+        passes: list[RequestPass] | None = None,
         cache_salt: str = "",
         client: str = "",
     ) -> None:
-        self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
+        self.engine, self.plan, self.watch, self.passes = engine, made, TicketObserver(on), passes
         self.cache_salt, self.client = cache_salt, client
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
-        self.task: Task | None = None  # None while it waits for its turn
+        self.task: ScheduledTask | None = None  # None while it waits for its turn
         self.gave_back = 0  # bytes of cache that it had when it was last put on hold
         self.cancelled = False
 
@@ -302,7 +306,7 @@ class Ticket:
         thought, said = self.plan.thinking.parted(choice.text, choice.finish_reason)
         return replace(choice, text=said, reasoning=thought)
 
-    def _steered(self, ending: InTime, tokens: tuple[int, ...]) -> int:
+    def _steered(self, ending: DeadlineLanguage, tokens: tuple[int, ...]) -> int:
         """How many tokens of an answer were the only ones allowed, so that it ended in time."""
         thinking = self.plan.thinking
         if thinking is None or not thinking.shown_apart:
@@ -345,7 +349,7 @@ class Ticket:
         }
 
 
-class Memories:
+class MethodMemories:
     """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts the one that was asked for
     the longest ago is forgotten."""
 
@@ -369,8 +373,8 @@ class Engine:
     served. Where several clients ask, each has an equal share of these: whoever has fewest running is next, and what others
     write beyond their shares does not count against it (so a little more than max_running may run).
     max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
-    (`Costs.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
-    doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
+    (`PassCosts.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
+    doubling: behind so many tokens a position counts twice there, above 0 (`PassCosts.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
     on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on hold.
@@ -380,13 +384,13 @@ class Engine:
 
     def __init__(
         self,
-        model: LM,
+        model: LoadedModel,
         *,
         max_running: int = 256,
         max_positions: int | Callable[[int], int] = 4096,
         max_cache_bytes: int | None = None,
         doubling: float = inf,
-        batching: Batching | None = None,
+        batching: BatchingMode | None = None,
     ) -> None:
         positions = max_positions if callable(max_positions) else lambda _: max_positions
         limits = {
@@ -408,7 +412,7 @@ class Engine:
             choose=None if batching is None else batching.choose,
             pool=self.model.pool,
         )
-        self._memories = Memories()  # what methods keep between requests
+        self._memories = MethodMemories()  # what methods keep between requests
         self._waiting = FairQueue[Ticket]()
         self._running: list[Ticket] = []
         self._held: list[Ticket] = []  # on hold, the oldest first
@@ -418,10 +422,10 @@ class Engine:
         self,
         prompt: Prompt | Ask,
         *,
-        on: Observer = ignore,
-        passes: list[Pass] | None = None,
+        on: Observer = ignore_event,
+        passes: list[RequestPass] | None = None,
         client: str = "",
-        **fields: Unpack[Fields],
+        **fields: Unpack[AskFields],
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
@@ -430,14 +434,14 @@ class Engine:
         `max_running`. Raises RequestError with one sentence for anything that cannot be honoured, TypeError for a field that is
         unknown, or stands beside an Ask.
         """
-        ask = asked(prompt, fields)
+        ask = ask_from_fields(prompt, fields)
         memory = partial(self._memories.of, ask.cache_salt)
-        made = plan(self.model, ask, memory=memory, measure=self._measure)
+        made = plan_request(self.model, ask, memory=memory, measure=self._measure)
         ticket = Ticket(self, made, on, passes, ask.cache_salt, client)
         self._waiting.put(client, ticket)
         return ticket
 
-    def _measure(self) -> Costs:
+    def _measure(self) -> PassCosts:
         if "costs" in vars(
             self.model
         ):  # they are known: whoever plans need not wait for the pass under way
@@ -446,7 +450,7 @@ class Engine:
             self._scheduler.settle()
             return self.model.costs
 
-    def read(self, work: Coro) -> Task:
+    def read(self, work: Coro) -> ScheduledTask:
         """Let the coroutine `work` run beside the requests, in passes that they share, such as one that reads vectors out of
         texts. Its task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
         with self._lock:
@@ -484,14 +488,16 @@ class Engine:
             if ticket.cancelled:
                 self._waiting.take(client)
                 continue
-            if self._running and not fits(client, request.n, running, self.max_running):
+            if self._running and not can_start_answers(
+                client, request.n, running, self.max_running
+            ):
                 return
             if self._running and ticket.plan.pinned and not self._has_room(0):
                 return
             self._waiting.take(client)
             running[client] += request.n
             self._running.append(ticket)
-            run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
+            run = ticket.plan.decoder.run(request, request_streams(request), ticket.transcript)
             ticket.task = self._scheduler.submit(run, ticket.cache_salt)
             ticket.task.passes = ticket.passes
 
@@ -549,7 +555,9 @@ class Engine:
         for ticket in tickets:
             self._own(ticket)
         total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)
-        with notebook.progress(total, lambda: sum(t.written for t in tickets)) as look:
+        with notebook.show_notebook_progress(
+            total, lambda: sum(t.written for t in tickets)
+        ) as look:
             for ticket in tickets:
                 while not ticket.done:
                     if not self.step() and not ticket.done:
@@ -559,12 +567,12 @@ class Engine:
 
 
 def generate(
-    model: LM,
+    model: LoadedModel,
     prompt: Prompt | Ask,
     *,
-    on: Observer = ignore,
-    passes: list[Pass] | None = None,
-    **fields: Unpack[Fields],
+    on: Observer = ignore_event,
+    passes: list[RequestPass] | None = None,
+    **fields: Unpack[AskFields],
 ) -> Completion:
     """Decode one request to its end.
 
@@ -576,12 +584,12 @@ def generate(
 
 
 def stream(
-    model: LM,
+    model: LoadedModel,
     prompt: Prompt | Ask,
     *,
-    on: Observer = ignore,
-    passes: list[Pass] | None = None,
-    **fields: Unpack[Fields],
+    on: Observer = ignore_event,
+    passes: list[RequestPass] | None = None,
+    **fields: Unpack[AskFields],
 ) -> Iterator[Piece]:
     """The pieces of one request as they become certain. Closing the iterator cancels the request.
 
@@ -589,10 +597,10 @@ def stream(
     """
     engine = Engine(model)
     ticket = engine.submit(prompt, on=on, passes=passes, **fields)
-    yield from follow(engine, ticket)
+    yield from stream_ticket(engine, ticket)
 
 
-def follow(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
+def stream_ticket(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
     """Tick the engine and yield what becomes certain of one ticket; raises what the request raised."""
     try:
         while not ticket.done:

@@ -9,11 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polydec.base.edge import Record, check, parse_object, read_bytes, sentence, whole, whole_text
+from polydec.base.edge import (
+    StrictRecord,
+    error_sentence,
+    parse_object,
+    read_bytes,
+    require_integer,
+    validate_record,
+    whole_text,
+)
 from polydec.base.errors import RequestError
-from polydec.methods.search.loop.vote import steps
+from polydec.methods.search.loop.vote import count_steps
 from polydec.request.fields import LENGTH
-from polydec.request.loaded import LM
+from polydec.request.loaded import LoadedModel
 
 ANSWER = "####"
 """What stands before the answer in a solution of GSM8K's form."""
@@ -22,7 +30,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Exemplar:
+class SolvedExemplar:
     """A question, a line for each step of its solution, and the answer."""
 
     question: str
@@ -32,14 +40,14 @@ class Exemplar:
     @property
     def complexity(self) -> int:
         """Lines of the solution that are not empty."""
-        return steps(self.solution)
+        return count_steps(self.solution)
 
     @property
     def shown(self) -> str:
-        return f"{asked(self.question)}\n{self.solution.strip()}\nThe answer is {self.answer}"
+        return f"{exemplar_question_text(self.question)}\n{self.solution.strip()}\nThe answer is {self.answer}"
 
 
-class _Line(Record):
+class _ExemplarRecord(StrictRecord):
     """solution may be missing where the answer is a solution that ends in "#### answer", as GSM8K has it."""
 
     question: str
@@ -47,44 +55,46 @@ class _Line(Record):
     solution: str | None = None
 
 
-def read(path: Path) -> list[Exemplar]:
+def read_exemplars(path: Path) -> list[SolvedExemplar]:
     """The solved problems of a JSON-lines file, at least one: `question`, `solution` and `answer`, or `question` and an
     `answer` that is a solution and ends in "#### 42". Raises RequestError with one sentence for anything else."""
-    out = list[Exemplar]()
+    out = list[SolvedExemplar]()
     for i, line in enumerate(read_bytes(path).decode("utf-8-sig", "replace").split("\n"), 1):
         if line.strip():
             what = f"line {i} of {str(path)!r}"
-            row = check(_Line, parse_object(line, what), what)
+            row = validate_record(_ExemplarRecord, parse_object(line, what), what)
             solution, mark, answer = row.answer.rpartition(ANSWER)
             if row.solution is not None:
                 solution, answer = row.solution, row.answer
             elif not mark:
                 raise RequestError(
-                    sentence(
+                    error_sentence(
                         f"{what} has no solution: neither in a field, nor before {ANSWER} in its answer"
                     )
                 )
             fields = (row.question, solution, answer)
-            out.append(Exemplar(*(whole_text(text.strip(), what) for text in fields)))
+            out.append(SolvedExemplar(*(whole_text(text.strip(), what) for text in fields)))
     if not out:
-        raise RequestError(sentence(f"file {str(path)!r} holds no solved problem"))
+        raise RequestError(error_sentence(f"file {str(path)!r} holds no solved problem"))
     return out
 
 
-def chosen(pool: Sequence[Exemplar], question: str, count: int) -> list[Exemplar]:
+def most_complex_exemplars(
+    pool: Sequence[SolvedExemplar], question: str, count: int
+) -> list[SolvedExemplar]:
     """The `count` of most steps, the most complex first, of equal ones the earlier; never the question itself. Where
     the pool holds fewer: all."""
     others = [e for e in pool if e.question.strip() != question.strip()]
     return sorted(others, key=lambda e: -e.complexity)[:count]
 
 
-def asked(question: str) -> str:
+def exemplar_question_text(question: str) -> str:
     return f"Question: {question.strip()}\nLet's think step by step"
 
 
-def prompt(
-    lm: LM,
-    pool: Sequence[Exemplar],
+def exemplar_prompt(
+    lm: LoadedModel,
+    pool: Sequence[SolvedExemplar],
     question: str,
     count: int,
     *,
@@ -94,14 +104,14 @@ def prompt(
     """The question behind `count` exemplars (1 to 64). Those that leave the answer no room in the model's context (`max_tokens`
     tokens, 128 without it) are passed over, and the next of the 64 most complex take their places. Raises RequestError where
     not one fits."""
-    whole("shots", count, 1, MOST)
+    require_integer("shots", count, 1, MOST)
     room = lm.checkpoint.lm.network.context - (LENGTH if max_tokens is None else max_tokens)
-    shown = list[Exemplar]()
+    shown = list[SolvedExemplar]()
 
-    def text(examples: Sequence[Exemplar]) -> str:
-        return "\n\n".join([*(e.shown for e in examples), asked(question)])
+    def text(examples: Sequence[SolvedExemplar]) -> str:
+        return "\n\n".join([*(e.shown for e in examples), exemplar_question_text(question)])
 
-    for e in chosen(pool, question, MOST):
+    for e in most_complex_exemplars(pool, question, MOST):
         if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:
             shown.append(e)
     if not shown:

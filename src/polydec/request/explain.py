@@ -7,25 +7,30 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from polydec.base.errors import PolydecError
-from polydec.base.options import as_text, together
+from polydec.base.options import as_text, join_names
 from polydec.core.types import Exactness
-from polydec.laws.constraints.everything import Everything
-from polydec.laws.shapers._rule import Setting
-from polydec.laws.shapers.sampling import Sampling, acting, fields, rules
-from polydec.methods.economics.costs import Costs
+from polydec.laws.constraints.everything import UnrestrictedLanguage
+from polydec.laws.shapers._rule import SamplingRuleContext
+from polydec.laws.shapers.sampling import (
+    Sampling,
+    active_rule_names,
+    all_sampling_fields,
+    all_sampling_rules,
+)
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import (
     ANY_DRAFT,
     DRAFT,
     MASKED_DRAFT,
-    Artefact,
-    Trained,
+    ArtefactNeed,
+    ModelArtefact,
     family_of,
 )
 from polydec.methods.registry.registry import DEFAULTS
-from polydec.request.ask import Plan, plan, room
-from polydec.request.fields import Ask, declared
-from polydec.request.loaded import LM
+from polydec.request.ask import RequestPlan, answer_token_room, plan_request
+from polydec.request.fields import Ask, ask_options
+from polydec.request.loaded import LoadedModel
 
 PROMISES = {
     Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",
@@ -35,7 +40,7 @@ PROMISES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class RequestPart:
     """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
     does here, in a sentence; needs: what it cannot do without."""
 
@@ -49,10 +54,10 @@ class Part:
         return asdict(self) | {"needs": list(self.needs)}
 
 
-def explain(model: LM, ask: Ask) -> list[Part]:
+def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
     """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
     request that is refused."""
-    made = plan(model, ask, measure=Costs)
+    made = plan_request(model, ask, measure=PassCosts)
     view = model.in_units(ask.units, ask.covers)
     return [
         *_models(model, made),
@@ -67,22 +72,22 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     ]
 
 
-def instead(model: LM, ask: Ask) -> list[str]:
+def request_alternatives(model: LoadedModel, ask: Ask) -> list[str]:
     """Of a request that is refused: what could be changed, one thing at a time, so that it would run; the least change of its
     meaning first."""
-    return [words for words, other in _changes(model, ask) if runs(model, other)]
+    return [words for words, other in _changes(model, ask) if can_run_request(model, other)]
 
 
-def runs(model: LM, ask: Ask) -> bool:
+def can_run_request(model: LoadedModel, ask: Ask) -> bool:
     """Whether a request is not refused."""
     try:
-        plan(model, ask, measure=Costs)
+        plan_request(model, ask, measure=PassCosts)
     except PolydecError:
         return False
     return True
 
 
-def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
+def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     """Requests that differ from this one in one thing."""
     for method in dict.fromkeys((DEFAULTS[family_of(model.checkpoint.lm)], "plain")):
         if ask.method not in ("auto", method):
@@ -91,7 +96,9 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without options of the method", replace(ask, options={})
     sampling = _sampling(model.in_units(ask.units, ask.covers), ask)
     for rule in _on(sampling):
-        neutral = {o.name: fields()[o.name].default for o in rules()[rule].fields}
+        neutral = {
+            o.name: all_sampling_fields()[o.name].default for o in all_sampling_rules()[rule].fields
+        }
         yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
     if ask.steer is not None or ask.negative_prompt is not None:
         yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
@@ -117,14 +124,14 @@ def _on(sampling: Sampling) -> list[str]:
     """The rules that are not neutral."""
     return [
         rule.name
-        for rule in rules().values()
+        for rule in all_sampling_rules().values()
         if any(getattr(sampling, o.name) != o.default for o in rule.fields)
     ]
 
 
-def _models(model: LM, made: Plan) -> Iterator[Part]:
+def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
     lm = model.checkpoint.lm
-    yield Part(
+    yield RequestPart(
         "model",
         model.name,
         f"{model.checkpoint.kernel}; its law is what everything below starts from",
@@ -139,7 +146,7 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
                 "nothing below needs it; a method that chooses for itself, such as auto, may draft with it"
             )
         )
-        yield Part(
+        yield RequestPart(
             "draft",
             draft.name,
             says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
@@ -151,10 +158,10 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
             if _reads(made, artefact)
             else f"nothing below reads it{_readers(artefact)}"
         )
-        yield Part("trained", name, f"{artefact.called}; {says}", {})
+        yield RequestPart("trained", name, f"{artefact.called}; {says}", {})
 
 
-def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
+def describe_unused_settings(model: LoadedModel, ask: Ask, made: RequestPlan) -> list[str]:
     """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
     draft model, and rules of sampling."""
     view = model.in_units(ask.units, ask.covers)
@@ -167,10 +174,10 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
         for rule, why in _acting(view, ask)[1].items()
-        for o in rules()[rule].fields
+        for o in all_sampling_rules()[rule].fields
         if getattr(sampling, o.name) != getattr(own, o.name)
     ]
-    if made.unit == "token" and ask.covers != declared()["covers"].default:
+    if made.unit == "token" and ask.covers != ask_options()["covers"].default:
         unread.append(f"covers is {ask.covers} and does nothing here: units is tokens")
     if ask.reasoning_format != "none" and made.thinking is None:
         unread.append(
@@ -187,9 +194,9 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     return unread + still
 
 
-def _units(ask: Ask, made: Plan) -> Iterator[Part]:
+def _units(ask: Ask, made: RequestPlan) -> Iterator[RequestPart]:
     if made.unit != "token":
-        yield Part(
+        yield RequestPart(
             "units",
             ask.units,
             "the chance of a byte adds up all tokens that go on with it; lengths and log-probabilities below count bytes",
@@ -197,30 +204,30 @@ def _units(ask: Ask, made: Plan) -> Iterator[Part]:
         )
 
 
-def _reads(made: Plan, artefact: Artefact) -> bool:
+def _reads(made: RequestPlan, artefact: ModelArtefact) -> bool:
     return any(artefact is other for other in made.read)
 
 
-def _needs_draft(made: Plan) -> bool:
+def _needs_draft(made: RequestPlan) -> bool:
     """Whether the method or the steering does nothing without a draft model."""
     needs = {*made.card.needs, *(() if made.steering is None else made.steering.card.needs)}
     return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
 
 
-def _readers(artefact: Artefact) -> str:
+def _readers(artefact: ModelArtefact) -> str:
     """Which methods need it, as the end of a sentence."""
 
     def needs(card: Any) -> bool:
-        return any(isinstance(n, Trained) and n.fits(artefact) for n in card.needs)
+        return any(isinstance(n, ArtefactNeed) and n.fits(artefact) for n in card.needs)
 
-    methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
-    return f": {together(methods)} would" if methods else ""
+    methods = [name for name, recipe in registry.recipe_modules().items() if needs(recipe.CARD)]
+    return f": {join_names(methods)} would" if methods else ""
 
 
-def _pressed(made: Plan) -> Iterator[Part]:
+def _pressed(made: RequestPlan) -> Iterator[RequestPart]:
     if made.pressed is not None:
         card = made.pressed.card
-        yield Part(
+        yield RequestPart(
             "cache",
             card.name,
             f"{_sentence(card.summary)}: the law below is that of the model over this cache",
@@ -228,18 +235,18 @@ def _pressed(made: Plan) -> Iterator[Part]:
         )
 
 
-def _reused(made: Plan) -> Iterator[Part]:
+def _reused(made: RequestPlan) -> Iterator[RequestPart]:
     if made.reuse is not None:
         what = "what an earlier text of the key begins with is not fed again"
         if made.reuse.edited:
             what += "; nor is what stands behind an edit, so the law below is approximate"
-        yield Part("reuse", made.reuse.told["name"], what, {"reuse_key": made.reuse.key})
+        yield RequestPart("reuse", made.reuse.told["name"], what, {"reuse_key": made.reuse.key})
 
 
-def _steering(made: Plan) -> Iterator[Part]:
+def _steering(made: RequestPlan) -> Iterator[RequestPart]:
     if made.steering is not None:
         card = made.steering.card
-        yield Part(
+        yield RequestPart(
             "steering",
             card.name,
             _sentence(card.summary),
@@ -248,9 +255,9 @@ def _steering(made: Plan) -> Iterator[Part]:
         )
 
 
-def _constraint(ask: Ask) -> Iterator[Part]:
+def _constraint(ask: Ask) -> Iterator[RequestPart]:
     if ask.constraint is not None:
-        yield Part(
+        yield RequestPart(
             "constraint",
             type(ask.constraint).__name__,
             "only tokens that keep the answer within it; checked at every "
@@ -258,7 +265,7 @@ def _constraint(ask: Ask) -> Iterator[Part]:
             {},
         )
     if ask.finish:
-        yield Part(
+        yield RequestPart(
             "constraint",
             "InTime",
             "when the tokens run out, only those that lead to a legal end",
@@ -266,40 +273,40 @@ def _constraint(ask: Ask) -> Iterator[Part]:
         )
 
 
-def _rules(model: LM, ask: Ask) -> Iterator[Part]:
+def _rules(model: LoadedModel, ask: Ask) -> Iterator[RequestPart]:
     """The rules in their order, then those that do nothing here."""
     sampling, (names, still) = _sampling(model, ask), _acting(model, ask)
     for name in names:
         if name != "constraint":
-            yield Part(
+            yield RequestPart(
                 "sampling rule",
                 name,
-                _sentence(rules()[name].fields[0].help),
+                _sentence(all_sampling_rules()[name].fields[0].help),
                 _given(sampling, name),
             )
     for name, why in still.items():
-        yield Part("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
+        yield RequestPart("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
 
 
-def _sampling(model: LM, ask: Ask) -> Sampling:
+def _sampling(model: LoadedModel, ask: Ask) -> Sampling:
     return model.sampling() if ask.sampling is None else ask.sampling
 
 
-def _acting(model: LM, ask: Ask) -> tuple[list[str], dict[str, str]]:
+def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
     """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
     lm, sampling = model.checkpoint.lm, _sampling(model, ask)
     some_end = (min(lm.vocab.eos, default=0),)
-    language = None if ask.constraint is None else Everything(lm.vocab.size)
+    language = None if ask.constraint is None else UnrestrictedLanguage(lm.vocab.size)
     geometry = lm.geometry if family_of(lm) == "ar" else None
-    setting = Setting(
+    setting = SamplingRuleContext(
         some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
     )
-    names, cut = acting(sampling, setting, ask.order)
+    names, cut = active_rule_names(sampling, setting, ask.order)
     still = dict.fromkeys(
         cut, "at temperature 0 the likeliest token is written, whatever is unlikely"
     )
     off = {
-        name: rules()[name].fields[0].name
+        name: all_sampling_rules()[name].fields[0].name
         for name in _on(sampling)
         if name not in names and name not in still
     }
@@ -309,9 +316,9 @@ def _acting(model: LM, ask: Ask) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def _method(made: Plan) -> Iterator[Part]:
+def _method(made: RequestPlan) -> Iterator[RequestPart]:
     card, promise = made.card, PROMISES[made.decoder.exactness]
-    yield Part(
+    yield RequestPart(
         "method",
         card.name,
         f"{_sentence(card.summary)}: {promise}",
@@ -320,15 +327,15 @@ def _method(made: Plan) -> Iterator[Part]:
     )
 
 
-def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
+def _length(model: LoadedModel, ask: Ask, made: RequestPlan) -> Iterator[RequestPart]:
     request = made.request
-    most, why = room(model, made.card.name, request.prompt, made.steering)
+    most, why = answer_token_room(model, made.card.name, request.prompt, made.steering)
     source = f"{made.source} tokens of source, " if made.source else ""
     says = (
         f"{source}{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
         f"{most}, as {why}"
     )
-    yield Part(
+    yield RequestPart(
         "length",
         f"{request.max_tokens} {made.unit}s",
         says,
@@ -340,7 +347,7 @@ def _given(sampling: Sampling, rule: str) -> dict[str, str]:
     """The fields of a rule that are not neutral."""
     return {
         o.name: as_text(getattr(sampling, o.name))
-        for o in rules()[rule].fields
+        for o in all_sampling_rules()[rule].fields
         if getattr(sampling, o.name) != o.default
     }
 

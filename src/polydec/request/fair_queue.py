@@ -55,7 +55,7 @@ class FairQueue(Generic[T]):
         return item
 
 
-def fits(client: str, count: int, running: Counter[str], most: int) -> bool:
+def can_start_answers(client: str, count: int, running: Counter[str], most: int) -> bool:
     """Whether so many more answers of a client may run beside those that do, of which `most` run at a time: there is room for
     them, or others take more than their shares and the client stays within its own."""
     if running.total() + count <= most:

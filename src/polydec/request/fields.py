@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_origin
 
 from polydec.base.options import (
     LARGEST,
-    As,
     AtLeast,
-    Length,
-    Note,
+    EntryCount,
+    InRange,
     OneOf,
     Option,
-    Within,
-    meant,
-    option,
-    shown,
+    ParseAs,
+    ValueNote,
+    name_suggestion,
+    option_from_annotation,
+    short_repr,
 )
-from polydec.laws.constraints.protocols import Constraint
+from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.shapers._rule import ENGINES
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 class Ask:
     """One request.
 
-    prompt: text (through the chat template where the model has one), token ids (vectors among them: `Soft`), or chat messages;
-    sampling: None for the
-    checkpoint's own; infill: a text in which [[3]] stands for three tokens (for an insertion model: up to three), or ids
-    with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; constraint:
-    `Regex`, `JsonSchema`, `Lark`, `AnyOf` or `SpanOf`, None: any text; finish: where the tokens run out, the answer is led to
-    an end that the constraint allows (`InTime`). The n answers share the seed and have their own randomness each.
+    prompt: text (through the chat template where the model has one), token ids (vectors among them:
+    `Soft`), or chat messages; sampling: None for the checkpoint's own; infill: a text in which
+    [[3]] stands for three tokens (for an insertion model: up to three), or ids with None for each
+    gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens;
+    constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, None: any text; finish:
+    where the tokens run out, the answer is led to an end that the constraint allows
+    (`DeadlineLanguage`). The n answers share the seed and have their own randomness each.
 
     reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its chat template or its
     tokenizer has (`Choice.reasoning`); a constraint then begins behind the thinking, and texts of `stop` end the answer alone.
@@ -104,29 +105,35 @@ class Ask:
     max_tokens: Annotated[
         int | None,
         AtLeast(1),
-        Note(f"none: {LENGTH}, or what the context leaves"),
+        ValueNote(f"none: {LENGTH}, or what the context leaves"),
         "tokens of an answer at most, EOS included",
     ] = None
     stop: Annotated[
-        str | Sequence[str], As(tuple[str, ...]), Length(0, STOPS), "texts that end an answer"
+        str | Sequence[str],
+        ParseAs(tuple[str, ...]),
+        EntryCount(0, STOPS),
+        "texts that end an answer",
     ] = ()
     stop_token_ids: Annotated[
-        Sequence[int], As(tuple[int, ...]), Length(0, STOPS), "token ids that end an answer"
+        Sequence[int],
+        ParseAs(tuple[int, ...]),
+        EntryCount(0, STOPS),
+        "token ids that end an answer",
     ] = ()
     ignore_eos: Annotated[bool, "go on after EOS"] = False
     include_stop: Annotated[bool, "leave the stop string in the text"] = False
-    seed: Annotated[int, Within(-LARGEST, LARGEST), "names the randomness"] = 0
-    n: Annotated[int, Within(1, CHOICES), "answers to one prompt"] = 1
+    seed: Annotated[int, InRange(-LARGEST, LARGEST), "names the randomness"] = 0
+    n: Annotated[int, InRange(1, CHOICES), "answers to one prompt"] = 1
     logprobs: Annotated[
         int | None,
-        Within(0, ALTERNATIVES),
-        Note("none: no log-probabilities"),
+        InRange(0, ALTERNATIVES),
+        ValueNote("none: no log-probabilities"),
         "alternatives to report beside each token",
     ] = None
     prompt_logprobs: Annotated[
         int | None,
-        Within(0, ALTERNATIVES),
-        Note("none: nothing of the prompt"),
+        InRange(0, ALTERNATIVES),
+        ValueNote("none: nothing of the prompt"),
         "alternatives to report beside each token of the prompt",
     ] = None
     units: Annotated[
@@ -136,13 +143,13 @@ class Ask:
     ] = "tokens"
     covers: Annotated[
         int,
-        Within(1, 64),
+        InRange(1, 64),
         "sequences of tokens that are followed for the same bytes (units bytes)",
     ] = 2
     source: Annotated[
         str | bytes | Sequence[int] | None,
-        As(object),
-        Note("none: the prompt is the source"),
+        ParseAs(object),
+        ValueNote("none: the prompt is the source"),
         "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
@@ -152,24 +159,26 @@ class Ask:
     ] = False
     infill: Annotated[
         str | Sequence[int | None] | None,
-        As(object),
+        ParseAs(object),
         "the answer with gaps, [[3]] for three tokens (masked-diffusion models; of insertion models for up to three)",
     ] = None
     order: Annotated[
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"
     ] = "vllm"
-    constraint: Annotated[Constraint | None, As(object), "which texts an answer may be"] = None
+    constraint: Annotated[
+        OutputConstraint | None, ParseAs(object), "which texts an answer may be"
+    ] = None
     finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
     reasoning_format: Annotated[
         str,
         OneOf("none", "auto"),
-        Note("none leaves it in the text"),
+        ValueNote("none leaves it in the text"),
         "part what the model thinks from its answer, which alone is constrained and stopped by texts then",
     ] = "none"
     reasoning_budget: Annotated[
         int | None,
-        Within(0, THOUGHT),
-        Note("none: no bound"),
+        InRange(0, THOUGHT),
+        ValueNote("none: no bound"),
         "tokens that the model may think at most; then its thinking is ended",
     ] = None
     steer: Annotated[str | None, "bend the model's law: see `polydec steerings`"] = None
@@ -177,7 +186,7 @@ class Ask:
         default_factory=dict[str, Any]
     )
     negative_prompt: Annotated[
-        Prompt | None, As(object), "what the prompt is held against: a second prompt"
+        Prompt | None, ParseAs(object), "what the prompt is held against: a second prompt"
     ] = None
     cache: Annotated[
         str | None, "make the cache smaller, which changes the law: see `polydec presses`"
@@ -194,14 +203,14 @@ class Ask:
     cache_salt: Annotated[
         str, "requests share what was computed for earlier ones only with those of the same salt"
     ] = ""
-    tools: Annotated[Sequence[Mapping[str, Any]], As(object), "what the model may call"] = ()
+    tools: Annotated[Sequence[Mapping[str, Any]], ParseAs(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
     )
     prompt_ending: Annotated[
         str,
         OneOf("reply", "continue", "none"),
-        Note("continue goes on with the final message"),
+        ValueNote("continue goes on with the final message"),
         "what the text of a chat ends with: what opens the assistant's turn, its final message, or nothing more",
     ] = "reply"
 
@@ -223,7 +232,7 @@ _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
-class Fields(TypedDict, total=False):
+class AskFields(TypedDict, total=False):
     """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
 
     method: str
@@ -245,7 +254,7 @@ class Fields(TypedDict, total=False):
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
     order: str
-    constraint: Constraint | None
+    constraint: OutputConstraint | None
     finish: bool
     reasoning_format: str
     reasoning_budget: int | None
@@ -262,7 +271,7 @@ class Fields(TypedDict, total=False):
     prompt_ending: str
 
 
-def asked(prompt: Prompt | Ask, values: Fields) -> Ask:
+def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
     """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
     the nearest one, or where fields stand beside an Ask, which has its own."""
     if isinstance(prompt, Ask):
@@ -274,17 +283,17 @@ def asked(prompt: Prompt | Ask, values: Fields) -> Ask:
     known = [f.name for f in fields(Ask)][1:]
     for name in values:
         if name not in known:
-            nearest = meant(name, known, "its fields", most=1)
-            raise TypeError(f"a request has no field {shown(name)}: {nearest}")
+            nearest = name_suggestion(name, known, "its fields", most=1)
+            raise TypeError(f"a request has no field {short_repr(name)}: {nearest}")
     return Ask(prompt, **values)
 
 
 @cache
-def declared() -> Mapping[str, Option]:
+def ask_options() -> Mapping[str, Option]:
     """The fields of a request by name; not its prompt and its sampling, which has fields of its own."""
     return MappingProxyType(
         {
-            f.name: option(f.name, f.type, _default(f))
+            f.name: option_from_annotation(f.name, f.type, _default(f))
             for f in fields(Ask)
             if get_origin(f.type) is Annotated
         }

@@ -8,14 +8,14 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.request.engine import generate
-from polydec.request.loaded import LM
+from polydec.request.loaded import LoadedModel
 
 GAP, FILLED = "<|gap:{}|>", "<|filled|>"
 """The marks of such a model: in the place of gap k, and behind what fills one."""
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 
 
-def fill_gaps(model: LM, text: str, **fields: Any) -> str:
+def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
     """The text with something in the place of every [[n]], which stands for up to n tokens.
 
     Gaps are filled from the first to the last, each by a request of its own whose prompt is the text with marks, and what
@@ -53,13 +53,13 @@ def fill_gaps(model: LM, text: str, **fields: Any) -> str:
     return "".join(pieces)
 
 
-def _mark(model: LM, mark: str) -> int | None:
+def _mark(model: LoadedModel, mark: str) -> int | None:
     """The token of a mark; None where the tokenizer has none."""
     ids = model.checkpoint.text.encode(mark, special=False)
     return ids[0] if len(ids) == 1 else None
 
 
-def _known(model: LM) -> int:
+def _known(model: LoadedModel) -> int:
     """Gaps that a text may have."""
     count = 0
     while count < 1000 and _mark(model, GAP.format(count)) is not None:

@@ -16,35 +16,35 @@ import torch
 from polydec.base import notebook
 from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.heard import warn
+from polydec.base.heard import warn_caller
 from polydec.core.protocols import Target
 from polydec.laws.shapers.sampling import Sampling
-from polydec.laws.targets.softened import Softened
-from polydec.methods.economics.costs import Costs
+from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import CALLED, Artefact, Kit, family_of, fit
+from polydec.methods.registry.kit import CALLED, Kit, ModelArtefact, check_artefact_fit, family_of
 from polydec.models.formats import zoo
 from polydec.models.learned import artefacts
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.sessions.checkpoint import Checkpoint, Deferred, whole
-from polydec.models.sessions.soft import Soft, entering
+from polydec.models.sessions.checkpoint import DeferredBundle, ModelBundle, resolve_deferred_bundle
+from polydec.models.sessions.soft import Soft, make_soft_tokens
 from polydec.models.text import prompt_ending, tool_prompt
 from polydec.models.text.message_forms import joined_text
 from polydec.request.fields import OWN, Ask, Prompt
-from polydec.request.units import over_bytes, second
+from polydec.request.units import align_second_checkpoint, over_bytes
 
 if TYPE_CHECKING:
-    from polydec.request.classifier import Classifier
+    from polydec.request.classifier import TextClassifier
     from polydec.request.embedding import Texts
 
 TORCH_THREADS = torch.get_num_threads()
 """Threads that torch came with: what a model on the torch path gets unless told otherwise."""
 
-A = TypeVar("A", bound=Artefact)
+A = TypeVar("A", bound=ModelArtefact)
 
 
 @dataclass(frozen=True)
-class LM:
+class LoadedModel:
     """A loaded model, with what goes with it.
 
     checkpoint: the model itself; draft: its draft model, None where methods that need one must say so; artefacts: such as an
@@ -52,9 +52,9 @@ class LM:
     workers: how many of its networks run at the same time.
     """
 
-    checkpoint: Checkpoint
-    draft: Checkpoint | Deferred | None = None
-    artefacts: tuple[Artefact, ...] = ()
+    checkpoint: ModelBundle
+    draft: ModelBundle | DeferredBundle | None = None
+    artefacts: tuple[ModelArtefact, ...] = ()
     given: tuple[str, ...] = ()
     draft_given: bool = False
     workers: int = 1
@@ -64,10 +64,10 @@ class LM:
         return self.checkpoint.name
 
     def __repr__(self) -> str:
-        return f"LM({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+        return f"LoadedModel({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
 
     def _repr_html_(self) -> str:
-        return notebook.table(self._facts())
+        return notebook.facts_html(self._facts())
 
     def _facts(self) -> dict[str, Any]:
         """What a reader wants to know of it; what it has not is left out."""
@@ -90,32 +90,32 @@ class LM:
         return ThreadPoolExecutor(self.workers, "polydec-worker", torch.set_num_threads, (threads,))
 
     @cached_property
-    def costs(self) -> Costs:
+    def costs(self) -> PassCosts:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
         and kept, which takes about ten seconds and is said in a warning."""
         from polydec.request import profile
 
-        measured = profile.read(self)
+        measured = profile.read_pass_profile(self)
         if measured is None:
-            warn(
+            warn_caller(
                 f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
                 "(`polydec tune` measures more carefully)"
             )
-            measured = profile.measure(self, seconds=profile.QUICK)
-            profile.keep(self, measured)
-            if profile.read(self) is None:
-                warn(
-                    f"the profile could not be kept in {profile.path()}: the next process measures again "
+            measured = profile.measure_pass_profile(self, seconds=profile.QUICK)
+            profile.save_pass_profile(self, measured)
+            if profile.read_pass_profile(self) is None:
+                warn_caller(
+                    f"the profile could not be kept in {profile.pass_profiles_path()}: the next process measures again "
                     "(XDG_CACHE_HOME names another place)"
                 )
         return measured.costs
 
-    def called(self, name: str) -> LM:
+    def called(self, name: str) -> LoadedModel:
         """The same model under another name, which is what all messages and figures say: a server's clients need not know where
         its files lie. Its draft model is named after it."""
         draft, small = self.draft, f"{name} (draft)"
-        if isinstance(draft, Deferred):
-            draft = Deferred(small, partial(_renamed, draft, small))
+        if isinstance(draft, DeferredBundle):
+            draft = DeferredBundle(small, partial(_renamed, draft, small))
         elif draft is not None:
             draft = replace(draft, name=small)
         renamed = replace(self, checkpoint=replace(self.checkpoint, name=name), draft=draft)
@@ -131,10 +131,10 @@ class LM:
         return None if self.draft is None else self.draft.lm
 
     @property
-    def ready(self) -> tuple[Checkpoint | Deferred, ...]:
+    def ready(self) -> tuple[ModelBundle | DeferredBundle, ...]:
         """The checkpoints that are loaded by now: the model, and the draft where somebody asked for it."""
         draft = self.draft
-        if draft is None or (isinstance(draft, Deferred) and not draft.loaded):
+        if draft is None or (isinstance(draft, DeferredBundle) and not draft.loaded):
             return (self.checkpoint,)
         return (self.checkpoint, draft)
 
@@ -142,7 +142,7 @@ class LM:
         """count: of how many ended texts the models keep what they computed, at least 0, so that a prompt that begins with one
         of them is fed from its end on. A draft that is not loaded yet does so when it is."""
         self.checkpoint.lm.keep = count
-        if isinstance(self.draft, Deferred):
+        if isinstance(self.draft, DeferredBundle):
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
         elif self.draft is not None:
             self.draft.lm.keep = count
@@ -158,15 +158,15 @@ class LM:
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
         """A vector for each of the texts, [n, width], float32.
 
-        how: the fields of `Reading` (request/reading.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
+        how: the fields of `EmbeddingSettings` (request/reading.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
         `normalised`; `template`; `prompt`;
         `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
         for an unknown field.
         """
-        from polydec.request.embedding import embed
-        from polydec.request.reading import Reading
+        from polydec.request.embedding import embed_texts
+        from polydec.request.reading import EmbeddingSettings
 
-        return embed(self, texts, Reading(**how))
+        return embed_texts(self, texts, EmbeddingSettings(**how))
 
     def classifier(
         self,
@@ -174,23 +174,23 @@ class LM:
         labels: Sequence[str] = (),
         prompts: Sequence[str] | None = None,
         **how: Any,
-    ) -> Classifier:
-        """What sorts texts into classes: `classify(texts)` gives a `Decision` for each (Multi-Prompting Decoder).
+    ) -> TextClassifier:
+        """What sorts texts into classes: `classify(texts)` gives a `ClassDecision` for each (Multi-Prompting Decoder).
 
-        examples: texts with the names of their classes, at least one of each class, or none at all; labels: the classes, in the
-        order in which the examples name them where it is left out; prompts: what stands around a `{text}`, 1 to 64 of them,
-        four of polydec's own where it is left out; how: the fields of `Deciding` (request/deciding.py). Raises RequestError for
-        what cannot be honoured, TypeError for an unknown field.
-        """
-        from polydec.request.classifier import Example, classifier
-        from polydec.request.deciding import PROMPTS, Deciding
+        examples: texts with the names of their classes, at least one of each class, or none at all;
+        labels: the classes, in the order in which the examples name them where it is left out;
+        prompts: what stands around a `{text}`, 1 to 64 of them, four of polydec's own where it is
+        left out; how: the fields of `ClassifierSettings` (request/deciding.py). Raises RequestError
+        for what cannot be honoured, TypeError for an unknown field."""
+        from polydec.request.classifier import LabelledText, build_text_classifier
+        from polydec.request.deciding import PROMPTS, ClassifierSettings
 
-        return classifier(
+        return build_text_classifier(
             self,
-            [Example(*pair) for pair in examples],
+            [LabelledText(*pair) for pair in examples],
             labels,
             PROMPTS if prompts is None else prompts,
-            Deciding(**how),
+            ClassifierSettings(**how),
         )
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
@@ -199,14 +199,14 @@ class LM:
             registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
         )
 
-    def in_units(self, units: str, covers: int = 2) -> LM:
+    def in_units(self, units: str, covers: int = 2) -> LoadedModel:
         """The same model, and the draft beside it, as laws over other units: "bytes", or "tokens" for itself. covers: sequences
         of tokens that are followed for the same bytes. What was trained for tokens is not there over bytes. Raises RequestError
         where the model has no such law."""
         if units == "tokens":
             return self
         if covers not in self._views:
-            self._views[covers] = LM(
+            self._views[covers] = LoadedModel(
                 over_bytes(self.checkpoint, covers),
                 self._beside(covers),
                 draft_given=self.draft_given,
@@ -214,19 +214,24 @@ class LM:
         return self._views[covers]
 
     @cached_property
-    def _views(self) -> dict[int, LM]:
+    def _views(self) -> dict[int, LoadedModel]:
         return {}
 
-    def _beside(self, covers: int) -> Deferred | None:
+    def _beside(self, covers: int) -> DeferredBundle | None:
         """The draft as a law over the bytes and marks of the model."""
         draft = self.draft
         if draft is None:
             return None
-        return Deferred(draft.name, lambda: second(whole(draft), self.checkpoint, covers))
+        return DeferredBundle(
+            draft.name,
+            lambda: align_second_checkpoint(
+                resolve_deferred_bundle(draft), self.checkpoint, covers
+            ),
+        )
 
     def from_source(
         self, ask: Ask, most: int | None = None
-    ) -> tuple[LM, tuple[int, ...], tuple[int, ...]]:
+    ) -> tuple[LoadedModel, tuple[int, ...], tuple[int, ...]]:
         """An encoder-decoder model as the law of texts that are written from a request's source, with the draft's; the ids of
         the source, and those that every answer begins with.
 
@@ -263,11 +268,16 @@ class LM:
         draft = self.draft
         if draft is not None:
             model = replace(
-                model, draft=Deferred(draft.name, lambda: _given(whole(draft), ids, salt))
+                model,
+                draft=DeferredBundle(
+                    draft.name, lambda: _given(resolve_deferred_bundle(draft), ids, salt)
+                ),
             )
         return model, ids, (*point.lm.start, *begins)
 
-    def each_prompted(self, bare: LM, ids: tuple[int, ...], render: Callable[[LM], Any]) -> LM:
+    def each_prompted(
+        self, bare: LoadedModel, ids: tuple[int, ...], render: Callable[[LoadedModel], Any]
+    ) -> LoadedModel:
         """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it. bare: the models as
         they were loaded; ids: the prompt as this model reads it; render: the ids of the prompt for a model over bytes, None
         where it has no way of its own."""
@@ -276,16 +286,16 @@ class LM:
             return self
         law: Any = self.checkpoint.lm
 
-        def make() -> Checkpoint:
-            loaded = whole(view)
-            own = LM(over_bytes(whole(draft), law.width))
+        def make() -> ModelBundle:
+            loaded = resolve_deferred_bundle(view)
+            own = LoadedModel(over_bytes(resolve_deferred_bundle(draft), law.width))
             shown = render(own)
             if shown is None:
                 shown = own.checkpoint.text.encode(law.said(ids))
             head = own.checkpoint.lm.fixed(shown)
             return replace(loaded, lm=replace(loaded.lm, instead=(ids, head)))
 
-        return replace(self, draft=Deferred(draft.name, make))
+        return replace(self, draft=DeferredBundle(draft.name, make))
 
     @property
     def network(self) -> Any:
@@ -370,10 +380,14 @@ class LM:
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise RequestError(f"{self.name} has no chat template: give the {who} as text")
-            messages = prompt_ending.marked([_message(i, m) for i, m in enumerate(prompt)], ending)
+            messages = prompt_ending.mark_final_message(
+                [_message(i, m) for i, m in enumerate(prompt)], ending
+            )
             values = {**values, "reply": ending == prompt_ending.OPENED}
             shown = tool_prompt.with_earlier_calls(text, messages, **values)
-            return self._encoded(prompt_ending.cut(shown, ending), who, most, sanitized=sanitized)
+            return self._encoded(
+                prompt_ending.end_rendered_chat(shown, ending), who, most, sanitized=sanitized
+            )
         if most is not None and len(prompt) > most:
             raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
@@ -412,13 +426,15 @@ class LM:
             raise RequestError(
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
-        messages = prompt_ending.marked([_message(i, m) for i, m in enumerate(prompt)], ending)
+        messages = prompt_ending.mark_final_message(
+            [_message(i, m) for i, m in enumerate(prompt)], ending
+        )
         values = {**values, "reply": ending == prompt_ending.OPENED}
         if text.shows_tools:
             shown = text.render(messages, tools=list(tools), **values)
         else:
-            shown = tool_prompt.render(text, messages, tools, **values)
-        return prompt_ending.cut(shown, ending)
+            shown = tool_prompt.render_tool_chat(text, messages, tools, **values)
+        return prompt_ending.end_rendered_chat(shown, ending)
 
     def behind_vectors(self, prompt: Prompt, law: Any) -> Any:
         """A law behind the prompt whose ids `ids` gives: `law` itself where no vector stands in it, else what reads the vectors
@@ -448,10 +464,10 @@ class LM:
                 instead.append(int(x))
                 rows.append(first)
                 continue
-            instead += entering(x.vectors_KD, size, width, f"prompt[{at}]")
+            instead += make_soft_tokens(x.vectors_KD, size, width, f"prompt[{at}]")
             count, words = len(instead) - first, len(x.stands_for or ())
             rows += [first + ((i + 1) * count - 1) // words for i in range(words)]
-        return Softened(law, self.ids(prompt, raw=True), tuple(instead), tuple(rows[:-1]))
+        return SoftPromptTarget(law, self.ids(prompt, raw=True), tuple(instead), tuple(rows[:-1]))
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()
@@ -470,16 +486,16 @@ class LM:
         return tuple(ids)
 
 
-def _renamed(draft: Deferred, name: str) -> Checkpoint:
+def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:
     """A draft model under another name, loaded now. Raises RequestError where it cannot be, which says no other name."""
     try:
-        return replace(whole(draft), name=name)
+        return replace(resolve_deferred_bundle(draft), name=name)
     except PolydecError as why:
-        warn(f"{draft.name} could not be loaded: {why}")
+        warn_caller(f"{draft.name} could not be loaded: {why}")
         raise RequestError(f"{name} could not be loaded: take a method without a draft") from None
 
 
-def _given(point: Checkpoint, source: tuple[int, ...], cache_salt: str) -> Checkpoint:
+def _given(point: ModelBundle, source: tuple[int, ...], cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
     behind_source = getattr(point.lm, "given", None)
     return point if behind_source is None else replace(point, lm=behind_source(source, cache_salt))
@@ -501,7 +517,7 @@ def _message(at: int, message: Any) -> dict[str, Any]:
     return dict(message)
 
 
-def assembled(
+def assemble_loaded_model(
     name: str,
     *,
     draft: str | None,
@@ -514,14 +530,14 @@ def assembled(
     cache_dtype: str | None,
     ngrams: str | None,
     trained: Sequence[str],
-) -> LM:
+) -> LoadedModel:
     """What `polydec.load` gives (loading.py); its settings are checked."""
     if draft == "default" and workers > 1:
         draft = zoo.default_draft(name) or "none"
     if workers > 1:
         threads = _half(name, draft, device, threads, workers)
-    opened = dict[Path, sources.Source]()  # a draft model shares its target's tokenizer
-    model = checkpoint.load(
+    opened = dict[Path, sources.CheckpointFiles]()  # a draft model shares its target's tokenizer
+    model = checkpoint.load_bundle(
         name,
         dtype=dtype,
         device=device,
@@ -542,11 +558,11 @@ def assembled(
     paths = [*trained, *([] if table is None else [table])]
     called = tuple(trained if ngrams == "default" else paths)
     fitted = tuple(
-        _fitted(artefacts.read(p), model.lm, lambda: None if small is None else small.lm)
+        _fitted(artefacts.load_artefact(p), model.lm, lambda: None if small is None else small.lm)
         for p in paths
     )
-    _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
-    return LM(model, small, fitted, called, named and small is not None, workers)
+    _share_threads(model, None if isinstance(small, DeferredBundle) else small, device, threads)
+    return LoadedModel(model, small, fitted, called, named and small is not None, workers)
 
 
 def _half(name: str, draft: str | None, device: str, threads: int | None, workers: int) -> int:
@@ -567,19 +583,19 @@ def _half(name: str, draft: str | None, device: str, threads: int | None, worker
     return cores // workers
 
 
-def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> Artefact:
+def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> ModelArtefact:
     """An artefact for the model, or for the draft model where it was made for that. Raises PolydecError where it fits none."""
     try:
-        bound = artefacts.bound(artefact, target)
-        fit(bound, target, draft)
+        bound = artefacts.bind_artefact(artefact, target)
+        check_artefact_fit(bound, target, draft)
         return bound
     except PolydecError as why:
         small = draft()
         if small is None:
             raise
         try:
-            bound = artefacts.bound(artefact, small)
-            fit(bound, small, lambda: small)
+            bound = artefacts.bind_artefact(artefact, small)
+            check_artefact_fit(bound, small, lambda: small)
             return bound
         except PolydecError:
             raise why from None
@@ -588,15 +604,15 @@ def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -
 def _small(
     name: str,
     named: bool,
-    model: Checkpoint,
+    model: ModelBundle,
     dtype: str,
     device: str,
     threads: int | None,
-    opened: dict[Path, sources.Source],
-) -> Checkpoint | Deferred:
+    opened: dict[Path, sources.CheckpointFiles],
+) -> ModelBundle | DeferredBundle:
     """A draft model: now where the user named it, as what is wrong with it is said at once, else when a method asks for it."""
 
-    def make() -> Checkpoint:
+    def make() -> ModelBundle:
         small = checkpoint.load_draft(
             name, dtype=dtype, device=device, threads=threads, opened=opened
         )
@@ -604,11 +620,11 @@ def _small(
         _share_threads(model, small, device, threads)
         return small
 
-    return make() if named else Deferred(name, make)
+    return make() if named else DeferredBundle(name, make)
 
 
 def _share_threads(
-    model: Checkpoint, small: Checkpoint | None, device: str, threads: int | None
+    model: ModelBundle, small: ModelBundle | None, device: str, threads: int | None
 ) -> None:
     """Beside the native step torch has single rows to do: its threads would only be in the way."""
     if device == "cpu":

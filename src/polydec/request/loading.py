@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from polydec.base.edge import path_text
 from polydec.base.errors import RequestError
-from polydec.base.options import As, Option, option
+from polydec.base.options import Option, ParseAs, option_from_annotation
 from polydec.models.sessions.options import (
     CacheDtype,
     Compute,
@@ -24,17 +24,17 @@ from polydec.models.sessions.options import (
 )
 
 if TYPE_CHECKING:
-    from polydec.request.loaded import LM
+    from polydec.request.loaded import LoadedModel
 
 
 def load(
     name: Annotated[
-        str | PathLike[str], As(str), "Hub id, directory, GGUF file or zoo:NAME"
+        str | PathLike[str], ParseAs(str), "Hub id, directory, GGUF file or zoo:NAME"
     ] = "zoo:smollm2",
     *,
     draft: Annotated[
         str | PathLike[str] | None,
-        As(str | None),
+        ParseAs(str | None),
         "draft model: a name like the model's, `default` (its own embedded one, if any) or `none`",
     ] = "default",
     dtype: Dtype = "auto",
@@ -46,15 +46,15 @@ def load(
     cache_dtype: CacheDtype = None,
     ngrams: Annotated[
         str | PathLike[str] | None,
-        As(str | None),
+        ParseAs(str | None),
         "n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
     ] = "default",
     trained: Annotated[
         str | PathLike[str] | Sequence[str | PathLike[str]],
-        As(tuple[str, ...]),
+        ParseAs(tuple[str, ...]),
         "what else was trained for the model, such as a stop head: a directory or zoo:NAME",
     ] = (),
-) -> "LM":
+) -> "LoadedModel":
     """A model by Hub id, directory, GGUF file or `zoo:NAME`.
 
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
@@ -73,7 +73,7 @@ def load(
         "compute": compute,
         "cache_dtype": cache_dtype,
     }
-    known = declared()
+    known = loading_options()
     checked = {key: known[key].convert(value) for key, value in settings.items()}
     names = {
         key: None if value is None else path_text(value, key)
@@ -85,13 +85,15 @@ def load(
             f"trained is of the type {type(trained).__name__}: it must be a name, a path or a list of those"
         )
     paths = [path_text(path, f"trained[{at}]") for at, path in enumerate(several)]
-    from polydec.request.loaded import assembled
+    from polydec.request.loaded import assemble_loaded_model
 
-    return assembled(path_text(name, "name"), trained=paths, **names, **checked)
+    return assemble_loaded_model(path_text(name, "name"), trained=paths, **names, **checked)
 
 
 @cache
-def declared() -> Mapping[str, Option]:
+def loading_options() -> Mapping[str, Option]:
     """The settings of `load` by name."""
     parameters = inspect.signature(load).parameters.values()
-    return MappingProxyType({p.name: option(p.name, p.annotation, p.default) for p in parameters})
+    return MappingProxyType(
+        {p.name: option_from_annotation(p.name, p.annotation, p.default) for p in parameters}
+    )

@@ -22,7 +22,7 @@ def cpu_flags() -> list[str]:
     ]
 
 
-def describe(network: Any = None) -> str:
+def describe_machine(network: Any = None) -> str:
     """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
     import torch
 
@@ -35,7 +35,7 @@ def describe(network: Any = None) -> str:
     )
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Of what figures and texts may depend on beside the machine."""
     import numpy as np
     import torch
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def busy() -> float:
+def relative_cpu_load() -> float:
     """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2 figures are doubtful:
     another process on few cores stretches a pass many times (thread barriers)."""
     try:

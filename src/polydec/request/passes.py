@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from polydec.core.types import Reads, Want
-from polydec.models.nets.query import Query
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.models.nets.query import NetworkQuery
 
 
-class Passes:
+class PassTimer:
     """Passes of one network over fresh tokens behind a context of `context` cached ones.
 
     context: 1 or more; batch: sequences, each with its own cache; want: what is asked of every row (logits, or only the
@@ -25,10 +25,10 @@ class Passes:
         context: int,
         *,
         batch: int = 1,
-        want: Reads = Reads.ARGMAX,
+        want: RowDetail = RowDetail.ARGMAX,
         seed: int = 0,
     ) -> None:
-        self._net, self._want = network, Want(law=want)
+        self._net, self._want = network, ScoreRequest(law=want)
         self._random = torch.Generator().manual_seed(seed)
         self._caches = [network.new_cache() for _ in range(batch)]
         for cache in self._caches:
@@ -36,7 +36,13 @@ class Passes:
                 n = min(256, context - begin)
                 cache.stage(range(-1, n - 1))
                 cache.commit(range(n))
-                network.forward([Query(cache, begin, self._tokens(n), (), Want(law=Reads.NOTHING))])
+                network.forward(
+                    [
+                        NetworkQuery(
+                            cache, begin, self._tokens(n), (), ScoreRequest(law=RowDetail.NOTHING)
+                        )
+                    ]
+                )
 
     def _tokens(self, n: int) -> tuple[int, ...]:
         return tuple(torch.randint(0, self._net.size, (n,), generator=self._random).tolist())
@@ -47,19 +53,21 @@ class Passes:
         for cache in self._caches:
             cache.commit(())
             queries.append(
-                Query(cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want)
+                NetworkQuery(
+                    cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want
+                )
             )
         start = time.perf_counter()
         self._net.forward(queries)
         return time.perf_counter() - start
 
 
-def table(
+def measure_pass_times(
     call: Callable[[int], float],
     rows: Sequence[int],
     seconds: float,
     least: int = 3,
-    behind: Passes | None = None,
+    behind: PassTimer | None = None,
     quantile: float = 0.5,
 ) -> dict[int, float]:
     """call: the seconds of a pass over so many rows. Milliseconds for each number of rows, in turns for `seconds` and at least

@@ -18,28 +18,28 @@ from pydantic import Field, model_validator
 from polydec.base import edge, files
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs, at
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts, extrapolate_table_entry
 from polydec.methods.registry.kit import Kit, family_of
 from polydec.methods.speculative.drafters import trained_tree
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.nets.linear import cpu_name, profile_path
-from polydec.models.sessions.checkpoint import Deferred
-from polydec.request.passes import Passes, table
+from polydec.models.sessions.checkpoint import DeferredBundle
+from polydec.request.passes import PassTimer, measure_pass_times
 
 
-class Loaded(Protocol):
+class ProfiledModel(Protocol):
     """A loaded model, as far as a profile looks at it: its checkpoint and that of its draft."""
 
     @property
@@ -68,7 +68,7 @@ FILLING = 0.5
 
 
 @dataclass(frozen=True)
-class Profile:
+class PassProfile:
     """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the smaller ones; draft: of the
     draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
     of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
@@ -88,15 +88,18 @@ class Profile:
     tree: dict[int, float] = field(default_factory=dict[int, float])
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> PassCosts:
         """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
         near, far = _filled(self.rows), _filled(self.far)
         more = _rising(
             [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
         )
-        rows = [max(t - at(more, m) * self.context / 1000, 0.1 * t) for m, t in enumerate(near, 1)]
+        rows = [
+            max(t - extrapolate_table_entry(more, m) * self.context / 1000, 0.1 * t)
+            for m, t in enumerate(near, 1)
+        ]
         apart, crowd = self._crowded(rows, more)
-        return Costs(
+        return PassCosts(
             tuple(_rising([t + self.extra_ms for t in rows])),
             self.draft[1] + self.extra_ms if self.draft else 0.0,
             tuple(more),
@@ -131,7 +134,7 @@ class Profile:
         return max(0.0, apart), crowd
 
 
-TREE = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
+TREE = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
 LEVELS = (1, 4)
 """Levels of the trees that are timed."""
 DRAFTS = 48
@@ -155,22 +158,22 @@ def _rising(values: list[float]) -> list[float]:
     return list(accumulate(values, max))
 
 
-def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
+def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassProfile:
     """Time passes for about `seconds`, behind a short and a long context in turn."""
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
     share = seconds * (0.3 if lm.draft else 0.4)
-    target = Passes(lm.network, near)
+    target = PassTimer(lm.network, near)
     counts = [
         m for m in ROWS if m <= max(1, lm.network.context - far)
     ]  # they have to fit behind it
-    rows = table(target, counts, share, quantile=QUANTILE)
+    rows = measure_pass_times(target, counts, share, quantile=QUANTILE)
     start = time.perf_counter()
-    behind_far = Passes(lm.network, far)
+    behind_far = PassTimer(lm.network, far)
     filled = time.perf_counter() - start
-    longer = table(behind_far, counts, share, quantile=QUANTILE)
+    longer = measure_pass_times(behind_far, counts, share, quantile=QUANTILE)
     spare = QUICKLY * seconds
     room = lm.network.context - near
-    rows |= table(
+    rows |= measure_pass_times(
         target,
         [m for m in LARGE if m < room and 2 * m / max(counts) * rows[max(counts)] < 1e3 * spare],
         0.0,
@@ -182,14 +185,14 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
     if lm.draft is not None and family_of(lm.draft.lm) == "ar":
-        draft = table(
-            Passes(lm.draft.lm.network, near, want=Reads.ROW),
+        draft = measure_pass_times(
+            PassTimer(lm.draft.lm.network, near, want=RowDetail.ROW),
             (1, 2, 4),
             spare,
             behind=target,
             quantile=QUANTILE,
         )
-    return Profile(
+    return PassProfile(
         near,
         rows,
         far,
@@ -204,21 +207,23 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     )
 
 
-def _tree(lm: Loaded) -> dict[int, float]:
+def _tree(lm: ProfiledModel) -> dict[int, float]:
     """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the processor's caches."""
-    grown = trained_tree.find(lm.kit(), TREE)
+    grown = trained_tree.find_tree_drafter(lm.kit(), TREE)
     if grown is None:
         return {}
     took: dict[int, list[float]] = {levels: [] for levels in LEVELS}
-    timed = Timed(grown[0], took)
-    decoder = Speculative(Shaped(lm.checkpoint.lm, Greedy()), timed, Match(), Fixed(1, 1))
+    timed = TimedDrafter(grown[0], took)
+    decoder = SpeculativeDecoder(
+        ShapedTarget(lm.checkpoint.lm, GreedyRule()), timed, MatchVerifier(), FixedPolicy(1, 1)
+    )
     prompt = tuple(x % lm.network.size for x in range(1, 33))
-    run([answer_one(decoder, Request(prompt, max_tokens=DRAFTS, ignore_eos=True))])
+    run_coroutines([answer_one(decoder, Request(prompt, max_tokens=DRAFTS, ignore_eos=True))])
     return {n: sorted(t[1:])[int((len(t) - 2) * QUANTILE)] for n, t in took.items()}
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedDrafter:
     """The drafter asked for trees of so many levels in turns, the milliseconds that each took, and nothing proposed."""
 
     drafter: Drafter
@@ -229,22 +234,22 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class TimedGuess(Guess):
-    guess: Guess
+class TimedGuess(DraftGuess):
+    guess: DraftGuess
     took_ms: dict[int, list[float]]
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         levels = min(self.took_ms, key=lambda n: len(self.took_ms[n]))
         start = time.perf_counter()
-        await self.guess.propose(root, position, Budget(levels, 4 * levels), rng)
+        await self.guess.propose(root, position, DraftBudget(levels, 4 * levels), rng)
         self.took_ms[levels].append(1e3 * (time.perf_counter() - start))
         return Draft.chain(root)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> TimedGuess:
@@ -254,12 +259,12 @@ class TimedGuess(Guess):
         self.guess.close()
 
 
-def _together(lm: Loaded, context: int, seconds: float) -> dict[int, float]:
+def _together(lm: ProfiledModel, context: int, seconds: float) -> dict[int, float]:
     """Several sequences behind contexts of their own, a row each."""
     return {
-        BESIDE: table(Passes(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE)[
-            1
-        ]
+        BESIDE: measure_pass_times(
+            PassTimer(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE
+        )[1]
     }
 
 
@@ -269,7 +274,7 @@ EACH_MS = 0.04
 """The same, for each further sequence of a pass."""
 
 
-def key(lm: Loaded) -> str:
+def pass_profile_key(lm: ProfiledModel) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
 
     def called(point: Any) -> str:
@@ -277,13 +282,15 @@ def key(lm: Loaded) -> str:
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
-    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else called(lm.draft))
-    tree = trained_tree.find(lm.kit(), TREE)
+    small = lm.draft and (
+        lm.draft.name if isinstance(lm.draft, DeferredBundle) else called(lm.draft)
+    )
+    tree = trained_tree.find_tree_drafter(lm.kit(), TREE)
     beside = [small, tree and f"a tree of {tree[0].weights.kind}"]  # pyright: ignore
     return f"{cpu_name()}: {called(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
 
 
-def path() -> Path:
+def pass_profiles_path() -> Path:
     """The file of all profiles: $XDG_CACHE_HOME/polydec/profiles.json."""
     return profile_path().with_name("profiles.json")
 
@@ -294,7 +301,7 @@ Table = Annotated[
 ]
 
 
-class _Kept(edge.Record):
+class _PassProfileRecord(edge.StrictRecord):
     """A profile as it stands in the file: JSON's keys are texts."""
 
     context: Annotated[int, Field(ge=1, le=1 << 30)]
@@ -310,7 +317,7 @@ class _Kept(edge.Record):
     tree: Table = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _whole(self) -> _Kept:
+    def _whole(self) -> _PassProfileRecord:
         if (
             not {"1"} <= self.far.keys() <= self.rows.keys()
             or (self.draft and "1" not in self.draft)
@@ -330,12 +337,12 @@ class _Kept(edge.Record):
         return self
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> PassProfile:
         rows, far, draft, beside, far_beside, tree = (
             {int(m): t for m, t in table.items()}
             for table in (self.rows, self.far, self.draft, self.beside, self.far_beside, self.tree)
         )
-        return Profile(
+        return PassProfile(
             self.context,
             rows,
             self.far_context,
@@ -350,7 +357,7 @@ class _Kept(edge.Record):
         )
 
 
-def read(lm: Loaded) -> Profile | None:
+def read_pass_profile(lm: ProfiledModel) -> PassProfile | None:
     """The profile of this model here, or None where there is none (or what stands there is damaged).
 
     Args:
@@ -366,12 +373,14 @@ def read(lm: Loaded) -> Profile | None:
     if recorded:
         return read_recorded_profile(Path(recorded))
     try:
-        return edge.check(_Kept, _known()[key(lm)], "profile").profile
+        return edge.validate_record(
+            _PassProfileRecord, _known()[pass_profile_key(lm)], "profile"
+        ).profile
     except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
 
 
-def read_recorded_profile(at: Path) -> Profile:
+def read_recorded_profile(at: Path) -> PassProfile:
     """The profile in a file of its own: the same costs, hence the same choices of `auto`, on every machine.
 
     Args:
@@ -381,29 +390,31 @@ def read_recorded_profile(at: Path) -> Profile:
         RequestError: the file cannot be read, or holds no profile.
     """
     printed = edge.read_json(at)
-    named = {name: printed[name] for name in _Kept.model_fields if name in printed}
-    return edge.check(_Kept, named, f"POLYDEC_PROFILE {str(at)!r}").profile
+    named = {name: printed[name] for name in _PassProfileRecord.model_fields if name in printed}
+    return edge.validate_record(_PassProfileRecord, named, f"POLYDEC_PROFILE {str(at)!r}").profile
 
 
-def keep(lm: Loaded, profile: Profile) -> None:
+def save_pass_profile(lm: ProfiledModel, profile: PassProfile) -> None:
     """Write it as `keep_surely` does; where the file cannot be written it lasts as long as the process."""
-    with suppress(OSError, files.Locked, RuntimeError):
+    with suppress(OSError, files.FileLockedError, RuntimeError):
         keep_surely(lm, profile)
 
 
-def keep_surely(lm: Loaded, profile: Profile) -> None:
+def keep_surely(lm: ProfiledModel, profile: PassProfile) -> None:
     """Write it beside those of other models. A file that is no profile file is moved aside (`.damaged`), not overwritten.
     Raises OSError or FileError where it cannot be written, RuntimeError where nobody's home is known."""
-    with files.lock(path()):
+    with files.hold_file_lock(pass_profiles_path()):
         try:
             known = _known()
         except PolydecError:
-            os.replace(path(), path().with_suffix(".damaged"))
+            os.replace(pass_profiles_path(), pass_profiles_path().with_suffix(".damaged"))
             known = {}
-        text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
-        files.replace(path(), lambda to: to.write_text(text, encoding="utf-8"))
+        text = json.dumps({**known, pass_profile_key(lm): asdict(profile)}, indent=1)
+        files.replace_file_atomically(
+            pass_profiles_path(), lambda to: to.write_text(text, encoding="utf-8")
+        )
 
 
 def _known() -> dict[str, Any]:
     """All entries of the file. Raises PolydecError where it is no JSON object."""
-    return edge.read_json(path()) if path().exists() else {}
+    return edge.read_json(pass_profiles_path()) if pass_profiles_path().exists() else {}

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from polydec.models.nets.transport import plan
-from polydec.request.deciding import Deciding
+from polydec.models.nets.transport import sinkhorn_plan
+from polydec.request.deciding import ClassifierSettings
 
 TOGETHER = 64
 """Examples of a step."""
@@ -23,7 +23,7 @@ PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class Prototypes:
+class ClassPrototypes:
     """matrix [width, H]; of_class [C, M, width]; sharpness: a number, by its logarithm."""
 
     matrix: Tensor
@@ -40,29 +40,33 @@ class Prototypes:
         """How near each text is to each class, [N, C]: minus the transported cost, times the sharpness."""
         feature_NPW, prototype_CMW = self.features(state_NPH), normalize(self.of_class, dim=-1)
         cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
-        moved_NCPM = plan(cost_NCPM, self.softness, self.rounds)
+        moved_NCPM = sinkhorn_plan(cost_NCPM, self.softness, self.rounds)
         return -(moved_NCPM * cost_NCPM).sum((-1, -2)) * self.log_sharpness.exp()
 
 
-def begun(state_NPH: Tensor, label_N: Tensor, classes: int, how: Deciding) -> Prototypes:
+def initial_prototypes(
+    state_NPH: Tensor, label_N: Tensor, classes: int, how: ClassifierSettings
+) -> ClassPrototypes:
     """Before training: a random matrix; prototype m of a class is the mean feature that prompt m gives of its examples, prompts
     taken in turn."""
     prompts, width = state_NPH.shape[1:]
     dice = torch.Generator().manual_seed(how.seed)
     matrix = torch.randn(how.width, width, generator=dice) / sqrt(width)
     empty = torch.empty(0)
-    made = Prototypes(matrix, empty, torch.tensor(log(how.sharpness)), how.softness, how.rounds)
+    made = ClassPrototypes(
+        matrix, empty, torch.tensor(log(how.sharpness)), how.softness, how.rounds
+    )
     feature_NPW = made.features(state_NPH)
     mean_CPW = torch.stack([feature_NPW[label_N == c].mean(0) for c in range(classes)])
     turn = [m % prompts for m in range(how.prototypes or prompts)]
     return replace(made, of_class=normalize(mean_CPW[:, turn], dim=-1))
 
 
-def fitted(
-    state_NPH: Tensor, label_N: Tensor, beside_NC: Tensor, how: Deciding
-) -> tuple[Prototypes, list[float]]:
+def fit_prototypes(
+    state_NPH: Tensor, label_N: Tensor, beside_NC: Tensor, how: ClassifierSettings
+) -> tuple[ClassPrototypes, list[float]]:
     """Trained on examples, and the loss of each epoch. beside_NC: what is added to the scores. Every class has an example."""
-    made = begun(state_NPH, label_N, beside_NC.shape[1], how)
+    made = initial_prototypes(state_NPH, label_N, beside_NC.shape[1], how)
     learned = [made.matrix, made.of_class, made.log_sharpness]
     for tensor in learned:
         tensor.requires_grad_(True)

@@ -9,71 +9,74 @@ from typing import Annotated
 
 from polydec.base.errors import RequestError
 from polydec.base.options import (
-    As,
     AtLeast,
-    Note,
+    MultilineText,
     OneOf,
     Option,
-    Passage,
-    read,
-    settle,
-    shown,
+    ParseAs,
+    ValueNote,
+    callable_options,
+    convert_dataclass_fields,
+    short_repr,
 )
 
 TEXT, PLACE = "{text}", "{placeholder}"
 
 
 @dataclass(frozen=True)
-class Reading:
+class EmbeddingSettings:
     """How a vector is read out of a text. Raises RequestError for what cannot be."""
 
     pool: Annotated[
         str | None,
         OneOf("last", "mean"),
-        Note("none: as an embedding model says, else last"),
+        ValueNote("none: as an embedding model says, else last"),
         "the last token's state, or the mean",
     ] = None
     layer: Annotated[
         int | None,
         AtLeast(1),
-        Note("none: all, and the final norm"),
+        ValueNote("none: all, and the final norm"),
         "layers behind which it is read",
     ] = None
     normalised: Annotated[bool, "scale vectors to length 1"] = True
     template: Annotated[
         str | None,
-        As(Passage | None),
-        Note("none: the text alone"),
+        ParseAs(MultilineText | None),
+        ValueNote("none: the text alone"),
         "what stands around a {text}, such as a task, and the {placeholder} of prepending",
     ] = None
     prompt: Annotated[
         str | None,
-        Note("none: what it says of texts without one"),
+        ValueNote("none: what it says of texts without one"),
         "name of a prompt that an embedding model has, such as query",
     ] = None
     prepend_from: Annotated[
         int, AtLeast(0), "layers before the first one where the placeholder takes the last state"
     ] = 0
     prepend_to: Annotated[
-        int, AtLeast(0), Note("0: no prepending"), "layers before the end of those"
+        int, AtLeast(0), ValueNote("0: no prepending"), "layers before the end of those"
     ] = 0
 
     def __post_init__(self) -> None:
-        settle(self)
+        convert_dataclass_fields(self)
         if self.prompt is not None and (self.template is not None or self.prepend_to):
             raise RequestError(
-                f"prompt is {shown(self.prompt)}: it stands in the place of a template and of prepending, so leave these out"
+                f"prompt is {short_repr(self.prompt)}: it stands in the place of a template and of prepending, "
+                "so leave these out"
             )
         around, placed = self.around, self.prepend_to > 0
         if around.count(TEXT) != 1:
-            raise RequestError(f"template is {shown(around)}: it must hold {TEXT} once")
+            raise RequestError(f"template is {short_repr(around)}: it must hold {TEXT} once")
         if around.count(PLACE) != placed:
             raise RequestError(
-                f"template is {shown(around)}: it must hold {PLACE} "
+                f"template is {short_repr(around)}: it must hold {PLACE} "
                 + ("once, before the text" if placed else "only with prepending (prepend_to)")
             )
         if placed and around.index(PLACE) > around.index(TEXT):
-            raise RequestError(f"template is {shown(around)}: {PLACE} must stand before {TEXT}")
+            raise RequestError(
+                f"template is {short_repr(around)}: {PLACE} must stand before {TEXT}"
+            )
         if placed and not self.prepend_from <= self.prepend_to:
             raise RequestError(
                 f"prepend_from is {self.prepend_from}: it must be at most prepend_to ({self.prepend_to})"
@@ -89,6 +92,6 @@ class Reading:
 
 
 @cache
-def declared() -> MappingProxyType[str, Option]:
-    """The fields of `Reading` with their types, ranges and help."""
-    return MappingProxyType({o.name: o for o in read(Reading)})
+def embedding_options() -> MappingProxyType[str, Option]:
+    """The fields of `EmbeddingSettings` with their types, ranges and help."""
+    return MappingProxyType({o.name: o for o in callable_options(EmbeddingSettings)})

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.laws.constraints.after_thinking import AfterThinking, after_thinking
-from polydec.laws.constraints.in_time import InTime
-from polydec.laws.constraints.protocols import Language
+from polydec.laws.constraints.after_thinking import AfterThinkingLanguage, after_thinking
+from polydec.laws.constraints.in_time import DeadlineLanguage
+from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.methods.registry.kit import CALLED
 from polydec.models.formats.thinking_marks import ThinkingReader
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.checkpoint import ModelBundle
 
 ROOM = 32
 """Tokens that an answer which must end in time has beside its shortest text, a quarter of all at most."""
@@ -25,7 +25,7 @@ TAIL = 64
 
 
 @dataclass(frozen=True)
-class Thinking:
+class ThinkingSettings:
     """How a model's thinking is read. reader: of the marks in its texts; names: control tokens among the marks, by their ids;
     shown_apart: whether answers are parted; budget: tokens of thinking at most, None: no bound; track: where in an answer's
     tokens the thinking is; wished: the request asks for thinking, so that there may be some before an answer that is bound."""
@@ -34,7 +34,7 @@ class Thinking:
     names: Mapping[int, str]
     shown_apart: bool
     budget: int | None
-    track: AfterThinking
+    track: AfterThinkingLanguage
     wished: bool = False
 
     @property
@@ -43,8 +43,8 @@ class Thinking:
         return self.reader if self.shown_apart else None
 
     def language(
-        self, point: Checkpoint, inner: Language[Any] | None, ends: frozenset[int]
-    ) -> AfterThinking | None:
+        self, point: ModelBundle, inner: TokenLanguage[Any] | None, ends: frozenset[int]
+    ) -> AfterThinkingLanguage | None:
         """What `inner` becomes where it binds the answer alone, and what a budget allows; None: neither is asked for. Raises
         RequestError where the budget cannot be kept."""
         if not self.shown_apart and inner is not None and self.budget is not None:
@@ -65,7 +65,7 @@ class Thinking:
                 return None
             # what stands around an answer may come, and no thinking
             reader = replace(reader, marks=replace(reader.marks, opens=()))
-        if isinstance(inner, InTime):  # what is thought leaves room for a whole answer
+        if isinstance(inner, DeadlineLanguage):  # what is thought leaves room for a whole answer
             begin = inner.begin
             most = max(0, inner.most - len(inner.whole) - min(ROOM, inner.most // 4))
             budget = most if budget is None else min(budget, most)
@@ -79,7 +79,7 @@ class Thinking:
             begin=begin,
         )
 
-    def _spelled_by(self, inner: Language[Any]) -> bool:
+    def _spelled_by(self, inner: TokenLanguage[Any]) -> bool:
         """Whether all texts of a constraint hold the mark that comes next: then it binds the thinking, too."""
         certain = inner.forced(inner.start()).decode(errors="ignore")
         marks = self.reader.marks
@@ -96,12 +96,12 @@ class Thinking:
 
 
 def thinking_of(
-    point: Checkpoint,
+    point: ModelBundle,
     values: Mapping[str, Any],
     ids: Sequence[int],
     family: str,
     begun: str | None = None,
-) -> Thinking | None:
+) -> ThinkingSettings | None:
     """How a request's thinking is read; None: it is left as it stands.
 
     Args:
@@ -137,7 +137,7 @@ def thinking_of(
     reader = ThinkingReader(marks, opened)
     names = point.text.mark_names(marks)
     ends = point.lm.vocab.eos
-    return Thinking(
+    return ThinkingSettings(
         reader,
         names,
         shown_apart,

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.laws.targets.by_bytes import ByBytes
+from polydec.laws.targets.by_bytes import ByBytesTarget
 from polydec.methods.registry.kit import CALLED, family_of
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.text.byte_text import Marks, byte_text, lead_of, marks_of, start_of
-from polydec.models.text.tokenizer import Text
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.text.byte_text import SpecialTokenTable, byte_text, lead_of, marks_of, start_of
+from polydec.models.text.tokenizer import Tokenizer
 
 UNITS = {"tokens": "what the model's tokenizer makes", "bytes": "bytes of UTF-8"}
 """What an answer may be counted and written in."""
@@ -19,7 +19,7 @@ KEPT = ("temperature", "do_sample")
 """What a checkpoint says of sampling that means the same over bytes: a share or a penalty of tokens means something else."""
 
 
-def over_bytes(point: Checkpoint, covers: int) -> Checkpoint:
+def over_bytes(point: ModelBundle, covers: int) -> ModelBundle:
     """A checkpoint as a law over bytes. covers: how many sequences of tokens are followed that end with the same byte. Raises
     RequestError where its tokens have no bytes, or it does not continue texts."""
     _check(point)
@@ -29,7 +29,7 @@ def over_bytes(point: Checkpoint, covers: int) -> Checkpoint:
     return replace(point, lm=law, text=text, generation=generation, unit="byte")
 
 
-def second(point: Checkpoint, first: Checkpoint, covers: int) -> Checkpoint:
+def align_second_checkpoint(point: ModelBundle, first: ModelBundle, covers: int) -> ModelBundle:
     """A second checkpoint as a law over the symbols of a first one, whose tokenizer may be another. first: as it was loaded."""
     _check(point)
     theirs = marks_of(first.text)
@@ -37,7 +37,7 @@ def second(point: Checkpoint, first: Checkpoint, covers: int) -> Checkpoint:
     return replace(point, lm=law, text=law.words, unit="byte")
 
 
-def _check(point: Checkpoint) -> None:
+def _check(point: ModelBundle) -> None:
     if hasattr(point.lm, "given"):
         raise RequestError(
             f"units is bytes: {point.name} writes from a source, and has a law of tokens only, so leave it out"
@@ -51,14 +51,14 @@ def _check(point: Checkpoint) -> None:
 
 
 def _law(
-    point: Checkpoint,
-    marks: Marks,
+    point: ModelBundle,
+    marks: SpecialTokenTable,
     covers: int,
-    text: Text,
+    text: Tokenizer,
     tokens: tuple[tuple[int, ...], ...] | None = None,
-) -> ByBytes:
+) -> ByBytesTarget:
     words: Any = text
-    return ByBytes(
+    return ByBytesTarget(
         point.lm,
         marks.own if tokens is None else tokens,
         words,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from polydec.serve.errors import Refusal
-from polydec.serve.settings import Limits
+from polydec.serve.errors import RefusalError
+from polydec.serve.settings import RequestLimits
 
 WINDOW = 10.0
 """Seconds over which the rate of writing is measured."""
@@ -18,7 +18,7 @@ UNMEASURED = 5.0
 
 
 @dataclass(frozen=True)
-class Load:
+class RequestLoad:
     """Answers to one prompt. account: whose; answers: how many; left: tokens that each of them may still write; running: they
     are being written."""
 
@@ -28,7 +28,7 @@ class Load:
     running: bool
 
 
-class Pace:
+class TokenPace:
     """Tokens a second, and how much of what requests may write they do write. clock: gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -64,7 +64,7 @@ class Pace:
         return self._last_rate
 
 
-def seconds_until(answers: int, loads: Iterable[Load], rate: float) -> float:
+def seconds_until(answers: int, loads: Iterable[RequestLoad], rate: float) -> float:
     """When so many of these answers will have ended; rate: tokens a second of all of them together, above 0. Those that run
     share it evenly, and the others follow."""
     loads = list(loads)
@@ -78,11 +78,11 @@ def seconds_until(answers: int, loads: Iterable[Load], rate: float) -> float:
     return sum(x.left * x.answers for x in loads) / rate
 
 
-class Admission:
+class AdmissionControl:
     """Counts answers under way by account. A server that is full takes more of an account that has less than its share: the
     others have more than theirs then."""
 
-    def __init__(self, limits: Limits, pace: Pace) -> None:
+    def __init__(self, limits: RequestLimits, pace: TokenPace) -> None:
         self.limits, self.pace = limits, pace
         self.under_way = Counter[str]()
 
@@ -98,14 +98,14 @@ class Admission:
         if self.under_way[account] <= 0:
             del self.under_way[account]
 
-    def admit(self, account: str, count: int, loads: Callable[[], Iterable[Load]]) -> None:
+    def admit(self, account: str, count: int, loads: Callable[[], Iterable[RequestLoad]]) -> None:
         """Raise Refusal where there is no room for so many more; loads: gives what is under way."""
         own, total = self.under_way[account], self.under_way.total()
         share = self.most // len(self.under_way.keys() | {account})
         if total + count <= self.most or own + count <= share:
             return
         of_all, of_own = total + count - self.most, own + count - share
-        raise Refusal(
+        raise RefusalError(
             f"{total} answers are under way, {own} of them yours: this server takes {self.limits.running} at a time "
             f"and lets {self.limits.waiting} wait",
             status=429,
@@ -113,13 +113,13 @@ class Admission:
             retry=self._wait(account, of_all, of_own if count <= share else None, list(loads())),
         )
 
-    def turn(self, loads: Iterable[Load]) -> int:
+    def turn(self, loads: Iterable[RequestLoad]) -> int:
         """Seconds until a request that comes now would have its turn."""
         rate, beyond = self.pace.rate, self.under_way.total() + 1 - self.limits.running
         seconds = seconds_until(max(1, beyond), loads, rate) if rate else UNMEASURED
         return max(1, ceil(min(seconds, self.limits.seconds)))
 
-    def _wait(self, account: str, of_all: int, of_own: int | None, loads: list[Load]) -> int:
+    def _wait(self, account: str, of_all: int, of_own: int | None, loads: list[RequestLoad]) -> int:
         """Seconds until so many have ended, of all or (None: that would not do) of the account's own."""
         rate = self.pace.rate
         if not rate:

@@ -23,12 +23,12 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from polydec.serve.body import Wanted
-from polydec.serve.endpoints import Answer
-from polydec.serve.errors import Refusal
+from polydec.serve.body import ResponseOptions
+from polydec.serve.endpoints import EndpointAnswer
+from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import json_pieces, json_text
-from polydec.serve.reply import News
-from polydec.serve.worker import LEFT, Answers
+from polydec.serve.reply import AnswerDelta
+from polydec.serve.worker import LEFT, ResponseAnswers
 
 log = logging.getLogger("polydec.serve")
 
@@ -42,12 +42,12 @@ WHOLE = 1 << 20
 T = TypeVar("T")
 
 
-async def respond(
+async def respond_to_request(
     request: Request,
     writers: Executor,
-    make: Callable[[], Answer],
-    wanted: Wanted,
-    answers: Answers,
+    make: Callable[[], EndpointAnswer],
+    wanted: ResponseOptions,
+    answers: ResponseAnswers,
     headers: Mapping[str, str],
 ) -> Response:
     """The answer, whole or as a stream. writers: threads that write it; make: gives what it is written with."""
@@ -59,15 +59,15 @@ async def respond(
             return EventStream(writers, reply, answers, leaving, headers)
         listed, most = 0, answers.limits.entries
         async for news in answers.news():
-            listed += entries(news) if wanted.details else 0
+            listed += count_delta_entries(news) if wanted.details else 0
             if listed > most:
-                raise Refusal(
+                raise RefusalError(
                     f"polydec is given, and the answers have more than {most} tokens, drafts and passes to list, which is "
                     "what this server lists: ask for a stream or fewer answers",
                     param="polydec",
                 )
             reply.take(news)
-        response = await written(writers, lambda: reply.whole(answers.completions), headers)
+        response = await json_response(writers, lambda: reply.whole(answers.completions), headers)
         leaving.cancel()
         return response
     except BaseException:
@@ -77,7 +77,7 @@ async def respond(
         raise
 
 
-async def written(
+async def json_response(
     writers: Executor, make: Callable[[], Any], headers: Mapping[str, str]
 ) -> Response:
     """A response with the JSON text of what `make` gives. Both are made by one of the writers."""
@@ -107,8 +107,8 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         writers: Executor,
-        reply: Answer,
-        answers: Answers,
+        reply: EndpointAnswer,
+        answers: ResponseAnswers,
         leaving: asyncio.Task[None],
         headers: Mapping[str, str],
     ) -> None:
@@ -127,15 +127,17 @@ class EventStream(StreamingResponse):
             self._answers.cancel(LEFT)
 
 
-async def _events(writers: Executor, reply: Answer, answers: Answers) -> AsyncIterator[str]:
+async def _events(
+    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers
+) -> AsyncIterator[str]:
     """What fails under way is told as an event with an error."""
     try:
         for chunk in reply.opening():
-            yield event(chunk)
+            yield server_sent_event(chunk)
         async for news in answers.news():
-            if entries(news) <= SMALL:
+            if count_delta_entries(news) <= SMALL:
                 for chunk in reply.chunks(news):
-                    yield event(chunk)
+                    yield server_sent_event(chunk)
             else:
                 async for piece in _made_elsewhere(writers, reply.chunks(news)):
                     yield piece
@@ -143,12 +145,12 @@ async def _events(writers: Executor, reply: Answer, answers: Answers) -> AsyncIt
             yield piece
         if reply.last:
             yield reply.last
-    except Refusal as refusal:
-        yield event(reply.failed(refusal))
+    except RefusalError as refusal:
+        yield server_sent_event(reply.failed(refusal))
     except Exception:
         log.exception("a stream failed")
-        internal = Refusal("the request failed inside the server", status=500, code="internal")
-        yield event(reply.failed(internal))
+        internal = RefusalError("the request failed inside the server", status=500, code="internal")
+        yield server_sent_event(reply.failed(internal))
 
 
 async def _made_elsewhere(
@@ -169,7 +171,7 @@ def _pieces(chunks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield "\n\n"
 
 
-def event(chunk: Mapping[str, Any]) -> str:
+def server_sent_event(chunk: Mapping[str, Any]) -> str:
     """A small event of a stream."""
     return f"{_head(chunk)}{json_text(chunk)}\n\n"
 
@@ -178,7 +180,7 @@ def _head(chunk: Mapping[str, Any]) -> str:
     return f"event: {chunk['type']}\ndata: " if "type" in chunk else "data: "
 
 
-def entries(news: News) -> int:
+def count_delta_entries(news: AnswerDelta) -> int:
     """How much there is to write of some news."""
     drafts = sum(1 + len(step.token) for step in news.steps)
     return len(news.pieces) + _listed(news.notes) + _listed(news.prompt) + drafts + len(news.passes)
@@ -203,14 +205,14 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
         return await going
     except asyncio.CancelledError:
         if leaving.done():
-            raise Refusal("the client has left", status=499, code="left") from None
+            raise RefusalError("the client has left", status=499, code="left") from None
         raise
     finally:
         leaving.cancel()
         going.cancel()
 
 
-async def _left(request: Request, answers: Answers) -> None:
+async def _left(request: Request, answers: ResponseAnswers) -> None:
     """Cancel the request when its client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -15,33 +15,33 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError
-from polydec.base.options import shown
-from polydec.laws.shapers.sampling import fields as sampling_fields
+from polydec.base.options import short_repr
+from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry
 from polydec.models.text import prompt_ending
-from polydec.request.embedding import vectors
-from polydec.serve.answering import WRITERS, respond, unless_left, written
-from polydec.serve.application import IGNORED, application
+from polydec.request.embedding import embedding_vectors
+from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
+from polydec.serve.application import IGNORED, create_base_app
 from polydec.serve.arrival import read_bytes
-from polydec.serve.body import Body, Wanted, read_body
+from polydec.serve.body import RequestBody, ResponseOptions, read_body
 from polydec.serve.clients import client_of
-from polydec.serve.described import page as described_page
-from polydec.serve.described import request as described
-from polydec.serve.embeddings import Embeddings
-from polydec.serve.embeddings import read as read_embeddings
-from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
-from polydec.serve.errors import Refusal, refused
+from polydec.serve.described import openapi_page_html as described_page
+from polydec.serve.described import request_body_schema as described
+from polydec.serve.embeddings import EmbeddingRequest
+from polydec.serve.embeddings import read_embedding_request as read_embeddings
+from polydec.serve.endpoints import ENDPOINTS, EndpointAnswer, ServerEndpoint
+from polydec.serve.errors import RefusalError, refusal_from_error
 from polydec.serve.memory import giving_back
-from polydec.serve.metrics import Metrics
-from polydec.serve.models import Models
-from polydec.serve.settings import Limits, Settings
+from polydec.serve.metrics import ServerMetrics
+from polydec.serve.models import ServedModels
+from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
 from polydec.serve.template import chat_ending
-from polydec.serve.traced import Trace
-from polydec.serve.worker import Worker
+from polydec.serve.traced import ServerTrace
+from polydec.serve.worker import ModelWorker
 
 READERS = 16
 """Threads that read and check requests, so that the event loop has nothing to do for long. They are many because some wait for
@@ -59,24 +59,24 @@ PAGE = {
 
 
 def create_app(
-    loaders: Mapping[str, Callable[[], LM]],
+    loaders: Mapping[str, Callable[[], LoadedModel]],
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     keys: tuple[str, ...] = (),
-    method: str = Settings.method,
+    method: str = ServerSettings.method,
     local: bool = True,
     lenient: bool = False,
     origins: tuple[str, ...] = (),
-    trace: Trace | None = None,
+    trace: ServerTrace | None = None,
     replica: bool = False,
 ) -> FastAPI:
     """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
     without keys, answer only to this machine's names; lenient: fields that nobody knows are left out, and named in a header;
     origins: of pages that may use it; trace: where to write what happens to requests; replica: a front (replicas.py) hands
     them on. `app.state.models` is what it works with."""
-    registry.get(method)
-    limits, metrics = limits or Limits(), Metrics()
-    models = Models(loaders, limits, metrics, trace)
+    registry.get_recipe_module(method)
+    limits, metrics = limits or RequestLimits(), ServerMetrics()
+    models = ServedModels(loaders, limits, metrics, trace)
     readers = ThreadPoolExecutor(READERS, "read")
     writers = ThreadPoolExecutor(WRITERS, "write")
 
@@ -90,11 +90,13 @@ def create_app(
         writers.shutdown(wait=False, cancel_futures=True)
         await models.close()
 
-    app = application(
+    app = create_base_app(
         models, lifespan, metrics, keys=keys, local=local, origins=origins, replica=replica
     )
 
-    async def reading(work: Callable[[Body], T], request: Request, lenient: bool = False) -> T:
+    async def reading(
+        work: Callable[[RequestBody], T], request: Request, lenient: bool = False
+    ) -> T:
         """What a reader makes of a body, in a thread of its own."""
         text = await read_bytes(request, limits.body)
         models.asked += 1
@@ -106,14 +108,14 @@ def create_app(
                 sent = body.fields
                 return work(body)
             except PolydecError as error:
-                raise refused(error, sent) from None
+                raise refusal_from_error(error, sent) from None
 
         return await asyncio.get_running_loop().run_in_executor(readers, read)
 
-    async def complete(request: Request, endpoint: Endpoint) -> Response:
+    async def complete(request: Request, endpoint: ServerEndpoint) -> Response:
         shape = endpoint.reads()
 
-        def read(body: Body) -> tuple[Body, Worker, Wanted]:
+        def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
             worker = models.find(body.take("model"))
             seed = secrets.randbelow(1 << 31)
             return body, worker, shape.read(body, worker.model, method, seed)
@@ -125,13 +127,13 @@ def create_app(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)
             )
         except PolydecError as error:
-            raise refused(error, body.fields) from None
+            raise refusal_from_error(error, body.fields) from None
 
-        def answer() -> Answer:
+        def answer() -> EndpointAnswer:
             name = secrets.token_hex(12)
             return endpoint.answer(shape, wanted, worker.model, worker.name, name, int(time.time()))
 
-        return await respond(request, writers, answer, wanted, answers, headers)
+        return await respond_to_request(request, writers, answer, wanted, answers, headers)
 
     @app.post(
         "/v1/chat/completions",
@@ -163,14 +165,16 @@ def create_app(
         openapi_extra=described("/v1/embeddings"),
     )
     async def embeddings(request: Request) -> Response:
-        def read(body: Body) -> tuple[Worker, Embeddings]:
+        def read(body: RequestBody) -> tuple[ModelWorker, EmbeddingRequest]:
             worker = models.find(body.take("model"))
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
-        work = worker.read(vectors(worker.model, asked.texts, asked.how), client_of(request.scope))
+        work = worker.read(
+            embedding_vectors(worker.model, asked.texts, asked.how), client_of(request.scope)
+        )
         rows = await unless_left(request, work)
-        return await written(writers, lambda: asked.answer(worker.name, rows), {})
+        return await json_response(writers, lambda: asked.answer(worker.name, rows), {})
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
@@ -220,10 +224,10 @@ def create_app(
         kit = models.find(model).model.kit()
 
         def listed() -> dict[str, Any]:
-            data = [_described(n, kit) for n in sorted(registry.recipes())]
+            data = [_described(n, kit) for n in sorted(registry.recipe_modules())]
             return {"object": "list", "default": method, "data": data}
 
-        return await written(writers, listed, {})
+        return await json_response(writers, listed, {})
 
     @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
@@ -264,7 +268,7 @@ def create_app(
     return app
 
 
-def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
+def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The token ids of a text or of messages."""
     model, most = models.find(body.take("model")).model, limits.prompt
     special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
@@ -273,18 +277,20 @@ def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     ending = prompt_ending.OPENED if messages is None else chat_ending(body)
     body.end()
     if (prompt is None) == (messages is None):
-        raise Refusal("give one of prompt and messages", param="prompt")
+        raise RefusalError("give one of prompt and messages", param="prompt")
     if read is not None:
         ids = model.ids(read, most=most, ending=ending)
     elif not isinstance(prompt, str):
-        raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
+        raise RefusalError(f"prompt is {short_repr(prompt)}: it must be a text", param="prompt")
     elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):
-        raise Refusal(f"prompt has more than {most} tokens: give less at a time", param="prompt")
+        raise RefusalError(
+            f"prompt has more than {most} tokens: give less at a time", param="prompt"
+        )
     else:
         ids = model.checkpoint.text.encode(prompt, bool(special))
     if len(ids) > most:
         name = "messages" if prompt is None else "prompt"
-        raise Refusal(
+        raise RefusalError(
             f"{name} has {len(ids)} tokens: at most {most} are told at a time", param=name
         )
     return JSONResponse(
@@ -292,12 +298,14 @@ def _tokenized(body: Body, models: Models, limits: Limits) -> Response:
     )
 
 
-def _detokenized(body: Body, models: Models, limits: Limits) -> Response:
+def _detokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The text of token ids."""
     model, tokens = models.find(body.take("model")).model, body.take("tokens")
     body.end()
     if not isinstance(tokens, list):
-        raise Refusal(f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens")
+        raise RefusalError(
+            f"tokens is {short_repr(tokens)}: it must be a list of token ids", param="tokens"
+        )
     ids = model.ids(tokens, who="tokens", most=limits.prompt) if tokens else ()
     return JSONResponse({"prompt": model.checkpoint.text.decode(ids)})
 
@@ -313,9 +321,9 @@ def _told(ignored: Sequence[str]) -> dict[str, str]:
 
 def _described(name: str, kit: Any) -> dict[str, Any]:
     """A method: its card, the JSON schema of its options, and why this model cannot be decoded by it (none: it can)."""
-    about = registry.describe(name)
+    about = registry.describe_method(name)
     try:
-        registry.check(name, kit)
+        registry.check_method_needs(name, kit)
         why = None
     except PolydecError as error:
         why = str(error)

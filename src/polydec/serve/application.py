@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from polydec import __version__
-from polydec.base.options import shown
-from polydec.serve.errors import Refusal
-from polydec.serve.gate import Gate, answer
-from polydec.serve.metrics import Metrics
+from polydec.base.options import short_repr
+from polydec.serve.errors import RefusalError
+from polydec.serve.gate import AccessGate, refusal_response
+from polydec.serve.metrics import ServerMetrics
 
 log = logging.getLogger("polydec.serve")
 
@@ -25,10 +25,10 @@ IGNORED = "X-Polydec-Ignored"
 """The header of an answer that names the fields of its request which were left out."""
 
 
-def application(
+def create_base_app(
     models: Any,
     lifespan: Callable[[FastAPI], Any],
-    metrics: Metrics,
+    metrics: ServerMetrics,
     *,
     keys: tuple[str, ...],
     local: bool,
@@ -48,7 +48,9 @@ def application(
         redoc_url=None,
     )
     app.state.models = models
-    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys, replica=replica)
+    app.add_middleware(
+        AccessGate, keys=keys, metrics=metrics, local=local and not keys, replica=replica
+    )
     if origins:  # outside of the gate: a browser asks first, and has no key then
         app.add_middleware(
             CORSMiddleware,
@@ -58,26 +60,27 @@ def application(
             expose_headers=(IGNORED, "Retry-After"),
         )
 
-    @app.exception_handler(Refusal)
-    async def refuse(request: Request, error: Refusal) -> JSONResponse:
-        return answer(error, metrics)
+    @app.exception_handler(RefusalError)
+    async def refuse(request: Request, error: RefusalError) -> JSONResponse:
+        return refusal_response(error, metrics)
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
         messages = {
-            404: f"there is no {shown(request.url.path)} here",
+            404: f"there is no {short_repr(request.url.path)} here",
             405: f"{request.method} is not for {request.url.path}",
         }
-        return answer(
-            Refusal(messages.get(error.status_code, error.detail), status=error.status_code),
+        return refusal_response(
+            RefusalError(messages.get(error.status_code, error.detail), status=error.status_code),
             metrics,
         )
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=error)
-        return answer(
-            Refusal("the request failed inside the server", status=500, code="internal"), metrics
+        return refusal_response(
+            RefusalError("the request failed inside the server", status=500, code="internal"),
+            metrics,
         )
 
     return app

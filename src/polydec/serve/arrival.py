@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from polydec.serve.errors import Refusal
+from polydec.serve.errors import RefusalError
 
 PATIENCE = 30.0
 """Seconds that a client has to send its body."""
@@ -37,23 +37,23 @@ async def read_bytes(request: Request, most: int) -> bytes:
                 if size > SWALLOWED:
                     break
     except TimeoutError:
-        raise Refusal(
+        raise RefusalError(
             f"the body did not come within {PATIENCE:g} seconds", status=408, code="timeout"
         ) from None
     except ClientDisconnect:
-        raise Refusal("the client has left", status=499, code="left") from None
+        raise RefusalError("the client has left", status=499, code="left") from None
     if size > most:
         raise _too_large(most)
     return b"".join(parts)
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(
+def _too_large(most: int) -> RefusalError:
+    return RefusalError(
         f"the body has more than {most} bytes, which is what this server takes", status=413
     )
 
 
-async def swallow(receive: Receive) -> None:
+async def discard_request_body(receive: Receive) -> None:
     """Throw away the body of a request that is refused before anybody reads it, so that its client comes to see the answer."""
     size = 0
     try:

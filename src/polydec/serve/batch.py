@@ -16,22 +16,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from polydec.api import LM, Ask, Completion, Engine, Ticket
+from polydec.api import Ask, Completion, Engine, LoadedModel, Ticket
 from polydec.base import files
 from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import shown
-from polydec.request.batching import Batching
-from polydec.serve.body import Body, read_object
+from polydec.base.options import short_repr
+from polydec.request.batching import BatchingMode
+from polydec.serve.body import RequestBody, read_object
 from polydec.serve.endpoints import ENDPOINTS
-from polydec.serve.errors import Refusal, refused
+from polydec.serve.errors import RefusalError, refusal_from_error
 from polydec.serve.json_text import json_line
-from polydec.serve.limits import fitted
-from polydec.serve.settings import Limits
+from polydec.serve.limits import apply_request_limits
+from polydec.serve.settings import RequestLimits
 
 log = logging.getLogger("polydec.batch")
 
-LIMITS = Limits(output=1 << 17, entries=1 << 22)
+LIMITS = RequestLimits(output=1 << 17, entries=1 << 22)
 """Of a line: nobody else waits for it."""
 
 BEGIN = b'{"line": '
@@ -39,7 +39,7 @@ BEGIN = b'{"line": '
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchLine:
     """A line of the input. at: its number, from 1; digest: of its text and of what else decides its answer."""
 
     at: int
@@ -53,7 +53,7 @@ class Line:
 
 
 @dataclass
-class Tally:
+class BatchProgress:
     """How far it is. rows: of the input; before: answered by an earlier run."""
 
     rows: int = 0
@@ -78,13 +78,13 @@ Submit = Callable[[Engine, Ask, int], Ticket]
 """Asks an engine; the number is that of the line."""
 
 
-def alone(engine: Engine, ask: Ask, line: int) -> Ticket:
+def submit_without_trace(engine: Engine, ask: Ask, line: int) -> Ticket:
     """Nobody watches."""
     return engine.submit(ask)
 
 
 @dataclass(frozen=True)
-class Work:
+class PendingBatchLine:
     """A line under way: its requests, and the rows that their answers, or what went wrong with them, become."""
 
     tickets: tuple[Ticket, ...]
@@ -92,10 +92,10 @@ class Work:
     failed: Callable[[Exception], Row]
 
 
-def lines_of(text: str, settings: str) -> list[Line]:
+def lines_of(text: str, settings: str) -> list[BatchLine]:
     """The lines that hold something. settings: whatever else decides an answer, such as the model's name."""
     return [
-        Line(
+        BatchLine(
             at,
             line,
             hashlib.sha256(
@@ -115,7 +115,7 @@ def is_request(text: str) -> bool:
         return False
 
 
-def named(lines: Iterable[Line]) -> dict[str, int]:
+def custom_id_lines(lines: Iterable[BatchLine]) -> dict[str, int]:
     """The first line of each custom_id."""
     out = dict[str, int]()
     for line in lines:
@@ -126,7 +126,7 @@ def named(lines: Iterable[Line]) -> dict[str, int]:
     return out
 
 
-class Batch:
+class BatchRunner:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
@@ -137,16 +137,16 @@ class Batch:
 
     def __init__(
         self,
-        model: LM,
+        model: LoadedModel,
         served: str,
         *,
         method: str,
         seed: int,
-        own: Callable[[Line], Ask],
+        own: Callable[[BatchLine], Ask],
         running: int = 64,
         names: Mapping[str, int] | None = None,
-        batching: Batching | None = None,
-        submit: Submit = alone,
+        batching: BatchingMode | None = None,
+        submit: Submit = submit_without_trace,
     ) -> None:
         self._submitted = submit
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
@@ -154,10 +154,14 @@ class Batch:
         self._named = dict(names or {})  # lines by their custom_id
 
     def answer(
-        self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally
+        self,
+        lines: Iterable[BatchLine],
+        done: Iterable[int],
+        write: Callable[[Row], None],
+        tally: BatchProgress,
     ) -> None:
         """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""
-        known, working = frozenset(done), list[Work]()
+        known, working = frozenset(done), list[PendingBatchLine]()
         try:
             for line in lines:
                 request = is_request(line.text)
@@ -169,7 +173,7 @@ class Batch:
                 form = self._request if request else self._prompt
                 try:
                     working.append(form(line, twice))
-                except _Bad as bad:
+                except _BadLineError as bad:
                     self._write(bad.row, write, tally, wrong=True)
             while working:
                 working = list(self._tick(working, write, tally))
@@ -178,8 +182,8 @@ class Batch:
                 self._cancel(work.tickets)
 
     def _tick(
-        self, working: list[Work], write: Callable[[Row], None], tally: Tally
-    ) -> Iterator[Work]:
+        self, working: list[PendingBatchLine], write: Callable[[Row], None], tally: BatchProgress
+    ) -> Iterator[PendingBatchLine]:
         """One tick; the rows of what has ended are written, and what has not is given back."""
         self.engine.step()
         for work in working:
@@ -195,7 +199,9 @@ class Batch:
             self._write(row, write, tally, wrong=wrong)
 
     @staticmethod
-    def _write(row: Row, write: Callable[[Row], None], tally: Tally, *, wrong: bool) -> None:
+    def _write(
+        row: Row, write: Callable[[Row], None], tally: BatchProgress, *, wrong: bool
+    ) -> None:
         write(row)
         tally.done += 1
         tally.wrong += wrong
@@ -217,25 +223,27 @@ class Batch:
 
     # ---- our form ----
 
-    def _prompt(self, line: Line, twice: int | None) -> Work:
+    def _prompt(self, line: BatchLine, twice: int | None) -> PendingBatchLine:
         def failed(error: Exception) -> Row:
             return {**line.head, "error": str(_told(error, ()))}
 
         try:
             tickets = self._submit([self.own(line)], line.at)
         except Exception as error:
-            raise _Bad(failed(error)) from None
-        return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
+            raise _BadLineError(failed(error)) from None
+        return PendingBatchLine(
+            tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed
+        )
 
     # ---- OpenAI's form ----
 
-    def _twice(self, line: Line) -> int | None:
+    def _twice(self, line: BatchLine) -> int | None:
         """The earlier line that has this one's custom_id."""
         name = parse_object(line.text, "a line").get("custom_id")
         first = self._named.setdefault(name, line.at) if isinstance(name, str) else line.at
         return None if first == line.at else first
 
-    def _request(self, line: Line, twice: int | None) -> Work:
+    def _request(self, line: BatchLine, twice: int | None) -> PendingBatchLine:
         fields = parse_object(line.text, "the line")
         name = fields.get("custom_id")
         head = {
@@ -259,25 +267,25 @@ class Batch:
 
         why = _wrong(fields, twice)
         if why is not None:
-            raise _Bad(
+            raise _BadLineError(
                 {
                     **head,
                     "response": None,
-                    "error": {"code": "invalid_line", "message": str(Refusal(why))},
+                    "error": {"code": "invalid_line", "message": str(RefusalError(why))},
                 }
             )
         endpoint = ENDPOINTS[fields["url"]]
         shape = endpoint.reads()
         try:
-            body = Body(read_object(line.text, "the line", holds="body")["body"])
+            body = RequestBody(read_object(line.text, "the line", holds="body")["body"])
             sent = body.fields
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
-                raise Refusal("stream is true: a row has the whole answer", param="stream")
-            tickets = self._submit(fitted(self.model, wanted.asks, LIMITS), line.at)
+                raise RefusalError("stream is true: a row has the whole answer", param="stream")
+            tickets = self._submit(apply_request_limits(self.model, wanted.asks, LIMITS), line.at)
         except Exception as error:
-            raise _Bad(failed(error)) from None
+            raise _BadLineError(failed(error)) from None
         reply = endpoint.answer(
             shape,
             replace(wanted, details=False),
@@ -286,31 +294,33 @@ class Batch:
             line.digest,
             int(time.time()),
         )
-        return Work(tickets, lambda answers: answered(200, reply.whole(answers)), failed)
+        return PendingBatchLine(
+            tickets, lambda answers: answered(200, reply.whole(answers)), failed
+        )
 
-    def _check_model(self, body: Body) -> None:
+    def _check_model(self, body: RequestBody) -> None:
         name = body.take("model", self.served)
         if name != self.served:
             near = get_close_matches(str(name)[:100], [self.served], 1, 0.0)
-            raise Refusal(
-                f"model {shown(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
+            raise RefusalError(
+                f"model {short_repr(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
                 status=404,
                 param="model",
                 code="model_not_found",
             )
 
 
-def _told(error: Exception, sent: Collection[str]) -> Refusal:
+def _told(error: Exception, sent: Collection[str]) -> RefusalError:
     """What a row says of an error; sent: fields of the request. What nobody expected is one line's as well."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusalError):
         return error
     if isinstance(error, PolydecError):
-        return refused(error, sent)
+        return refusal_from_error(error, sent)
     log.error("a line failed", exc_info=error)
-    return Refusal("the request failed inside the engine", status=500, code="internal")
+    return RefusalError("the request failed inside the engine", status=500, code="internal")
 
 
-class _Bad(Exception):
+class _BadLineError(Exception):
     """A line that is answered with a row at once."""
 
     def __init__(self, row: Row) -> None:
@@ -321,24 +331,24 @@ class _Bad(Exception):
 def _wrong(fields: Mapping[str, Any], twice: int | None) -> str | None:
     """What is wrong with a line of OpenAI's form, apart from its body."""
     if not isinstance(fields.get("custom_id"), str) or not fields["custom_id"]:
-        return f"custom_id is {shown(fields.get('custom_id'))}: it must be a text of at least one character"
+        return f"custom_id is {short_repr(fields.get('custom_id'))}: it must be a text of at least one character"
     if twice is not None:
-        return f"custom_id is {shown(fields['custom_id'])}: line {twice} has it already"
+        return f"custom_id is {short_repr(fields['custom_id'])}: line {twice} has it already"
     if fields.get("method") != "POST":
-        return f"method is {shown(fields.get('method'))}: it must be POST"
+        return f"method is {short_repr(fields.get('method'))}: it must be POST"
     if not isinstance(fields.get("url"), str) or fields["url"] not in ENDPOINTS:
-        return f"url is {shown(fields.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
+        return f"url is {short_repr(fields.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
     if not isinstance(fields.get("body"), Mapping):
-        return f"body is {shown(fields.get('body'))}: it must be an object"
+        return f"body is {short_repr(fields.get('body'))}: it must be an object"
     more = next((k for k in fields if k not in ("custom_id", "method", "url", "body")), None)
     return (
         None
         if more is None
-        else f"field {shown(more)} is unknown: a line has custom_id, method, url and body"
+        else f"field {short_repr(more)} is unknown: a line has custom_id, method, url and body"
     )
 
 
-def resume(path: Path, lines: Iterable[Line]) -> list[int]:
+def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:
     """The lines that a file of rows answers; half a row at its end is cut off. Raises RequestError where the file holds
     anything else, or answers to another input: then it is left as it is."""
     if not path.exists():
@@ -354,7 +364,7 @@ def resume(path: Path, lines: Iterable[Line]) -> list[int]:
         at = row["line"]
         if type(at) is not int or digests.get(at) != row.get("digest"):
             raise RequestError(
-                f"line {number} of {str(path)!r} answers another line {shown(at)} than this input has, or with "
+                f"line {number} of {str(path)!r} answers another line {short_repr(at)} than this input has, or with "
                 "other flags: give another file to write to"
             )
         if at in done:
@@ -370,7 +380,7 @@ def resume(path: Path, lines: Iterable[Line]) -> list[int]:
     return sorted(done)
 
 
-def writer(file: BinaryIO) -> Callable[[Row], None]:
+def batch_row_writer(file: BinaryIO) -> Callable[[Row], None]:
     """Writes each row at once, in one piece; the file must be open without a buffer."""
 
     def write(row: Row) -> None:

@@ -9,16 +9,16 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from polydec.api import LM, Ask
+from polydec.api import Ask, LoadedModel
 from polydec.base.edge import parse_object, whole_text
-from polydec.base.options import shown
-from polydec.laws.constraints.tool_calls import Form
-from polydec.laws.shapers.sampling import fields as sampling_fields
-from polydec.laws.shapers.sampling import rules as sampling_rules
-from polydec.request.fields import ALTERNATIVES, declared
-from polydec.serve.errors import Refusal
+from polydec.base.options import short_repr
+from polydec.laws.constraints.tool_calls import ToolCallForm
+from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
+from polydec.laws.shapers.sampling import all_sampling_rules as sampling_rules
+from polydec.request.fields import ALTERNATIVES, ask_options
+from polydec.serve.errors import RefusalError
 from polydec.serve.known_fields import REASONS
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 
 IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier")
 """Fields that clients send and that change nothing here, whatever they hold."""
@@ -105,14 +105,14 @@ ASKED: Mapping[str, str] = MappingProxyType(
 """Fields of every endpoint, each with its name in an Ask, which says its type, range and help."""
 
 
-class Body:
+class RequestBody:
     """What a client sent. null means that a field was not given, as clients write it.
 
     limits: of the server that reads it, None: a file's; ignored: fields that nobody knew, where unknown ones may be left out.
     """
 
     def __init__(
-        self, data: Mapping[str, Any], limits: Limits | None = None, *, lenient: bool = False
+        self, data: Mapping[str, Any], limits: RequestLimits | None = None, *, lenient: bool = False
     ) -> None:
         self.limits, self.lenient, self.ignored = limits, lenient, list[str]()
         self._left = {k: v for k, v in data.items() if v is not None}
@@ -122,9 +122,9 @@ class Body:
             self._left.pop(name, None)
         for name, legal in ONLY.items():
             if name in self._left and not any(_same(self._left[name], x) for x in legal):
-                allowed = " or ".join(map(shown, legal)) or "none"
-                raise Refusal(
-                    f"{name} is {shown(self._left[name])}: this server takes only {allowed}",
+                allowed = " or ".join(map(short_repr, legal)) or "none"
+                raise RefusalError(
+                    f"{name} is {short_repr(self._left[name])}: this server takes only {allowed}",
                     param=name,
                 )
             self._left.pop(name, None)
@@ -141,21 +141,23 @@ class Body:
     def put(self, name: str, value: Any) -> None:
         """A field under the name that it has elsewhere. Raises Refusal where that is given as well."""
         if name in self._left:
-            raise Refusal(f"{name} is given under two names: give one of them", param=name)
+            raise RefusalError(f"{name} is given under two names: give one of them", param=name)
         self._left[name] = value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.take(name, default)
         if type(value) is not bool:
-            raise Refusal(f"{name} is {shown(value)}: it must be true or false", param=name)
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it must be true or false", param=name
+            )
         return value
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """A whole number, or None where it is not given."""
         value = self.take(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
-            raise Refusal(
-                f"{name} is {shown(value)}: it must be a whole number in {low} to {high}",
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it must be a whole number in {low} to {high}",
                 param=name,
             )
         return value
@@ -163,7 +165,9 @@ class Body:
     def mapping(self, name: str) -> Mapping[str, Any]:
         value = self.take(name, {})
         if not isinstance(value, Mapping):
-            raise Refusal(f"{name} is {shown(value)}: it must hold values by name", param=name)
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it must hold values by name", param=name
+            )
         return value
 
     def members(
@@ -182,7 +186,7 @@ class Body:
             if self.lenient:
                 self.ignored.append(f"{where}.{name}")
                 continue
-            raise Refusal(
+            raise RefusalError(
                 f"field {where}.{name[:60]} is unknown: " + _meant(name, known),
                 param=re.split(r"[.\[]", where, maxsplit=1)[0],
                 code="unknown_field",
@@ -196,13 +200,13 @@ class Body:
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
             if name in REASONS:  # another server takes it
-                raise Refusal(
+                raise RefusalError(
                     f"field {name} is not taken here: {REASONS[name]}",
                     param=name,
                     code="unknown_field",
                 )
-            raise Refusal(
-                f"field {shown(name)} is unknown: "
+            raise RefusalError(
+                f"field {short_repr(name)} is unknown: "
                 + (
                     _meant(name, self._known) if near else "this server takes no field of that name"
                 ),
@@ -221,12 +225,14 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b  # true is not 1
 
 
-def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = False) -> Body:
+def read_body(
+    text: bytes, limits: RequestLimits | None = None, *, lenient: bool = False
+) -> RequestBody:
     """The fields in a JSON text; limits: of the server, None: no bounds; lenient: fields that nobody knows are left out. Raises
     RequestError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
     if limits is not None:
         _count(text, limits.body)
-    return Body(read_object(text, "the body"), limits, lenient=lenient)
+    return RequestBody(read_object(text, "the body"), limits, lenient=lenient)
 
 
 def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]:
@@ -245,7 +251,9 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     data = parse_object(raw, what, pairs, finite=True)
     if twice:
-        raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
+        raise RefusalError(
+            f"field {short_repr(twice[0])} is given twice: give it once", param=twice[0][:100]
+        )
     if _HALF.search(raw):
         inner = data.get(holds)
         if isinstance(inner, Mapping):
@@ -262,13 +270,13 @@ def _check_characters(data: Mapping[str, Any]) -> None:
     """Raise Refusal where a text in these fields, or the name of one, holds half a character."""
     for name, value in data.items():
         if not is_whole(name):
-            raise Refusal(
-                f"field {shown(name)} is unknown: its name holds half a character, so no field has it",
+            raise RefusalError(
+                f"field {short_repr(name)} is unknown: its name holds half a character, so no field has it",
                 param=name[:100],
                 code="unknown_field",
             )
         if not is_whole(value):
-            raise Refusal(
+            raise RefusalError(
                 f"{name} holds half a character: it must be whole Unicode text", param=name
             )
 
@@ -302,7 +310,7 @@ def _count(text: bytes, body: int) -> None:
         ("lists, objects and fields", b"[{:", body // 32),
     ):
         if _marks(text, marks) > most and _outside(text, marks, most) > most:
-            raise Refusal(
+            raise RefusalError(
                 f"the body holds more than {most} {what}, which is what this server takes",
                 status=413,
             )
@@ -324,7 +332,7 @@ def _marks(text: bytes, marks: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResponseOptions:
     """What a request asks of the server beside its prompts.
 
     stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
@@ -344,16 +352,16 @@ class Wanted:
     steps: bool = False
     prompt_logprobs: int | None = None
     tools: frozenset[str] = frozenset()
-    form: Form | None = None
+    form: ToolCallForm | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     thoughts: bool = True
 
 
-def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
-    """stream, usage, details and steps of `Wanted`."""
+def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
+    """stream, usage, details and steps of `ResponseOptions`."""
     stream, options = body.flag("stream"), body.mapping("stream_options")
     if options and not stream:
-        raise Refusal(
+        raise RefusalError(
             "stream_options is given without stream: it is legal only where stream is true",
             param="stream_options",
         )
@@ -361,26 +369,28 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
     body.members("stream_options", options, known)
     for name, value in ((k, v) for k, v in options.items() if k in known):
         if type(value) is not bool or (value and name != "include_usage"):
-            raise Refusal(
-                f"stream_options.{name} is {shown(value)}: it must be "
+            raise RefusalError(
+                f"stream_options.{name} is {short_repr(value)}: it must be "
                 + ("true or false" if name == "include_usage" else "false"),
                 param="stream_options",
             )
     told = body.take("polydec", False)
     if told != "steps" and type(told) is not bool:
-        raise Refusal(
-            f'polydec is {shown(told)}: it must be true, false or "steps"', param="polydec"
+        raise RefusalError(
+            f'polydec is {short_repr(told)}: it must be true, false or "steps"', param="polydec"
         )
     return stream, bool(options.get("include_usage", False)), bool(told), told == "steps"
 
 
-def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
+def read_ask_fields(
+    body: RequestBody, model: LoadedModel, method: str, seed: int
+) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
     Raises RequestError for a value out of its range."""
     usual = {"method": method, "seed": seed}
     fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
     if fields["reuse"] is not None and not fields["reuse_key"]:
-        raise Refusal(
+        raise RefusalError(
             f"reuse is {fields['reuse']!r}: name the text (reuse_key), as another client's is none of yours",
             param="reuse_key",
         )
@@ -392,9 +402,9 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     return {"sampling": model.sampling(**sampling), **fields}
 
 
-def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
+def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -> Any:
     """A field of an Ask by the name that it has here; usual: of the server, where none is given."""
-    option = declared()[field]
+    option = ask_options()[field]
     if option.kind is bool:
         return body.flag(name)
     if option.kind is Mapping:
@@ -403,11 +413,11 @@ def _field(body: Body, name: str, field: str, usual: Mapping[str, Any]) -> Any:
     return _whole(value, name) if option.kind is object else option.convert(value)
 
 
-def _entries(body: Body, name: str, size: int) -> None:
+def _entries(body: RequestBody, name: str, size: int) -> None:
     """Refuse more tokens than there are, before anybody looks at each."""
     value = body.peek(name)
     if isinstance(value, (list, Mapping)) and len(value) > size:
-        raise Refusal(
+        raise RefusalError(
             f"{name} has {len(value)} entries: the vocabulary has {size} tokens", param=name
         )
 
@@ -417,11 +427,11 @@ def _whole(prompt: Any, name: str) -> Any:
     return whole_text(prompt, name) if isinstance(prompt, str) else prompt
 
 
-def prompt_logprobs(body: Body, stream: bool) -> int | None:
+def prompt_logprobs(body: RequestBody, stream: bool) -> int | None:
     """vLLM's field. Raises Refusal for a value out of its range, or in a stream, which has no place for it."""
     value = body.whole("prompt_logprobs", 0, ALTERNATIVES)
     if value is not None and stream:
-        raise Refusal(
+        raise RefusalError(
             f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "
             "/v1/completions has those of echo with logprobs)",
             param="prompt_logprobs",
@@ -429,18 +439,20 @@ def prompt_logprobs(body: Body, stream: bool) -> int | None:
     return value
 
 
-def length(body: Body, *names: str, default: int | None = None, least: int = 1) -> int | None:
+def read_max_tokens(
+    body: RequestBody, *names: str, default: int | None = None, least: int = 1
+) -> int | None:
     """max_tokens by any of its names. Raises Refusal where two of them differ."""
     lengths = {name: value for name in names if (value := body.take(name)) is not None}
     for name, value in lengths.items():
         if type(value) is not int or value < least:
-            raise Refusal(
-                f"{name} is {shown(value)}: it must be a whole number of at least {least}"
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it must be a whole number of at least {least}"
                 + (" (0 only with echo)" if value == 0 and type(value) is int else ""),
                 param=name,
             )
     if len(set(lengths.values())) > 1:
-        raise Refusal(
+        raise RefusalError(
             f"{' and '.join(lengths)} are both given and differ: give one of them",
             param=next(iter(lengths)),
         )

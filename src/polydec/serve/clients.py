@@ -15,7 +15,7 @@ _FIELD = "polydec.client"
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientIdentity:
     """credential: names the API key that the request came with, "" where the server has none: then all clients are one, as far
     as what is kept goes; address: where it came from, an IPv6 one without the half that a client may choose."""
 
@@ -36,20 +36,20 @@ class Client:
         return f"{self.credential} {self.address}"
 
 
-def client_of(scope: Scope) -> Client:
+def client_of(scope: Scope) -> ClientIdentity:
     """Who sent a request that has come through the gate."""
-    return scope.get(_FIELD, Client())
+    return scope.get(_FIELD, ClientIdentity())
 
 
-def note(scope: Scope, client: Client) -> None:
+def attach_client(scope: Scope, client: ClientIdentity) -> None:
     """Called by the gate."""
     scope[_FIELD] = client
 
 
-def from_header(text: str) -> Client:
+def from_header(text: str) -> ClientIdentity:
     """What `to_header` wrote."""
     credential, _, address = text.partition(" ")
-    return Client(credential, address)
+    return ClientIdentity(credential, address)
 
 
 def address_of(scope: Scope) -> str:

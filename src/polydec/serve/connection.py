@@ -13,7 +13,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from polydec.serve.errors import Refusal
+from polydec.serve.errors import RefusalError
 
 PART = 16 << 10
 """Bytes of a body that are read at a time; then others have their turn. A head that is longer than this is refused."""
@@ -24,7 +24,7 @@ PATIENCE = 10.0
 comes of a body that is answered already."""
 
 
-class Connection(H11Protocol, asyncio.BufferedProtocol):
+class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
     """uvicorn's, within bounds."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -61,7 +61,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(
-            Refusal(f"the request is not HTTP/1.1, or its head has more than {PART} bytes"),
+            RefusalError(f"the request is not HTTP/1.1, or its head has more than {PART} bytes"),
         )
 
     def _look(self) -> None:
@@ -81,14 +81,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _late(self) -> None:
         self._due = None
         self._refuse(
-            Refusal(
+            RefusalError(
                 f"the head of the request did not come within {PATIENCE:g} seconds",
                 status=408,
                 code="timeout",
             )
         )
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: RefusalError) -> None:
         """Answer, where nothing has been answered yet, and end the connection."""
         self._forget()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import LM
-from polydec.base.apart import Busy, few_waiting
+from polydec.api import LoadedModel
+from polydec.base.apart import WorkerBusyError, few_waiting
 from polydec.base.errors import PolydecError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints.asked import constraint_of
 from polydec.laws.constraints.gbnf import lark_of
-from polydec.laws.constraints.protocols import Constraint, Language
-from polydec.serve.body import Body
-from polydec.serve.errors import Refusal
+from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
+from polydec.serve.body import RequestBody
+from polydec.serve.errors import RefusalError
 
 GUIDED = {
     "guided_json": "json_schema",
@@ -59,22 +59,22 @@ FORMATS = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema"
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class PrecompiledConstraint:
     """A constraint with the language that was made of it when it was read: who plans the request, for whom all others wait,
     need not make it again. vocab, ends: for which; others are made anew."""
 
-    constraint: Constraint
-    vocab: Vocab
+    constraint: OutputConstraint
+    vocab: TokenVocabulary
     ends: frozenset[int]
-    made: Language[Any]
+    made: TokenLanguage[Any]
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
         if vocab is self.vocab and ends == self.ends:
             return self.made
         return self.constraint.language(vocab, ends)
 
 
-def constraint(body: Body, model: LM) -> Constraint | None:
+def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
     """The constraint of a request, None where it has none. Raises Refusal for one that cannot be kept, several, or a field
     that is malformed."""
     asked = {
@@ -83,16 +83,18 @@ def constraint(body: Body, model: LM) -> Constraint | None:
         if value is not None and (read := _read(name, value, body))
     }
     if len(asked) > 1:
-        raise Refusal(
+        raise RefusalError(
             f"{' and '.join(asked)} are both given: an answer has one constraint",
             param=next(iter(asked)),
         )
     for name, value in asked.items():
-        return checked(name, lambda value=value: constraint_of(value), model)
+        return compile_field_constraint(name, lambda value=value: constraint_of(value), model)
     return None
 
 
-def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Constraint | None:
+def compile_field_constraint(
+    name: str, make: Callable[[], OutputConstraint | None], model: LoadedModel
+) -> OutputConstraint | None:
     """A constraint that a field makes, and that can be kept: so what is wrong with it is said of this field."""
     vocab = model.checkpoint.lm.vocab
     try:
@@ -100,26 +102,28 @@ def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Cons
         if constraint is None or not vocab.eos:
             return constraint
         with few_waiting(WAITING):
-            return Made(constraint, vocab, vocab.eos, constraint.language(vocab, vocab.eos))
-    except Busy as error:
-        raise Refusal(
+            return PrecompiledConstraint(
+                constraint, vocab, vocab.eos, constraint.language(vocab, vocab.eos)
+            )
+    except WorkerBusyError as error:
+        raise RefusalError(
             f"{name}: {error}", status=503, param=name, code="queue_full", retry=SOON
         ) from None
     except PolydecError as error:
-        raise Refusal(f"{name}: {error}", param=name) from None
+        raise RefusalError(f"{name}: {error}", param=name) from None
 
 
-def _read(name: str, value: Any, body: Body) -> dict[str, Any]:
+def _read(name: str, value: Any, body: RequestBody) -> dict[str, Any]:
     """What a field asks for, by our names; nothing where it asks for text."""
     if name in GUIDED:
         return {GUIDED[name]: value}
     if name == "grammar":
         return _gbnf(value)
     if not isinstance(value, Mapping):
-        raise Refusal(f"{name} is {shown(value)}: it must be an object", param=name)
+        raise RefusalError(f"{name} is {short_repr(value)}: it must be an object", param=name)
     if name == "constraint":
         if len(value) != 1:
-            raise Refusal(
+            raise RefusalError(
                 f"constraint has {len(value)} members: it must be an object of one name and its value",
                 param=name,
             )
@@ -139,16 +143,16 @@ def _gbnf(value: Any) -> dict[str, Any]:
     try:
         return {"grammar": lark_of(value)}
     except PolydecError as error:
-        raise Refusal(f"grammar: {error}", param="grammar") from None
+        raise RefusalError(f"grammar: {error}", param="grammar") from None
 
 
-def _format(value: Mapping[str, Any], body: Body) -> dict[str, Any]:
+def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     """OpenAI's response_format: {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema":
     …}}; and llama.cpp's, {"type": "json_object", "schema": …}."""
     kind = value.get("type")
     if kind not in FORMATS:
-        raise Refusal(
-            f"response_format.type is {shown(kind)}: it must be text, json_object or json_schema",
+        raise RefusalError(
+            f"response_format.type is {short_repr(kind)}: it must be text, json_object or json_schema",
             param="response_format",
         )
     body.members("response_format", value, ("type", *FORMATS[kind]))
@@ -160,7 +164,7 @@ def _format(value: Mapping[str, Any], body: Body) -> dict[str, Any]:
         return {"json_object": True}
     if not isinstance(held, Mapping) or not isinstance(schema, Mapping):
         where = "response_format" if kind == "json_object" else "response_format.json_schema"
-        raise Refusal(
+        raise RefusalError(
             f"{where} has no schema: it must hold a JSON schema by that name",
             param="response_format",
         )

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base.options import Option
-from polydec.laws.shapers.sampling import fields as sampling_fields
-from polydec.request.fields import OWN, declared
-from polydec.request.reading import declared as readings
+from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
+from polydec.request.fields import OWN, ask_options
+from polydec.request.reading import embedding_options as readings
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
 from polydec.serve.reasoning import BUDGETS, FORMATS
@@ -36,7 +36,7 @@ def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
 
 def _asked(field: str, about: str = "", **more: Any) -> Schema:
     """A field of an Ask; about: what is to be said beside its own help here."""
-    option = declared()[field]
+    option = ask_options()[field]
     help_text = f"{option.help}; {about}" if about else option.help
     return _as_here(replace(option, help=help_text), own=bool(about), **more)
 
@@ -168,7 +168,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
 )
 
 
-def fields(path: str) -> dict[str, Schema]:
+def request_body_fields(path: str) -> dict[str, Schema]:
     """The fields of a request to this path, with a schema of each."""
     own = dict(_OWN[path][1])
     if not path.startswith("/v1/") or path == "/v1/embeddings":
@@ -177,9 +177,13 @@ def fields(path: str) -> dict[str, Schema]:
     return {**own, **_SHARED, **sampling}
 
 
-def request(path: str) -> dict[str, Any]:
+def request_body_schema(path: str) -> dict[str, Any]:
     """What OpenAPI says of a request's body."""
-    schema = {"type": "object", "properties": fields(path), "required": list(_OWN[path][0])}
+    schema = {
+        "type": "object",
+        "properties": request_body_fields(path),
+        "required": list(_OWN[path][0]),
+    }
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {"requestBody": body}
 
@@ -192,7 +196,7 @@ _STYLE = (
 )
 
 
-def page(description: Mapping[str, Any]) -> str:
+def openapi_page_html(description: Mapping[str, Any]) -> str:
     """An OpenAPI description for people."""
     title = f"{description['info']['title']} {description['info']['version']}"
     return (

@@ -11,14 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from polydec.api import LM
-from polydec.base.options import shown
-from polydec.request.embedding import Prepared, prepared, settled
-from polydec.request.reading import Reading, declared
-from polydec.serve.body import Body
-from polydec.serve.errors import Refusal
+from polydec.api import LoadedModel
+from polydec.base.options import short_repr
+from polydec.request.embedding import (
+    EmbeddingInput,
+    prepare_embedding_inputs,
+    resolve_embedding_settings,
+)
+from polydec.request.reading import EmbeddingSettings, embedding_options
+from polydec.serve.body import RequestBody
+from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
-from polydec.serve.limits import Limits
+from polydec.serve.limits import RequestLimits
 
 MOST = 2048
 """Texts of a request, as OpenAI has it."""
@@ -28,12 +32,12 @@ NUMBERS, PACKED_NUMBERS = 4, 16
 
 
 @dataclass(frozen=True)
-class Embeddings:
+class EmbeddingRequest:
     """A request, checked. dimensions: numbers of a vector, from its beginning; packed: they are sent as base64, not as
     numbers."""
 
-    texts: Sequence[Prepared]
-    how: Reading
+    texts: Sequence[EmbeddingInput]
+    how: EmbeddingSettings
     dimensions: int | None
     packed: bool
 
@@ -62,29 +66,34 @@ def _packed(row: Tensor) -> str:
     return b64encode(row.contiguous().to(torch.float32).numpy().astype("<f4").tobytes()).decode()
 
 
-def read(body: Body, model: LM, limits: Limits) -> Embeddings:
+def read_embedding_request(
+    body: RequestBody, model: LoadedModel, limits: RequestLimits
+) -> EmbeddingRequest:
     """Raises Refusal or RequestError for what cannot be honoured."""
     texts, form = body.take("input"), body.take("encoding_format", "float")
     dimensions = body.whole("dimensions", 1, _width(model))
-    fields = {name: value for name in declared() if (value := body.take(name)) is not None}
+    fields = {name: value for name in embedding_options() if (value := body.take(name)) is not None}
     body.end()
     if form not in ("float", "base64"):
-        raise Refusal(
-            f"encoding_format is {shown(form)}: it must be float or base64", param="encoding_format"
+        raise RefusalError(
+            f"encoding_format is {short_repr(form)}: it must be float or base64",
+            param="encoding_format",
         )
-    how, given = settled(model, Reading(**fields)), _texts(texts)
+    how, given = resolve_embedding_settings(model, EmbeddingSettings(**fields)), _texts(texts)
     width, packed = dimensions or _width(model), form == "base64"
     most = limits.entries * (PACKED_NUMBERS if packed else NUMBERS)
     if len(given) * width > most:
-        raise Refusal(
+        raise RefusalError(
             f"input has {len(given)} texts, and {width} numbers each: this server lists at most {most} in a response: give "
             f"fewer texts, or ask for fewer dimensions{'' if packed else ' or for base64'}",
             param="input",
         )
-    return Embeddings(prepared(model, given, how, limits.prompt), how, dimensions, packed)
+    return EmbeddingRequest(
+        prepare_embedding_inputs(model, given, how, limits.prompt), how, dimensions, packed
+    )
 
 
-def _width(model: LM) -> int:
+def _width(model: LoadedModel) -> int:
     return model.network.embed((0,)).shape[1]
 
 
@@ -93,16 +102,16 @@ def _texts(value: Any) -> Sequence[Any]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not value:
-        raise Refusal(
-            f"input is {shown(value)}: it must be a text, token ids, or a list of either",
+        raise RefusalError(
+            f"input is {short_repr(value)}: it must be a text, token ids, or a list of either",
             param="input",
         )
     texts = (value,) if type(value[0]) is int else value
     if len(texts) > MOST:
-        raise Refusal(f"input has {len(texts)} texts: it may have {MOST}", param="input")
+        raise RefusalError(f"input has {len(texts)} texts: it may have {MOST}", param="input")
     for at, text in enumerate(texts):
         if not isinstance(text, (str, list)):
-            raise Refusal(
-                f"input[{at}] is {shown(text)}: it must be a text or token ids", param="input"
+            raise RefusalError(
+                f"input[{at}] is {short_repr(text)}: it must be a text or token ids", param="input"
             )
     return texts

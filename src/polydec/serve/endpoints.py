@@ -7,56 +7,64 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from polydec.api import LM, Completion
-from polydec.serve.body import Body, Wanted
-from polydec.serve.errors import Refusal
-from polydec.serve.reply import News, Reply
-from polydec.serve.responses import Response, Responses
-from polydec.serve.shapes import Chat, Completions
+from polydec.api import Completion, LoadedModel
+from polydec.serve.body import RequestBody, ResponseOptions
+from polydec.serve.errors import RefusalError
+from polydec.serve.reply import AnswerDelta, CompletionsAnswer
+from polydec.serve.responses import ResponsesAnswer, ResponsesReader
+from polydec.serve.shapes import ChatCompletionsShape, CompletionsShape
 
 
-class Reads(Protocol):
+class EndpointReader(Protocol):
     """How a request is read. prefix: of the response's id."""
 
     prefix: str
 
-    def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
+    def read(
+        self, body: RequestBody, model: LoadedModel, method: str, seed: int
+    ) -> ResponseOptions:
         """Raises Refusal or RequestError for what cannot be honoured."""
         ...
 
 
-class Answer(Protocol):
+class EndpointAnswer(Protocol):
     """An answer on its way out: as a stream, or as one response. last: what is sent behind the events of a stream."""
 
     last: str
 
     def opening(self) -> Iterator[dict[str, Any]]: ...
-    def chunks(self, news: News) -> Iterator[dict[str, Any]]: ...
+    def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]: ...
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]: ...
-    def failed(self, refusal: Refusal) -> dict[str, Any]: ...
-    def take(self, news: News) -> None: ...
+    def failed(self, refusal: RefusalError) -> dict[str, Any]: ...
+    def take(self, news: AnswerDelta) -> None: ...
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ServerEndpoint:
     """reads: made for each request; answers: given it, what is wanted, the model, its name here, and the response's id and
     time."""
 
     reads: Callable[[], Any]
-    answers: Callable[[Any, Wanted, LM, str, str, int], Answer]
+    answers: Callable[[Any, ResponseOptions, LoadedModel, str, str, int], EndpointAnswer]
 
     def answer(
-        self, reads: Reads, wanted: Wanted, model: LM, served: str, name: str, created: int
-    ) -> Answer:
+        self,
+        reads: EndpointReader,
+        wanted: ResponseOptions,
+        model: LoadedModel,
+        served: str,
+        name: str,
+        created: int,
+    ) -> EndpointAnswer:
         """The answer to a request; name: its id without the prefix."""
         return self.answers(reads, wanted, model, served, f"{reads.prefix}-{name}", created)
 
 
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+ENDPOINTS: Mapping[str, ServerEndpoint] = MappingProxyType(
     {
-        "/v1/chat/completions": Endpoint(Chat, Reply),
-        "/v1/completions": Endpoint(Completions, Reply),
-        "/v1/responses": Endpoint(Responses, Response),
+        "/v1/chat/completions": ServerEndpoint(ChatCompletionsShape, CompletionsAnswer),
+        "/v1/completions": ServerEndpoint(CompletionsShape, CompletionsAnswer),
+        "/v1/responses": ServerEndpoint(ResponsesReader, ResponsesAnswer),
     }
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from polydec.base.edge import printable, sentence
+from polydec.base.edge import error_sentence, escape_control_characters
 from polydec.base.errors import PolydecError
 
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -26,7 +26,7 @@ OTHERS = {
 """Fields that have several names."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """A request that is not answered.
 
     status: of HTTP; param: the field that is to blame; code: a word for programs; retry: seconds after which it may be worth
@@ -42,9 +42,11 @@ class Refusal(Exception):
         code: str | None = None,
         retry: int | None = None,
     ) -> None:
-        super().__init__(sentence(message))
+        super().__init__(error_sentence(message))
         self.status, self.code, self.retry = status, code, retry
-        self.param = None if param is None else printable(param)  # it may be a client's word
+        self.param = (
+            None if param is None else escape_control_characters(param)
+        )  # it may be a client's word
 
     def to_json(self) -> dict[str, Any]:
         kind = KINDS.get(
@@ -60,10 +62,10 @@ class Refusal(Exception):
         return {**out, "WWW-Authenticate": "Bearer"} if self.status == 401 else out
 
 
-def refused(error: PolydecError, fields: Collection[str]) -> Refusal:
+def refusal_from_error(error: PolydecError, fields: Collection[str]) -> RefusalError:
     """A sentence of the library as a 400. Its first word names the field."""
     first = re.match(r"\w+", str(error))
     word = "" if first is None else CALLED.get(first[0], first[0])
     if word not in fields:  # what the library calls so has another name at this endpoint
         word = next((name for name in OTHERS.get(word, ()) if name in fields), word)
-    return Refusal(error, param=word if word in fields else None)
+    return RefusalError(error, param=word if word in fields else None)

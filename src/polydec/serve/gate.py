@@ -14,11 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polydec.base.edge import read_bytes
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.serve.arrival import swallow
-from polydec.serve.clients import HEADER, Client, address_of, from_header, note
-from polydec.serve.errors import Refusal
-from polydec.serve.metrics import Metrics
+from polydec.base.options import short_repr
+from polydec.serve.arrival import discard_request_body
+from polydec.serve.clients import HEADER, ClientIdentity, address_of, attach_client, from_header
+from polydec.serve.errors import RefusalError
+from polydec.serve.metrics import ServerMetrics
 
 OPEN = ("/", "/health", "/docs", "/openapi.json")
 """Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
@@ -27,7 +27,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 """Names of this machine. A server without a key answers to no other: a page in a browser could give one of its own."""
 
 
-class Gate:
+class AccessGate:
     """The outermost layer. keys: any of them opens; none: whoever reaches the server may use it; local: only by the names of
     this machine; replica: the only client is a front, which says whose request it hands on."""
 
@@ -35,7 +35,7 @@ class Gate:
         self,
         app: ASGIApp,
         keys: Iterable[str],
-        metrics: Metrics,
+        metrics: ServerMetrics,
         local: bool,
         replica: bool = False,
     ) -> None:
@@ -48,9 +48,9 @@ class Gate:
             return
         try:
             self.check(scope)
-        except Refusal as refusal:
-            await swallow(receive)
-            await answer(refusal, self.metrics)(scope, receive, send)
+        except RefusalError as refusal:
+            await discard_request_body(receive)
+            await refusal_response(refusal, self.metrics)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -58,8 +58,8 @@ class Gate:
         """Note who sent the request. Raises Refusal."""
         headers = Headers(scope=scope)
         if self.local and _host(headers.get("host", "")) not in LOCAL:
-            raise Refusal(
-                f"host {shown(headers.get('host', ''))} is not this machine: a server without a key answers to "
+            raise RefusalError(
+                f"host {short_repr(headers.get('host', ''))} is not this machine: a server without a key answers to "
                 "localhost only",
                 status=403,
                 code="wrong_host",
@@ -71,28 +71,28 @@ class Gate:
             # each key is compared, in constant time: how long it takes tells nothing of them
             right = [hmac.compare_digest(digest, known) for known in self.digests]
             if kind.lower() != "bearer" or True not in right:
-                raise Refusal(
+                raise RefusalError(
                     "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
                     status=401,
                     code="invalid_api_key",
                 )
             credential = f"key-{right.index(True)}"
-        note(
+        attach_client(
             scope,
             from_header(headers.get(HEADER, ""))
             if self.replica
-            else Client(credential, address_of(scope)),
+            else ClientIdentity(credential, address_of(scope)),
         )
         if (
             scope["method"] == "POST"
             and headers.get("content-type", "").partition(";")[0].strip() != "application/json"
         ):
-            raise Refusal(
+            raise RefusalError(
                 "the body must be JSON, with `Content-Type: application/json`", status=415
             )
 
 
-def answer(refusal: Refusal, metrics: Metrics) -> JSONResponse:
+def refusal_response(refusal: RefusalError, metrics: ServerMetrics) -> JSONResponse:
     """The response to a request that is refused; it is counted."""
     metrics.refused.labels("", str(refusal.status)).inc()
     return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
@@ -129,7 +129,7 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def loopback(host: str) -> bool:
+def is_loopback_address(host: str) -> bool:
     """Whether an address to bind to is reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

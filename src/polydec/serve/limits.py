@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polydec.api import LM, Ask
+from polydec.api import Ask, LoadedModel
 from polydec.base.errors import RequestError
-from polydec.models.sessions.soft import surplus
-from polydec.request.ask import room, steering
-from polydec.serve.settings import Limits
+from polydec.models.sessions.soft import soft_prompt_surplus
+from polydec.request.ask import answer_token_room, plan_steering
+from polydec.serve.settings import RequestLimits
 
 
-def fitted(model: LM, asks: Sequence[Ask], limits: Limits) -> list[Ask]:
+def apply_request_limits(
+    model: LoadedModel, asks: Sequence[Ask], limits: RequestLimits
+) -> list[Ask]:
     """The prompts of one response within the limits. Their max_tokens None: as much as there is room for. Raises RequestError
     where one of them, or what all of them list, goes beyond."""
     out, listed = list[Ask](), 0
@@ -24,7 +26,7 @@ def fitted(model: LM, asks: Sequence[Ask], limits: Limits) -> list[Ask]:
     return out
 
 
-def _within(model: LM, ask: Ask, limits: Limits, listed: int) -> tuple[Ask, int]:
+def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) -> tuple[Ask, int]:
     """A request within the limits, and how many log-probabilities are listed up to its last; listed: those before it."""
     model = model.in_units(ask.units, ask.covers)
     most, source = min(limits.prompt, model.network.context), tuple[int, ...]()
@@ -40,7 +42,7 @@ def _within(model: LM, ask: Ask, limits: Limits, listed: int) -> tuple[Ask, int]
             most=most,
             sanitize_control_tokens=ask.sanitize_control_tokens,
         )
-    steered = steering(model, ask, ids, ask.raw, most)
+    steered = plan_steering(model, ask, ids, ask.raw, most)
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second), ("source", source)):
         if len(text) > limits.prompt:
@@ -50,7 +52,9 @@ def _within(model: LM, ask: Ask, limits: Limits, listed: int) -> tuple[Ask, int]
     listed += ask.n * len(ids) * _each(ask.prompt_logprobs)
     each = ask.n * _each(ask.logprobs)  # for each token of the answers
     if ask.max_tokens is None:
-        left = room(model, ask.method, ids, steered)[0] - surplus(ask.prompt)
+        left = answer_token_room(model, ask.method, ids, steered)[0] - soft_prompt_surplus(
+            ask.prompt
+        )
         most = min(limits.output, left)
         if each:
             most = min(most, (limits.entries - listed) // each)
@@ -68,7 +72,7 @@ def _each(alternatives: int | None) -> int:
     return 0 if alternatives is None else 1 + alternatives
 
 
-def _too_many(asks: Sequence[Ask], limits: Limits) -> str:
+def _too_many(asks: Sequence[Ask], limits: RequestLimits) -> str:
     first = asks[0]
     prompted = _each(first.prompt_logprobs) > _each(first.logprobs)
     name = "prompt_logprobs" if prompted else "logprobs"

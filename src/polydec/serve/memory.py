@@ -37,7 +37,7 @@ def one_arena() -> None:
         library.mallopt(_TRIM_THRESHOLD, 16 * LARGE)
 
 
-def settled() -> None:
+def freeze_garbage_collector() -> None:
     """What is there now stays: libraries and models, among which nobody needs to look for garbage (half a second each time)."""
     gc.freeze()
 

@@ -12,7 +12,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper edges of the buckets of times."""
 
 
-class Metrics:
+class ServerMetrics:
     """Counters of one server; each model's carry its name."""
 
     def __init__(self) -> None:

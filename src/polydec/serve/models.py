@@ -8,36 +8,36 @@ import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import shown
+from polydec.base.options import short_repr
 from polydec.serve.application import until_idle
-from polydec.serve.errors import Refusal
-from polydec.serve.memory import settled
-from polydec.serve.metrics import Metrics
-from polydec.serve.settings import Limits
-from polydec.serve.traced import Trace
-from polydec.serve.worker import STOPPED, Worker
+from polydec.serve.errors import RefusalError
+from polydec.serve.memory import freeze_garbage_collector
+from polydec.serve.metrics import ServerMetrics
+from polydec.serve.settings import RequestLimits
+from polydec.serve.traced import ServerTrace
+from polydec.serve.worker import STOPPED, ModelWorker
 
 log = logging.getLogger("polydec.serve")
 
 
-class Models:
+class ServedModels:
     """loaders: how each is loaded, by its name; the first is the one that requests mean which name none. `failed` holds why a
     model could not be loaded; `draining`: no new requests are taken. trace: where to write what happens to requests."""
 
     def __init__(
         self,
-        loaders: Mapping[str, Callable[[], LM]],
-        limits: Limits,
-        metrics: Metrics,
-        trace: Trace | None = None,
+        loaders: Mapping[str, Callable[[], LoadedModel]],
+        limits: RequestLimits,
+        metrics: ServerMetrics,
+        trace: ServerTrace | None = None,
     ) -> None:
         if not loaders:
             raise RequestError("a server needs a model")
         self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
         self._trace = trace
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, ModelWorker] = {}
         self.failed: dict[str, str] = {}
         self.draining = False
         self.began = int(time.time())
@@ -54,8 +54,10 @@ class Models:
                 if not isinstance(error, (PolydecError, OSError)):
                     log.exception("model %s cannot be loaded", name)
             else:
-                self.workers[name] = Worker(name, model, self.limits, self.metrics, self._trace)
-        settled()
+                self.workers[name] = ModelWorker(
+                    name, model, self.limits, self.metrics, self._trace
+                )
+        freeze_garbage_collector()
 
     @property
     def states(self) -> dict[str, str]:
@@ -69,30 +71,30 @@ class Models:
             for name in self.loaders
         }
 
-    def find(self, name: object = None) -> Worker:
+    def find(self, name: object = None) -> ModelWorker:
         """The worker of a model; None: of the first. Raises Refusal where there is none, or it is not ready."""
         if name is None:
             name = next(iter(self.loaders))
         if not isinstance(name, str) or name not in self.loaders:
             near = get_close_matches(str(name)[:100], self.loaders, 1, 0.0)
-            raise Refusal(
-                f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?",
+            raise RefusalError(
+                f"model {short_repr(name)} is not served here: did you mean {next(iter(near), '')}?",
                 status=404,
                 param="model",
                 code="model_not_found",
             )
         if self.draining:
-            raise Refusal(
+            raise RefusalError(
                 "the server stops: it takes no more requests", status=503, code="stopping", retry=5
             )
         if name in self.failed:
-            raise Refusal(  # why is said by the server itself: it may name what only its owner should know
+            raise RefusalError(  # why is said by the server itself: it may name what only its owner should know
                 f"model {name} could not be loaded: the server's own messages say why",
                 status=503,
                 code="failed",
             )
         if name not in self.workers:
-            raise Refusal(f"model {name} is being loaded", status=503, code="loading", retry=5)
+            raise RefusalError(f"model {name} is being loaded", status=503, code="loading", retry=5)
         return self.workers[name]
 
     @property
@@ -118,7 +120,7 @@ class Models:
             self._trace.close()
 
 
-def _ready(loader: Callable[[], LM], name: str) -> LM:
+def _ready(loader: Callable[[], LoadedModel], name: str) -> LoadedModel:
     """A model with what the first request would otherwise wait for, under the name by which clients know it."""
     model = loader().called(name)
     _ = model.costs, model.checkpoint.text.pieces

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import LM
-from polydec.base.options import shown
-from polydec.models.formats.thinking_marks import Kind, Segment, ThinkingReader
+from polydec.api import LoadedModel
+from polydec.base.options import short_repr
+from polydec.models.formats.thinking_marks import Segment, ThinkingReader, ThinkingSegmentKind
 from polydec.request.fields import THOUGHT as MOST
-from polydec.serve.body import Body
-from polydec.serve.errors import Refusal
+from polydec.serve.body import RequestBody
+from polydec.serve.errors import RefusalError
 
 FORMATS = {"none": "none", "auto": "auto", "deepseek": "auto"}
 """llama.cpp's words for what becomes of the thinking, and ours."""
@@ -29,7 +29,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class ReasoningFields:
     """format, budget: fields of an Ask; told: whether the thinking is sent to the client."""
 
     format: str
@@ -41,18 +41,18 @@ class Reasoning:
         return {"reasoning_format": self.format, "reasoning_budget": self.budget}
 
 
-def read_reasoning(body: Body) -> Reasoning:
+def read_reasoning(body: RequestBody) -> ReasoningFields:
     """What a request says of the thinking. Raises Refusal for what cannot be honoured."""
     form = body.take("reasoning_format", "auto")
     if not isinstance(form, str) or form not in FORMATS:
-        raise Refusal(
-            f"reasoning_format is {shown(form)}: it must be {', '.join(FORMATS)}",
+        raise RefusalError(
+            f"reasoning_format is {short_repr(form)}: it must be {', '.join(FORMATS)}",
             param="reasoning_format",
         )
-    return Reasoning(FORMATS[form], read_budget(body), body.flag("include_reasoning", True))
+    return ReasoningFields(FORMATS[form], read_budget(body), body.flag("include_reasoning", True))
 
 
-def read_budget(body: Body) -> int | None:
+def read_budget(body: RequestBody) -> int | None:
     """The tokens of thinking at most, by any of its names; None: no bound. Raises Refusal where two of them differ, or one is
     out of its range."""
     given = {name: value for name in BUDGETS if (value := body.take(name)) is not None}
@@ -63,20 +63,20 @@ def read_budget(body: Body) -> int | None:
     for name, value in given.items():
         field = name.partition(".")[0]
         if type(value) is not int or not NOTHING <= value <= MOST:
-            raise Refusal(
-                f"{name} is {shown(value)}: it must be a whole number in 0 to {MOST}, or {NOTHING} for no bound",
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it must be a whole number in 0 to {MOST}, or {NOTHING} for no bound",
                 param=field,
             )
         bounds.add(None if value == NOTHING else value)
     if len(bounds) > 1:
-        raise Refusal(
+        raise RefusalError(
             f"{' and '.join(given)} are both given and differ: give one of them",
             param=next(iter(given)).partition(".")[0],
         )
     return next(iter(bounds), None)
 
 
-def may_think(model: LM, form: str) -> bool:
+def may_think(model: LoadedModel, form: str) -> bool:
     """Whether thinking may be parted from an answer."""
     return form != "none" and model.checkpoint.text.thinking_marks is not None
 
@@ -95,8 +95,10 @@ class ThoughtStream:
         self._state, segments = self._reader.step(self._state, text)
         if finish_reason is not None:
             segments += self._reader.end(self._state, cut=finish_reason != "stop")
-        return _joined(segments, Kind.THINKING), _joined(segments, Kind.ANSWER)
+        return _joined(segments, ThinkingSegmentKind.THINKING), _joined(
+            segments, ThinkingSegmentKind.ANSWER
+        )
 
 
-def _joined(segments: list[Segment], wanted: Kind) -> str:
+def _joined(segments: list[Segment], wanted: ThinkingSegmentKind) -> str:
     return "".join(text for kind, text in segments if kind is wanted)

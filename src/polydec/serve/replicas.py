@@ -24,16 +24,16 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 from starlette.types import Receive, Scope, Send
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.serve.app import create_app
-from polydec.serve.application import IGNORED, application, until_idle
+from polydec.serve.application import IGNORED, create_base_app, until_idle
 from polydec.serve.arrival import read_bytes
 from polydec.serve.clients import HEADER, client_of
-from polydec.serve.errors import Refusal
-from polydec.serve.metrics import Metrics
-from polydec.serve.router import Router, beginning, blocks
-from polydec.serve.run import listen
-from polydec.serve.settings import Limits
+from polydec.serve.errors import RefusalError
+from polydec.serve.metrics import ServerMetrics
+from polydec.serve.router import ReplicaRouter, prefix_block_hashes, prompt_beginning
+from polydec.serve.run import open_listening_socket
+from polydec.serve.settings import RequestLimits
 
 LOOK = 0.5
 """Seconds between two looks at replicas that are not ready."""
@@ -51,13 +51,13 @@ GONE = (httpx.TransportError, httpx.StreamError)
 """What a connection says when its replica has gone."""
 
 
-class Replica:
+class ServerReplica:
     """One server. It runs in a process of Ray's."""
 
     def __init__(
         self,
-        loaders: Mapping[str, Callable[[], LM]],
-        limits: Limits,
+        loaders: Mapping[str, Callable[[], LoadedModel]],
+        limits: RequestLimits,
         method: str,
         key: str,
         threads: int,
@@ -70,7 +70,7 @@ class Replica:
             create_app(
                 loaders, limits=limits, keys=(key,), method=method, lenient=lenient, replica=True
             ),
-            listen("127.0.0.1", 0),
+            open_listening_socket("127.0.0.1", 0),
         )
         self._port = int(sock.getsockname()[1])
         server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
@@ -82,14 +82,14 @@ class Replica:
         return self._port, models.states, models.failed
 
 
-class Fleet:
+class ReplicaFleet:
     """The replicas, as run.py and the routes know a server's models. ports: of those that are ready, by their number."""
 
     def __init__(self, count: int, start: Callable[[str], Any], names: tuple[str, ...]) -> None:
         self.key, self.loaders, self.router = (
             secrets.token_hex(16),
             dict.fromkeys(names),
-            Router(count),
+            ReplicaRouter(count),
         )
         self.actors = [start(self.key) for _ in range(count)]
         self.ports: dict[int, int] = {}
@@ -155,15 +155,15 @@ class Fleet:
 
 
 def create_front(
-    fleet: Fleet,
+    fleet: ReplicaFleet,
     *,
-    limits: Limits,
+    limits: RequestLimits,
     keys: tuple[str, ...] = (),
     local: bool = True,
     origins: tuple[str, ...] = (),
 ) -> FastAPI:
     """The application that stands before the replicas; origins: of pages that may use it. `app.state.models` is the fleet."""
-    metrics = Metrics()
+    metrics = ServerMetrics()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -172,7 +172,7 @@ def create_front(
         watching.cancel()
         await fleet.close()
 
-    app = application(
+    app = create_base_app(
         fleet, lifespan, metrics, keys=keys, local=local, origins=origins, described=False
     )
 
@@ -203,18 +203,18 @@ def create_front(
     return app
 
 
-async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
+async def _handed_on(fleet: ReplicaFleet, request: Request, body: bytes) -> Response:
     """The answer of one replica. Where that dies before anything of it was handed on, of another one."""
     if fleet.draining:
-        raise Refusal(
+        raise RefusalError(
             "the server stops: it takes no more requests", status=503, code="stopping", retry=5
         )
-    prompt = blocks(beginning(_json(body)), client_of(request.scope).credential)
+    prompt = prefix_block_hashes(prompt_beginning(_json(body)), client_of(request.scope).credential)
     tried = set[int]()
     while True:
         i = fleet.router.choose(prompt, fleet.ports.keys() - tried)
         if i is None:
-            raise Refusal(
+            raise RefusalError(
                 "no replica could answer: each is being loaded, or died"
                 if not tried
                 else f"{len(tried)} replicas died while they answered this",
@@ -223,12 +223,12 @@ async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
                 retry=5,
             )
         tried.add(i)
-        place = Place(fleet, i)
+        place = ReplicaSlot(fleet, i)
         fleet.router.sent(i, prompt)
         try:
             response = await _sent(fleet, place.port, request, body)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
-                return Stream(place, response)  # which gives the place back
+                return ProxyStream(place, response)  # which gives the place back
             content = await _whole(request, response)
             place.leave()
             return Response(content, response.status_code, _passed(response))
@@ -240,10 +240,10 @@ async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
             raise
 
 
-class Place:
+class ReplicaSlot:
     """A request under way at a replica, until it leaves."""
 
-    def __init__(self, fleet: Fleet, i: int) -> None:
+    def __init__(self, fleet: ReplicaFleet, i: int) -> None:
         self.fleet, self.i, self.port, self._here = fleet, i, fleet.ports[i], True
         fleet.router.busy[i] += 1
 
@@ -253,10 +253,10 @@ class Place:
             self.fleet.router.busy[self.i] -= 1
 
 
-class Stream(StreamingResponse):
+class ProxyStream(StreamingResponse):
     """A stream that is handed on. Whether or not it ever begins, the replica's connection is closed behind it."""
 
-    def __init__(self, place: Place, response: httpx.Response) -> None:
+    def __init__(self, place: ReplicaSlot, response: httpx.Response) -> None:
         super().__init__(_streamed(place, response), response.status_code, _passed(response))
         self._place, self._response = place, response
 
@@ -269,7 +269,7 @@ class Stream(StreamingResponse):
                 await self._response.aclose()
 
 
-async def _sent(fleet: Fleet, port: int, request: Request, body: bytes) -> httpx.Response:
+async def _sent(fleet: ReplicaFleet, port: int, request: Request, body: bytes) -> httpx.Response:
     """A replica's answer, of which the head has come. A client that leaves meanwhile ends the request."""
     headers = {
         "authorization": f"Bearer {fleet.key}",
@@ -290,14 +290,14 @@ async def _whole(request: Request, response: httpx.Response) -> bytes:
 async def _unless_left(request: Request, waited: Any) -> Any:
     """What is waited for; cancelled where the client leaves first."""
     doing, leaving = asyncio.ensure_future(waited), asyncio.ensure_future(_left(request))
-    fleet: Fleet = request.app.state.models
+    fleet: ReplicaFleet = request.app.state.models
     fleet.under_way.add(doing)
     try:
         await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise Refusal("the client has left", status=499, code="left")
+            raise RefusalError("the client has left", status=499, code="left")
         if doing.cancelled():
-            raise Refusal("the server stops", status=503, code="stopping", retry=5)
+            raise RefusalError("the server stops", status=503, code="stopping", retry=5)
         return doing.result()
     finally:
         leaving.cancel()
@@ -310,7 +310,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[bytes]:
+async def _streamed(place: ReplicaSlot, response: httpx.Response) -> AsyncIterator[bytes]:
     """A stream, event by event. Where its replica dies, or the server stops, it ends with an error."""
     fleet, me = place.fleet, asyncio.current_task()
     assert me is not None
@@ -335,10 +335,10 @@ async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[byt
         why = {"replica_died": "the replica that wrote this died", "stopping": "the server stops"}[
             code
         ]
-        yield f"data: {json.dumps(Refusal(why, status=503, code=code).to_json())}\n\n".encode()
+        yield f"data: {json.dumps(RefusalError(why, status=503, code=code).to_json())}\n\n".encode()
 
 
-async def _metrics(fleet: Fleet) -> str:
+async def _metrics(fleet: ReplicaFleet) -> str:
     """Those of all replicas, each with a label that names it."""
     lines, described = list[str](), set[str]()
     for i, port in sorted(fleet.ports.items()):
@@ -381,13 +381,13 @@ def _json(body: bytes) -> Mapping[str, Any]:
 
 def fleet_of(
     count: int,
-    loaders: Mapping[str, Callable[[], LM]],
+    loaders: Mapping[str, Callable[[], LoadedModel]],
     *,
-    limits: Limits,
+    limits: RequestLimits,
     method: str,
     threads: int,
     lenient: bool = False,
-) -> Fleet:
+) -> ReplicaFleet:
     """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each; lenient: fields that nobody knows
     are left out."""
     ray.init(
@@ -400,8 +400,8 @@ def fleet_of(
         namespace="polydec",
     )
     remote: Any = ray.remote
-    actor = remote(num_cpus=1, max_restarts=-1, max_concurrency=4)(Replica)
-    return Fleet(
+    actor = remote(num_cpus=1, max_restarts=-1, max_concurrency=4)(ServerReplica)
+    return ReplicaFleet(
         count,
         lambda key: actor.remote(dict(loaders), limits, method, key, threads, lenient),
         tuple(loaders),

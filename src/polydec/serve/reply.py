@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polydec.api import LM, Choice, Completion, Piece
+from polydec.api import Choice, Completion, LoadedModel, Piece
 from polydec.core.request import PromptLogprob, TokenLogprob
-from polydec.core.scheduler import Pass
+from polydec.core.scheduler import RequestPass
 from polydec.models.formats.thinking_marks import ThinkingReader
-from polydec.models.text.tokenizer import Text
-from polydec.serve.body import Wanted
-from polydec.serve.errors import Refusal
+from polydec.models.text.tokenizer import Tokenizer
+from polydec.serve.body import ResponseOptions
+from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import ThoughtStream
-from polydec.serve.shapes import Offsets, Shape, by_id
-from polydec.serve.steps import Step, passes, steps
-from polydec.serve.tools import Part, Reader, read_calls
+from polydec.serve.shapes import EndpointShape, TokenOffsets, by_id
+from polydec.serve.steps import DecodingStep, passes_json, steps_json
+from polydec.serve.tools import ToolCallDelta, ToolCallReader, read_calls
 
 
 @dataclass(frozen=True)
-class News:
+class AnswerDelta:
     """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
     prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
     for; opened: when the request began to run; thinking: of the marks that part an answer, None: nothing is parted."""
@@ -31,30 +31,38 @@ class News:
     notes: tuple[TokenLogprob, ...]
     finish_reason: str | None
     prompt: tuple[PromptLogprob, ...] = ()
-    steps: tuple[Step, ...] = ()
-    passes: tuple[Pass, ...] = ()
+    steps: tuple[DecodingStep, ...] = ()
+    passes: tuple[RequestPass, ...] = ()
     opened: float = 0.0
     thinking: ThinkingReader | None = None
 
 
-class Reply:
+class CompletionsAnswer:
     """One response of chats or completions. served: the model's name there; name: the response's id."""
 
     last = "data: [DONE]\n\n"
 
     def __init__(
-        self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int
+        self,
+        shape: EndpointShape,
+        wanted: ResponseOptions,
+        model: LoadedModel,
+        served: str,
+        name: str,
+        created: int,
     ) -> None:
         self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
         self.name, self.created = name, created
-        self._text = spelling(model, wanted)
+        self._text = answer_tokenizer(model, wanted)
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
         self._pieces: dict[int, list[Piece]] = {}
-        self._offsets = [Offsets(len(echo)) for echo in self.echoes]
+        self._offsets = [TokenOffsets(len(echo)) for echo in self.echoes]
         self._opened = set[int]()
-        self._rounds: dict[int, list[News]] = {}
-        self._readers = [Reader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools]
+        self._rounds: dict[int, list[AnswerDelta]] = {}
+        self._readers = [
+            ToolCallReader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools
+        ]
         self._thoughts: dict[int, ThoughtStream] = {}
 
     # ---- as a stream ----
@@ -66,7 +74,7 @@ class Reply:
             if choice is not None:
                 yield self._chunk([choice])
 
-    def chunks(self, news: News) -> Iterator[dict[str, Any]]:
+    def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """One tick's text of one choice, and its end."""
         if self.wanted.echoes is not None and news.index not in self._opened:
             self._opened.add(news.index)
@@ -77,7 +85,7 @@ class Reply:
         if self.wanted.silent:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         thought, text = self._parted(news)
-        parts = list[Part]()
+        parts = list[ToolCallDelta]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
         if thought and self.wanted.thoughts:
             yield self._chunk([self.shape.delta(news.index, "", logprobs, None, thought=thought)])
@@ -89,7 +97,7 @@ class Reply:
                 text, parts = text + rest, parts + more
         if text or logprobs is not None or self.wanted.details:
             about = {
-                "pieces": pieces(news.pieces),
+                "pieces": piece_rows(news.pieces),
                 **(self._steps(news) if self.wanted.steps else {}),
             }
             yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
@@ -100,14 +108,14 @@ class Reply:
             reason = self._reason(news)
             yield self._chunk([self.shape.delta(news.index, "", None, reason)])
 
-    def _parted(self, news: News) -> tuple[str, str]:
+    def _parted(self, news: AnswerDelta) -> tuple[str, str]:
         """What was thought in one tick, and what was said."""
         text = "".join(p.text for p in news.pieces)
         if news.index not in self._thoughts:
             self._thoughts[news.index] = ThoughtStream(news.thinking)
         return self._thoughts[news.index].feed(text, news.finish_reason)
 
-    def _part(self, index: int, part: Part) -> Iterator[dict[str, Any]]:
+    def _part(self, index: int, part: ToolCallDelta) -> Iterator[dict[str, Any]]:
         """A piece of a call in a stream: first its name, then its arguments."""
         if part.name is not None:
             call = {"name": part.name, "arguments": ""}
@@ -116,7 +124,7 @@ class Reply:
         if part.arguments:
             yield {"index": part.at, "function": {"arguments": part.arguments}}
 
-    def _reason(self, news: News) -> str:
+    def _reason(self, news: AnswerDelta) -> str:
         """Why an answer of a stream ended."""
         assert news.finish_reason is not None
         if not self._readers:
@@ -128,11 +136,16 @@ class Reply:
         """What comes after everything is written."""
         if self.wanted.usage or self.wanted.details:
             out = self._chunk(
-                [], {"requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+                [],
+                {
+                    "requests": [
+                        completion_details(c, ask.seed) for c, ask in zip(done, self.wanted.asks)
+                    ]
+                },
             )
             yield {**out, "usage": self._usage(done)} if self.wanted.usage else out
 
-    def failed(self, refusal: Refusal) -> dict[str, Any]:
+    def failed(self, refusal: RefusalError) -> dict[str, Any]:
         """What ends a stream that cannot go on."""
         return refusal.to_json()
 
@@ -148,7 +161,7 @@ class Reply:
 
     # ---- as one response ----
 
-    def take(self, news: News) -> None:
+    def take(self, news: AnswerDelta) -> None:
         """Keep what the response will need beside the completions."""
         if self.wanted.steps:
             self._rounds.setdefault(news.index, []).append(replace(news, pieces=(), notes=()))
@@ -171,8 +184,10 @@ class Reply:
             out = self.shape.beside(out, [listed[i] for i, c in enumerate(done) for _ in c.choices])
         if self.wanted.details:
             out["polydec"] = {
-                "pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
-                "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)],
+                "pieces": [piece_rows(self._pieces.get(i, [])) for i in range(len(choices))],
+                "requests": [
+                    completion_details(c, ask.seed) for c, ask in zip(done, self.wanted.asks)
+                ],
             }
         if self.wanted.steps:
             out["polydec"] |= {"choices": [self._all_steps(i) for i in range(len(choices))]}
@@ -186,11 +201,11 @@ class Reply:
                 out[name] += entries
         return out
 
-    def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
+    def _steps(self, news: AnswerDelta) -> dict[str, list[dict[str, Any]]]:
         """What the rounds of some news did."""
         return {
-            "steps": steps(self._text, news.steps, news.opened),
-            "passes": passes(news.passes, news.opened, self.model.names, self.model.network),
+            "steps": steps_json(self._text, news.steps, news.opened),
+            "passes": passes_json(news.passes, news.opened, self.model.names, self.model.network),
         }
 
     def _choice(self, index: int, done: Completion, choice: Choice) -> dict[str, Any]:
@@ -208,7 +223,9 @@ class Reply:
                 choice.finish_reason == "length",
             )
         logprobs = (
-            None if choice.logprobs is None else self._logprobs(choice.logprobs, Offsets(len(echo)))
+            None
+            if choice.logprobs is None
+            else self._logprobs(choice.logprobs, TokenOffsets(len(echo)))
         )
         if (
             logprobs is not None
@@ -230,7 +247,7 @@ class Reply:
         if self.wanted.echoes is None or k is None:
             return None
         return self._logprobs(
-            [n if len(n.top) <= k else replace(n, top=n.top[:k]) for n in notes], Offsets()
+            [n if len(n.top) <= k else replace(n, top=n.top[:k]) for n in notes], TokenOffsets()
         )
 
     def _call_name(self, index: int, at: int) -> str:
@@ -246,25 +263,25 @@ class Reply:
             "total_tokens": prompt + written,
             **cached_prompt(done),
             **thinking_tokens(done),
-            **unit(done[0]),
+            **count_unit_field(done[0]),
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
     def _logprobs(
-        self, notes: Sequence[TokenLogprob | PromptLogprob], offsets: Offsets
+        self, notes: Sequence[TokenLogprob | PromptLogprob], offsets: TokenOffsets
     ) -> dict[str, Any]:
         return self.shape.logprobs(self._text, notes, offsets)
 
 
-def spelling(model: LM, wanted: Wanted) -> Text:
+def answer_tokenizer(model: LoadedModel, wanted: ResponseOptions) -> Tokenizer:
     """What ids of the answers mean: requests of one body are written in the same units."""
     first = wanted.asks[0]
     return model.in_units(first.units, first.covers).checkpoint.text
 
 
-def unit(done: Completion) -> dict[str, Any]:
+def count_unit_field(done: Completion) -> dict[str, Any]:
     """What counts are of, where that is not tokens."""
     return {} if done.unit == "token" else {"unit": done.unit}
 
@@ -287,11 +304,11 @@ def _reason(finish_reason: str, calls: int, whole: bool) -> str:
     return "tool_calls" if calls and whole and finish_reason == "stop" else finish_reason
 
 
-def pieces(written: Sequence[Piece]) -> LazyRows:
+def piece_rows(written: Sequence[Piece]) -> LazyRows:
     """Tokens as the field `polydec` lists them."""
     return LazyRows(lambda p: {"text": p.text, "token": p.token, "drafted": p.drafted}, written)
 
 
-def about(done: Completion, seed: int) -> dict[str, Any]:
+def completion_details(done: Completion, seed: int) -> dict[str, Any]:
     """What ran, and its figures."""
     return {"method": done.method, "seed": seed, "metrics": done.metrics}

@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from polydec.api import LM, Ask, Completion, Piece
-from polydec.base.options import shown
+from polydec.api import Ask, Completion, LoadedModel, Piece
+from polydec.base.options import short_repr
 from polydec.request.fields import ALTERNATIVES
-from polydec.serve.body import Body, Wanted, asking, length
-from polydec.serve.constrained import constraint
-from polydec.serve.errors import Refusal
+from polydec.serve.body import RequestBody, ResponseOptions, read_ask_fields, read_max_tokens
+from polydec.serve.constrained import read_request_constraint
+from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import ThoughtStream, may_think, read_reasoning
-from polydec.serve.reply import News, about, pieces, spelling, unit
-from polydec.serve.shapes import Chat, Offsets, read_messages
+from polydec.serve.reply import (
+    AnswerDelta,
+    answer_tokenizer,
+    completion_details,
+    count_unit_field,
+    piece_rows,
+)
+from polydec.serve.shapes import ChatCompletionsShape, TokenOffsets, read_messages
 from polydec.serve.template import no_ending, template_values
-from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
+from polydec.serve.tools import (
+    ToolCall,
+    ToolCallDelta,
+    ToolCallReader,
+    join_call_deltas,
+    read_calls,
+    read_tools,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
@@ -25,46 +38,51 @@ MESSAGE, THOUGHT = -1, -2
 """The message and what was thought before it, where items are told by numbers: those of calls begin at 0."""
 
 
-class Responses:
+class ResponsesReader:
     """How a request is read."""
 
     prefix = "resp"
 
-    def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
+    def read(
+        self, body: RequestBody, model: LoadedModel, method: str, seed: int
+    ) -> ResponseOptions:
         """Raises Refusal or RequestError for what cannot be honoured."""
         _format(body)
         no_ending(body)
         fields: dict[str, Any] = {
-            **asking(body, model, method, seed),
-            "constraint": constraint(body, model),
+            **read_ask_fields(body, model, method, seed),
+            "constraint": read_request_constraint(body, model),
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
         if fields["n"] != 1:
-            raise Refusal(f"n is {shown(fields['n'])}: a response has one answer", param="n")
+            raise RefusalError(
+                f"n is {short_repr(fields['n'])}: a response has one answer", param="n"
+            )
         tools = read_tools(body, model, fields["constraint"], flat=True)
         fields["constraint"] = tools.constraint
         include, top = body.take("include", []), body.whole("top_logprobs", 0, ALTERNATIVES)
         if include not in ([], [LOGPROBS]):
-            raise Refusal(
-                f"include is {shown(include)}: it must be [] or ['{LOGPROBS}']", param="include"
+            raise RefusalError(
+                f"include is {short_repr(include)}: it must be [] or ['{LOGPROBS}']",
+                param="include",
             )
         if top and not include:
-            raise Refusal(
+            raise RefusalError(
                 f"top_logprobs is given without include: ask for ['{LOGPROBS}']",
                 param="top_logprobs",
             )
         if include and tools.shown:
-            raise Refusal(
+            raise RefusalError(
                 "include is given with tools: calls have no place for log-probabilities",
                 param="include",
             )
-        most, instructions = length(body, "max_output_tokens"), body.take("instructions")
+        most, instructions = read_max_tokens(body, "max_output_tokens"), body.take("instructions")
         messages = read_input(body, body.take("input"))
         if instructions is not None:
             if not isinstance(instructions, str):
-                raise Refusal(
-                    f"instructions is {shown(instructions)}: it must be a text",
+                raise RefusalError(
+                    f"instructions is {short_repr(instructions)}: it must be a text",
                     param="instructions",
                 )
             system = [{"role": "system", "content": instructions}]
@@ -78,7 +96,7 @@ class Responses:
             logprobs=(top or 0) if include else None,
             **fields,
         )
-        return Wanted(
+        return ResponseOptions(
             (ask,),
             stream,
             True,
@@ -95,13 +113,13 @@ class Responses:
         )
 
 
-def _format(body: Body) -> None:
+def _format(body: RequestBody) -> None:
     """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
     form_asked = body.mapping("text")
     body.members("text", form_asked, ("format", "verbosity"))
     if form_asked.get("verbosity") not in (None, "medium"):
-        raise Refusal(
-            f"text.verbosity is {shown(form_asked['verbosity'])}: text holds a format here",
+        raise RefusalError(
+            f"text.verbosity is {short_repr(form_asked['verbosity'])}: text holds a format here",
             param="text",
         )
     form = form_asked.get("format")
@@ -114,13 +132,13 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(body: Body, value: Any) -> list[Mapping[str, Any]]:
+def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
     """A text, or messages whose parts are texts, calls, what they gave, and what was thought."""
     if isinstance(value, str) and value:
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
-        raise Refusal(
-            f"input is {shown(value)}: it must be a text or a list of messages, and not empty",
+        raise RefusalError(
+            f"input is {short_repr(value)}: it must be a text or a list of messages, and not empty",
             param="input",
         )
     messages, thought = list[dict[str, Any]](), ""
@@ -146,19 +164,19 @@ def read_input(body: Body, value: Any) -> list[Mapping[str, Any]]:
             thought = ""
     try:
         return read_messages(body, messages)
-    except Refusal as error:
+    except RefusalError as error:
         told = str(error).replace("messages", "input", 1)
-        raise Refusal(told, param="input", code=error.code) from None
+        raise RefusalError(told, param="input", code=error.code) from None
 
 
-def _past(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
+def _past(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     """A call of an earlier response, as chats have it."""
     body.members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
-def _past_thought(where: str, item: Mapping[str, Any], body: Body) -> str:
+def _past_thought(where: str, item: Mapping[str, Any], body: RequestBody) -> str:
     """What an earlier response thought."""
     body.members(where, item, ("type", "id", "summary", "content", "status"))
     content = item.get("content") or []
@@ -166,14 +184,14 @@ def _past_thought(where: str, item: Mapping[str, Any], body: Body) -> str:
     every = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     texts = [text for text in every if isinstance(text, str)]
     if len(texts) < len(every):
-        raise Refusal(
-            f"{where}.content is {shown(content)}: it must be a list of parts of type reasoning_text",
+        raise RefusalError(
+            f"{where}.content is {short_repr(content)}: it must be a list of parts of type reasoning_text",
             param="input",
         )
     return "".join(texts)
 
 
-def _result(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
+def _result(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     """What a call gave, as chats have it."""
     body.members(where, item, ("type", "id", "call_id", "output", "status"))
     return {
@@ -183,10 +201,10 @@ def _result(where: str, item: Mapping[str, Any], body: Body) -> dict[str, Any]:
     }
 
 
-def _item(where: str, item: Any, body: Body) -> dict[str, Any]:
+def _item(where: str, item: Any, body: RequestBody) -> dict[str, Any]:
     """A message of the input, as chats have it. What an earlier response gave has more fields, which say nothing new."""
     if not isinstance(item, Mapping) or item.get("type", "message") != "message":
-        raise Refusal(f"{where} is {shown(item)}: only messages are legal", param="input")
+        raise RefusalError(f"{where} is {short_repr(item)}: only messages are legal", param="input")
     body.members(where, item, ("type", "role", "content", "id", "status"))
     return {"role": item.get("role"), "content": _content(item.get("content"))}
 
@@ -203,14 +221,20 @@ def _content(content: Any) -> Any:
     ]
 
 
-class Response:
+class ResponsesAnswer:
     """One response. It has one answer: one message with one part of text, and the calls that it makes, if it may make some;
     there is no message then where it says nothing."""
 
     last = ""  # a stream ends with its last event
 
     def __init__(
-        self, shape: Responses, wanted: Wanted, model: LM, served: str, name: str, created: int
+        self,
+        shape: ResponsesReader,
+        wanted: ResponseOptions,
+        model: LoadedModel,
+        served: str,
+        name: str,
+        created: int,
     ) -> None:
         self.wanted, self.model, self.served, self.name, self.created = (
             wanted,
@@ -223,8 +247,8 @@ class Response:
         self._stream: ThoughtStream | None = None
         self._notes = list[Any]()  # log-probabilities of a stream so far
         self._pieces = list[Piece]()
-        self._reader = Reader(wanted.tools, wanted.form) if wanted.tools else None
-        self._parts = list[Part]()
+        self._reader = ToolCallReader(wanted.tools, wanted.form) if wanted.tools else None
+        self._parts = list[ToolCallDelta]()
         self._order = list[int]()  # what a stream has begun: the numbers of calls, MESSAGE
 
     # ---- as a stream ----
@@ -236,14 +260,14 @@ class Response:
         if self._reader is None and not may_think(self.model, self.wanted.asks[0].reasoning_format):
             yield from self._begin()
 
-    def chunks(self, news: News) -> Iterator[dict[str, Any]]:
+    def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """One tick's text."""
         self.take(news)
         if self._stream is None:
             self._stream = ThoughtStream(news.thinking)
         joined_text = "".join(p.text for p in news.pieces)
         thought, text = self._stream.feed(joined_text, news.finish_reason)
-        marks, parts = self._logprobs(news.notes), list[Part]()
+        marks, parts = self._logprobs(news.notes), list[ToolCallDelta]()
         self._notes += news.notes
         if thought and self.wanted.thoughts:
             yield from self._thinking(thought, news)
@@ -263,7 +287,7 @@ class Response:
         for part in parts:
             yield from self._part_of_call(part)
 
-    def _thinking(self, thought: str, news: News) -> Iterator[dict[str, Any]]:
+    def _thinking(self, thought: str, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """The events of what is thought."""
         if THOUGHT not in self._order:
             self._order.append(THOUGHT)
@@ -274,11 +298,11 @@ class Response:
         event = self._event("response.reasoning_text.delta", **self._place(THOUGHT), delta=thought)
         yield self._detailed(event, news)
 
-    def _detailed(self, event: dict[str, Any], news: News) -> dict[str, Any]:
+    def _detailed(self, event: dict[str, Any], news: AnswerDelta) -> dict[str, Any]:
         """An event with the tokens behind it, where they are asked for."""
         if not self.wanted.details:
             return event
-        return {**event, "polydec": {"pieces": pieces(news.pieces)}}
+        return {**event, "polydec": {"pieces": piece_rows(news.pieces)}}
 
     def _begin(self) -> Iterator[dict[str, Any]]:
         """The events that open the message, if it is not open."""
@@ -291,11 +315,11 @@ class Response:
         )
         yield self._event("response.content_part.added", **self._place(), part=self._part("", []))
 
-    def _part_of_call(self, part: Part) -> Iterator[dict[str, Any]]:
+    def _part_of_call(self, part: ToolCallDelta) -> Iterator[dict[str, Any]]:
         self._parts.append(part)
         if part.name is not None:
             self._order.append(part.at)
-            item = self._called(part.at, Call(part.name, ""), "in_progress")
+            item = self._called(part.at, ToolCall(part.name, ""), "in_progress")
             yield self._event(
                 "response.output_item.added", output_index=self._order.index(part.at), item=item
             )
@@ -309,7 +333,7 @@ class Response:
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """What comes after everything is written."""
-        calls = joined(self._parts)
+        calls = join_call_deltas(self._parts)
         if not calls:
             yield from self._begin()
         whole = self.whole(done)
@@ -341,7 +365,7 @@ class Response:
             yield self._event("response.output_item.done", output_index=at, item=items[name])
         yield self._event(f"response.{whole['status']}", response=whole)
 
-    def failed(self, refusal: Refusal) -> dict[str, Any]:
+    def failed(self, refusal: RefusalError) -> dict[str, Any]:
         """What ends a stream that cannot go on."""
         return self._event("error", code=refusal.code, message=str(refusal), param=refusal.param)
 
@@ -355,7 +379,7 @@ class Response:
 
     # ---- as one response ----
 
-    def take(self, news: News) -> None:
+    def take(self, news: AnswerDelta) -> None:
         """Keep what the response will need beside the completion."""
         if self.wanted.details:
             self._pieces += news.pieces
@@ -364,7 +388,7 @@ class Response:
         """The response."""
         answer, choice = done[0], done[0].choices[0]
         status = "incomplete" if choice.finish_reason == "length" else "completed"
-        text, calls, whole = choice.text, list[Call](), True
+        text, calls, whole = choice.text, list[ToolCall](), True
         if self.wanted.tools:
             text, calls, whole = read_calls(
                 choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
@@ -385,8 +409,8 @@ class Response:
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
-                "pieces": [pieces(self._pieces)],
-                "requests": [about(answer, self.wanted.asks[0].seed)],
+                "pieces": [piece_rows(self._pieces)],
+                "requests": [completion_details(answer, self.wanted.asks[0].seed)],
             }
         return out
 
@@ -416,7 +440,7 @@ class Response:
     def _call_name(self, kind: str, at: int) -> str:
         return f"{kind}_{self.name.partition('-')[2]}_0_{at}"
 
-    def _called(self, at: int, call: Call, status: str) -> dict[str, Any]:
+    def _called(self, at: int, call: ToolCall, status: str) -> dict[str, Any]:
         return {
             "id": self._call_name("fc", at),
             "call_id": self._call_name("call", at),
@@ -469,7 +493,9 @@ class Response:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
     def _logprobs(self, notes: Sequence[Any]) -> LazyRows:
-        marks = Chat().logprobs(spelling(self.model, self.wanted), notes, Offsets())["content"]
+        marks = ChatCompletionsShape().logprobs(
+            answer_tokenizer(self.model, self.wanted), notes, TokenOffsets()
+        )["content"]
         return LazyRows(
             lambda mark: (
                 _listed(mark) | {"top_logprobs": [_listed(m) for m in mark["top_logprobs"]]}
@@ -491,5 +517,5 @@ def _usage(done: Completion) -> dict[str, Any]:
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": done.usage.get("reasoning_tokens", 0)},
         "total_tokens": prompt + written,
-        **unit(done),
+        **count_unit_field(done),
     }

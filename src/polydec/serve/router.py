@@ -18,7 +18,7 @@ SLACK = 4
 """Requests more than the least busy replica that one may have under way and still be chosen for its prefixes."""
 
 
-def beginning(body: Mapping[str, Any]) -> Sequence[Any]:
+def prompt_beginning(body: Mapping[str, Any]) -> Sequence[Any]:
     """What a request's prompt begins with: characters or token ids. Whether the body is legal is said by whoever answers it."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
@@ -29,7 +29,7 @@ def beginning(body: Mapping[str, Any]) -> Sequence[Any]:
     return json.dumps([x for x in fields if x is not None])
 
 
-def blocks(text: Sequence[Any], credential: str = "") -> list[bytes]:
+def prefix_block_hashes(text: Sequence[Any], credential: str = "") -> list[bytes]:
     """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well.
     credential: of its client, whose texts share nothing with another one's."""
     out, before = list[bytes](), credential.encode()
@@ -40,7 +40,7 @@ def blocks(text: Sequence[Any], credential: str = "") -> list[bytes]:
     return out
 
 
-class Router:
+class ReplicaRouter:
     """Remembers what each of `count` replicas was sent. `busy`: how many requests each has under way."""
 
     def __init__(self, count: int) -> None:

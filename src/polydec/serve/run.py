@@ -12,18 +12,18 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.serve.connection import PART, Connection
-from polydec.serve.gate import loopback
+from polydec.serve.connection import PART, BoundedConnection
+from polydec.serve.gate import is_loopback_address
 from polydec.serve.memory import one_arena
-from polydec.serve.models import Models
+from polydec.serve.models import ServedModels
 
 
-class Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """Ends after a drain: what is under way may end within `seconds`, and what could not is told."""
 
-    def __init__(self, config: uvicorn.Config, models: Models, seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, models: ServedModels, seconds: float) -> None:
         super().__init__(config)
         self.models, self.seconds, self._told = models, seconds, False
         self.interrupted = (
@@ -43,7 +43,7 @@ class Server(uvicorn.Server):
             self.should_exit = True
         if states == {"ready"} and not self._told:
             self._told = True
-            say(f"{', '.join(self.models.loaders)} ready")
+            print_server_notice(f"{', '.join(self.models.loaders)} ready")
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -52,19 +52,19 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         draining.cancel()
         cut = self.models.cut
-        say(
+        print_server_notice(
             f"stopped: {under_way - cut} requests under way were finished, {cut} were cut"
             if under_way
             else "stopped: nothing was under way"
         )
 
 
-def say(what: str) -> None:
+def print_server_notice(what: str) -> None:
     """One line on standard error."""
     print(f"polydec: {what}", file=sys.stderr, flush=True)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """The socket to serve on. Raises RequestError where it cannot be had.
 
     Its connections send small pieces at once (TCP_NODELAY). asyncio sees to that for sockets that it makes itself only; for
@@ -77,24 +77,26 @@ def listen(host: str, port: int) -> socket.socket:
         return listening
     except (OSError, OverflowError) as error:
         raise RequestError(
-            sentence(f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}")
+            error_sentence(
+                f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}"
+            )
         ) from None
 
 
 def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
     """Raises RequestError where others could use the server without a key, and nobody said that they may."""
-    if not loopback(host) and not keys and not anyone:
+    if not is_loopback_address(host) and not keys and not anyone:
         raise RequestError(
             f"host is {host!r}, which others may reach, and there is no API key: give --api-key-file, or "
             "POLYDEC_API_KEY in the environment, or --without-key if anybody may use it"
         )
 
 
-def configured(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.Config:
     """How uvicorn runs an application here: what clients do wrong is told to them, and fills no log."""
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=BoundedConnection,
         ws="none",
         h11_max_incomplete_event_size=PART,
         log_level=log_level,
@@ -104,18 +106,18 @@ def configured(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.
     )
 
 
-def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
+def run_server(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     """Serve until a signal comes. Raises RequestError where a model cannot be loaded."""
-    models: Models = app.state.models
+    models: ServedModels = app.state.models
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     one_arena()
     sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
     host, port = sock.getsockname()[:2]
-    say(
+    print_server_notice(
         f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}"
     )
-    server = Server(configured(app, drain), models, drain)
+    server = DrainingServer(uvicorn_config(app, drain), models, drain)
     server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt

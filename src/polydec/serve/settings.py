@@ -9,45 +9,52 @@ from types import MappingProxyType
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Note, OneOf, Option, Within, read, settle
+from polydec.base.options import (
+    InRange,
+    OneOf,
+    Option,
+    ValueNote,
+    callable_options,
+    convert_dataclass_fields,
+)
 from polydec.request.fields import Ask
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Of one model's requests. Raises RequestError for a value out of its range."""
 
-    running: Annotated[int, Within(1, 4096), "answers that are written at the same time"] = 64
+    running: Annotated[int, InRange(1, 4096), "answers that are written at the same time"] = 64
     waiting: Annotated[
-        int, Within(0, 65536), "answers that wait for their turn; more are refused with 429"
+        int, InRange(0, 65536), "answers that wait for their turn; more are refused with 429"
     ] = 256
-    body: Annotated[int, Within(1024, 1 << 28), "bytes of a request"] = 4 << 20
-    prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
-    output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
+    body: Annotated[int, InRange(1024, 1 << 28), "bytes of a request"] = 4 << 20
+    prompt: Annotated[int, InRange(1, 1 << 24), "tokens of a prompt"] = 1 << 17
+    output: Annotated[int, InRange(1, 1 << 24), "tokens of an answer"] = 4096
     entries: Annotated[
         int,
-        Within(1, 1 << 30),
+        InRange(1, 1 << 30),
         "log-probabilities that a response lists, alternatives included; four numbers of a vector count as one",
     ] = 1 << 20
-    seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
+    seconds: Annotated[float, InRange(0.001, 86400), "of a request, waiting included"] = 600.0
     positions: Annotated[
         int,
-        Within(0, 1 << 20),
-        Note("0 or auto: from what passes cost on this machine"),
+        InRange(0, 1 << 20),
+        ValueNote("0 or auto: from what passes cost on this machine"),
         "of one pass of the model",
     ] = 0
     wait: Annotated[
-        float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"
+        float, InRange(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"
     ] = 300.0
     cache: Annotated[
         float,
-        Within(0, 1 << 30),
-        Note("0: as much as they take"),
+        InRange(0, 1 << 30),
+        ValueNote("0: as much as they take"),
         "MiB of the caches of all requests",
     ] = 0.0
 
     def __post_init__(self) -> None:
-        settle(self)
+        convert_dataclass_fields(self)
 
     @property
     def cache_bytes(self) -> int:
@@ -64,41 +71,43 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """Of a server as a whole. Raises RequestError for a value out of its range."""
 
     method: Annotated[str, "decoding method of requests that name none"] = Ask.method
     keep: Annotated[
-        int, Within(0, 1024), "texts whose computed prefixes are kept for later requests"
+        int, InRange(0, 1024), "texts whose computed prefixes are kept for later requests"
     ] = 4
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
-    port: Annotated[int, Within(0, 65535), Note("0: any that is free"), "port to listen on"] = 8000
+    port: Annotated[
+        int, InRange(0, 65535), ValueNote("0: any that is free"), "port to listen on"
+    ] = 8000
     without_key: Annotated[bool, "anybody who reaches the address may use it"] = False
     replicas: Annotated[
         int,
-        Within(1, 64),
+        InRange(1, 64),
         "servers behind this address, each with all models (more than 1: with the extra `ray`)",
     ] = 1
     unknown_fields: Annotated[
         str,
         OneOf("refuse", "ignore"),
-        Note("ignore names them in the header X-Polydec-Ignored"),
+        ValueNote("ignore names them in the header X-Polydec-Ignored"),
         "what becomes of fields of a request that nobody knows",
     ] = "refuse"
     drain: Annotated[
         float,
-        Within(0, 3600),
+        InRange(0, 3600),
         "seconds that requests under way have when the server stops",
     ] = 30.0
 
 
 @cache
-def limits() -> Mapping[str, Option]:
-    """The fields of `Limits` by name."""
-    return MappingProxyType({option.name: option for option in read(Limits)})
+def request_limit_options() -> Mapping[str, Option]:
+    """The fields of `RequestLimits` by name."""
+    return MappingProxyType({option.name: option for option in callable_options(RequestLimits)})
 
 
 @cache
-def settings() -> Mapping[str, Option]:
-    """The fields of `Settings` by name."""
-    return MappingProxyType({option.name: option for option in read(Settings)})
+def server_setting_options() -> Mapping[str, Option]:
+    """The fields of `ServerSettings` by name."""
+    return MappingProxyType({option.name: option for option in callable_options(ServerSettings)})

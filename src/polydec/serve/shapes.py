@@ -6,18 +6,25 @@ from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from polydec.api import LM, Ask
-from polydec.base.options import shown
+from polydec.api import Ask, LoadedModel
+from polydec.base.options import short_repr
 from polydec.core.request import PromptLogprob, TokenLogprob
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import ALTERNATIVES
 from polydec.serve import vectors
-from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
-from polydec.serve.constrained import constraint
-from polydec.serve.errors import Refusal
+from polydec.serve.body import (
+    RequestBody,
+    ResponseOptions,
+    prompt_logprobs,
+    read_ask_fields,
+    read_max_tokens,
+    read_stream_options,
+)
+from polydec.serve.constrained import read_request_constraint
+from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import read_budget, read_reasoning
-from polydec.serve.settings import Limits
+from polydec.serve.settings import RequestLimits
 from polydec.serve.template import chat_ending, no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
 
@@ -38,7 +45,7 @@ Note = TokenLogprob | PromptLogprob
 """A token with its log-probability under the model, and the likeliest ones."""
 
 
-class Offsets:
+class TokenOffsets:
     """Where each token of a text begins, in characters; a special one takes no room. at: characters in front of the first.
 
     It is told tokens and no text: that may be held back, for a stop string or a character that is not whole, and come later."""
@@ -55,14 +62,16 @@ class Offsets:
         return out
 
 
-class Shape(Protocol):
+class EndpointShape(Protocol):
     """One endpoint."""
 
     prefix: str  # of the response's id
     whole: str  # the `object` of a response
     chunk: str  # the `object` of a chunk of a stream
 
-    def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
+    def read(
+        self, body: RequestBody, model: LoadedModel, method: str, seed: int
+    ) -> ResponseOptions:
         """Raises Refusal or RequestError for what cannot be honoured."""
         ...
 
@@ -94,7 +103,9 @@ class Shape(Protocol):
         """A choice of a response; calls: of tools; thought: what was thought before it."""
         ...
 
-    def logprobs(self, text: Text, notes: Sequence[Any], offsets: Offsets) -> dict[str, Any]:
+    def logprobs(
+        self, text: Tokenizer, notes: Sequence[Any], offsets: TokenOffsets
+    ) -> dict[str, Any]:
         """Log-probabilities of the model; offsets: of the text before them, and then of theirs."""
         ...
 
@@ -103,33 +114,35 @@ class Shape(Protocol):
         ...
 
 
-class Chat:
+class ChatCompletionsShape:
     """/v1/chat/completions"""
 
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
+    def read(
+        self, body: RequestBody, model: LoadedModel, method: str, seed: int
+    ) -> ResponseOptions:
         fields: dict[str, Any] = {
-            **asking(body, model, method, seed),
-            "constraint": constraint(body, model),
+            **read_ask_fields(body, model, method, seed),
+            "constraint": read_request_constraint(body, model),
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
-            raise Refusal(
+            raise RefusalError(
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
             )
-        fields["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
+        fields["max_tokens"] = read_max_tokens(body, "max_completion_tokens", "max_tokens")
         fields["logprobs"] = (top or 0) if logprobs else None
         fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
         messages = read_messages(body, body.take("messages"))
-        stream, usage, details, steps = streaming(body)
+        stream, usage, details, steps = read_stream_options(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
-        return Wanted(
+        return ResponseOptions(
             (Ask(messages, tools=tools.shown, **fields),),
             stream,
             usage,
@@ -192,10 +205,10 @@ class Chat:
         }
 
     def logprobs(
-        self, text: Text, notes: Sequence[TokenLogprob], offsets: Offsets
+        self, text: Tokenizer, notes: Sequence[TokenLogprob], offsets: TokenOffsets
     ) -> dict[str, Any]:
         def entry(token: int, logp: float) -> dict[str, Any]:
-            known = spelled(text, token)
+            known = bytes_of_token(text, token)
             return {
                 "token": token_text(text, token),
                 "logprob": max(logp, LOWEST),
@@ -211,15 +224,17 @@ class Chat:
         return {**response, "prompt_logprobs": prompts[0]}  # a chat has one prompt
 
 
-class Completions:
+class CompletionsShape:
     """/v1/completions"""
 
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
-    def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
+    def read(
+        self, body: RequestBody, model: LoadedModel, method: str, seed: int
+    ) -> ResponseOptions:
         fields: dict[str, Any] = {
-            **asking(body, model, method, seed),
-            "constraint": constraint(body, model),
+            **read_ask_fields(body, model, method, seed),
+            "constraint": read_request_constraint(body, model),
         }
         no_template(body)
         fields["reasoning_budget"] = read_budget(body)
@@ -228,20 +243,20 @@ class Completions:
         prompts = [""] if alone else read_prompts(prompt, body.limits)
         if body.limits is not None:
             body.limits.admit(len(prompts) * fields["n"])
-        most = length(body, "max_tokens", default=USUAL, least=0 if echo else 1)
+        most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         fields["max_tokens"], fields["logprobs"] = (
             1 if silent else most,
             body.whole("logprobs", 0, ALTERNATIVES),
         )
-        stream, usage, details, steps = streaming(body)
+        stream, usage, details, steps = read_stream_options(body)
         prompted = prompt_logprobs(body, stream)
         told = [k for k in (prompted, fields["logprobs"] if echo else None) if k is not None]
         fields["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **fields) for p in prompts)
         echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n)) if echo else None
-        return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
+        return ResponseOptions(asks, stream, usage, details, echoes, silent, steps, prompted)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return None
@@ -268,7 +283,9 @@ class Completions:
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def logprobs(self, text: Text, notes: Sequence[Note], offsets: Offsets) -> dict[str, Any]:
+    def logprobs(
+        self, text: Tokenizer, notes: Sequence[Note], offsets: TokenOffsets
+    ) -> dict[str, Any]:
         def likeliest(n: Note) -> dict[str, float] | None:
             if n.model_logp is None:
                 return None
@@ -281,7 +298,7 @@ class Completions:
                 None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
             ],
             "top_logprobs": LazyRows(likeliest, notes),
-            "text_offset": offsets.take([spelled(text, t) for t in tokens]),
+            "text_offset": offsets.take([bytes_of_token(text, t) for t in tokens]),
         }
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
@@ -291,7 +308,7 @@ class Completions:
         return {**response, "choices": choices}
 
 
-def _by_text(text: Text, entries: Sequence[tuple[int, float]]) -> dict[str, float]:
+def _by_text(text: Tokenizer, entries: Sequence[tuple[int, float]]) -> dict[str, float]:
     """Log-probabilities by text. Of tokens that read the same (parts of characters) the first one stays."""
     out = dict[str, float]()
     for token, logp in entries:
@@ -299,7 +316,7 @@ def _by_text(text: Text, entries: Sequence[tuple[int, float]]) -> dict[str, floa
     return out
 
 
-def _echo(model: LM, ask: Ask) -> str:
+def _echo(model: LoadedModel, ask: Ask) -> str:
     """A prompt as text. Token ids are checked like those of a prompt."""
     if isinstance(ask.prompt, str):
         return ask.prompt
@@ -307,7 +324,7 @@ def _echo(model: LM, ask: Ask) -> str:
     return model.checkpoint.text.decode(model.ids(ask.prompt))
 
 
-def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
+def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
     """vLLM's form of a prompt's log-probabilities: of each token its own and the k likeliest, by their ids."""
 
     def row(note: PromptLogprob) -> dict[str, Any] | None:
@@ -327,14 +344,14 @@ def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
     return LazyRows(row, notes)
 
 
-def spelled(text: Text, token: int) -> bytes | None:
+def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
     """The bytes of a token; None for a special one."""
     return text.pieces[token] if token < len(text.pieces) else None
 
 
-def token_text(text: Text, token: int) -> str:
+def token_text(text: Tokenizer, token: int) -> str:
     """A token alone. One that is part of a character has U+FFFD; a special token its name."""
-    known = spelled(text, token)
+    known = bytes_of_token(text, token)
     return (
         (text.tokenizer.id_to_token(token) or "")
         if known is None
@@ -342,36 +359,36 @@ def token_text(text: Text, token: int) -> str:
     )
 
 
-def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
+def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:
     """A text or token ids, or several of either; limits: of a server."""
     if prompt is None:
-        raise Refusal("prompt is missing: give a text or token ids", param="prompt")
+        raise RefusalError("prompt is missing: give a text or token ids", param="prompt")
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
     prompts = prompt if many else [prompt]
     if len(prompts) > MOST_PROMPTS:
-        raise Refusal(
+        raise RefusalError(
             f"prompt has {len(prompts)} entries: at most {MOST_PROMPTS} are legal", param="prompt"
         )
     for at, text in enumerate(prompts):
         if not isinstance(text, (str, list)) or not text:
-            raise Refusal(
-                f"prompt{f'[{at}]' if many else ''} is {shown(text)}: it must be a text or token ids, and not empty",
+            raise RefusalError(
+                f"prompt{f'[{at}]' if many else ''} is {short_repr(text)}: it must be a text or token ids, and not empty",
                 param="prompt",
             )
         if isinstance(text, list) and limits is not None and len(text) > limits.prompt:
-            raise Refusal(
+            raise RefusalError(
                 f"prompt has {len(text)} tokens: this server takes at most {limits.prompt}",
                 param="prompt",
             )
         if isinstance(text, list) and not all(type(x) in (int, dict) for x in text):
-            raise Refusal(
+            raise RefusalError(
                 "prompt holds something else than texts, or than token ids (and vectors among these)",
                 param="prompt",
             )
         if isinstance(text, str):
             _whole_text(text, "prompt")
     return [
-        [vectors.read(x) if isinstance(x, dict) else x for x in prompt]
+        [vectors.read_prompt_vectors(x) if isinstance(x, dict) else x for x in prompt]
         if isinstance(prompt, list)
         else prompt
         for prompt in prompts
@@ -389,41 +406,41 @@ EMPTY: tuple[Any, ...] = (None, [], {}, "")
 """Clients send back what they got, empty fields included."""
 
 
-def read_messages(body: Body, messages: Any) -> list[Mapping[str, Any]]:
+def read_messages(body: RequestBody, messages: Any) -> list[Mapping[str, Any]]:
     """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
     request. Messages may hold calls and what they gave, whether the request has tools or not."""
     if not isinstance(messages, list) or not messages:
-        raise Refusal(
-            f"messages is {shown(messages)}: it must be a list of at least one message",
+        raise RefusalError(
+            f"messages is {short_repr(messages)}: it must be a list of at least one message",
             param="messages",
         )
     return [_message(f"messages[{at}]", m, body) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any, body: Body) -> Mapping[str, Any]:
+def _message(where: str, message: Any, body: RequestBody) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
-        raise Refusal(
-            f"{where} is {shown(message)}: it must have a role and a content", param="messages"
+        raise RefusalError(
+            f"{where} is {short_repr(message)}: it must have a role and a content", param="messages"
         )
     role = message.get("role")
     roles = ("system", "developer", "user", "assistant", "tool")
     if role not in roles:
-        raise Refusal(
-            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}", param="messages"
+        raise RefusalError(
+            f"{where}.role is {short_repr(role)}: it must be {' or '.join(roles)}", param="messages"
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
     body.members(where, message, MESSAGE, EMPTY)
     legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
         if name not in legal and value not in EMPTY:
-            raise Refusal(
-                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here",
+            raise RefusalError(
+                f"{where}.{str(name)[:60]} is {short_repr(value)}: a message has a role and a content here",
                 param="messages",
             )
     named = message.get("name")
     if named is not None and not (isinstance(named, str) and 1 <= len(named) <= 64):
-        raise Refusal(
-            f"{where}.name is {shown(named)}: it must be a text of 1 to 64 characters",
+        raise RefusalError(
+            f"{where}.name is {short_repr(named)}: it must be a text of 1 to 64 characters",
             param="messages",
         )
     return {
@@ -439,14 +456,16 @@ def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     for name in THOUGHTS:
         thought = message.get(name)
         if thought and not isinstance(thought, str):
-            raise Refusal(
-                f"{where}.{name} is {shown(thought)}: it must be a text", param="messages"
+            raise RefusalError(
+                f"{where}.{name} is {short_repr(thought)}: it must be a text", param="messages"
             )
     thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
     return {} if thought is None else {"reasoning_content": _whole_text(thought, "messages")}
 
 
-def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) -> dict[str, Any]:
+def _said(
+    where: str, message: Mapping[str, Any], more: str | None, body: RequestBody
+) -> dict[str, Any]:
     """What a message holds beside its role; more: the field of it that is about tools."""
     content, about = message.get("content"), None if more is None else message.get(more)
     extra = dict[str, Any]()
@@ -455,8 +474,8 @@ def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) 
         content, extra = content or "", {"tool_calls": calls}
     if more == "tool_call_id":
         if not isinstance(about, str):
-            raise Refusal(
-                f"{where}.tool_call_id is {shown(about)}: it must name the call that this answers",
+            raise RefusalError(
+                f"{where}.tool_call_id is {short_repr(about)}: it must name the call that this answers",
                 param="messages",
             )
         extra = {"tool_call_id": about}
@@ -464,19 +483,21 @@ def _said(where: str, message: Mapping[str, Any], more: str | None, body: Body) 
         parts = [_part(f"{where}.content[{at}]", part, body) for at, part in enumerate(content)]
         return {"content": parts, **extra}
     if not isinstance(content, str):
-        raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
+        raise RefusalError(
+            f"{where}.content is {short_repr(content)}: it must be a text", param="messages"
+        )
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any, body: Body) -> dict[str, str]:
+def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
         or not isinstance(part.get("text"), str)
     ):
         kind = part.get("type") if isinstance(part, Mapping) else part
-        raise Refusal(
-            f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
+        raise RefusalError(
+            f"{where} is {short_repr(kind)}: only parts of type text are legal", param="messages"
         )
     body.members(where, part, PART, EMPTY)
     return {"type": "text", "text": _whole_text(part["text"], "messages")}
@@ -486,7 +507,7 @@ def _whole_text(text: str, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Refusal(
+        raise RefusalError(
             f"{field} holds half a character: it must be whole Unicode text", param=field
         ) from None
     return text

@@ -11,21 +11,21 @@ from typing import Any
 import ray  # pyright: ignore[reportMissingImports]
 import ray.data  # pyright: ignore[reportMissingImports]
 
-from polydec.serve.batch import Batch, Line, Row, Tally, named
+from polydec.serve.batch import BatchLine, BatchProgress, BatchRunner, Row, custom_id_lines
 from polydec.serve.json_text import json_line
 
 
-class Answerer:
+class BatchActor:
     """One process: its model is loaded once. make: makes its batch, given who has which custom_id in the whole file."""
 
     def __init__(
-        self, make: Callable[[Mapping[str, int]], Batch], names: Mapping[str, int]
+        self, make: Callable[[Mapping[str, int]], BatchRunner], names: Mapping[str, int]
     ) -> None:
         self._batch = make(names)
 
     def __call__(self, columns: dict[str, Any]) -> dict[str, list[str]]:
-        rows, tally = list[Row](), Tally()
-        lines = [Line(**json.loads(line)) for line in columns["line"]]
+        rows, tally = list[Row](), BatchProgress()
+        lines = [BatchLine(**json.loads(line)) for line in columns["line"]]
         self._batch.answer(lines, (), rows.append, tally)
         of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
         return {
@@ -34,15 +34,22 @@ class Answerer:
         }
 
 
-class Spread:
-    """`Batch` over `count` processes. Lines go to them in groups of at most `group`: the rows of a group are written when all
-    of it is answered, and a group whose process dies is answered anew, by another one."""
+class RayBatchRunner:
+    """`BatchRunner` over `count` processes. Lines go to them in groups of at most `group`: the rows
+    of a group are written when all of it is answered, and a group whose process dies is answered
+    anew, by another one."""
 
-    def __init__(self, count: int, make: Callable[[Mapping[str, int]], Batch], group: int) -> None:
+    def __init__(
+        self, count: int, make: Callable[[Mapping[str, int]], BatchRunner], group: int
+    ) -> None:
         self._count, self._make, self._group = count, make, group
 
     def answer(
-        self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally
+        self,
+        lines: Iterable[BatchLine],
+        done: Iterable[int],
+        write: Callable[[Row], None],
+        tally: BatchProgress,
     ) -> None:
         """Write a row for each line that is not among `done`."""
         lines, known = list(lines), frozenset(done)
@@ -63,8 +70,8 @@ class Spread:
             rows = ray.data.from_items(
                 left, override_num_blocks=-(-len(left) // group)
             ).map_batches(
-                Answerer,
-                fn_constructor_args=(self._make, named(lines)),
+                BatchActor,
+                fn_constructor_args=(self._make, custom_id_lines(lines)),
                 batch_size=group,
                 concurrency=self._count,
                 num_cpus=1,

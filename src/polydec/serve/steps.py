@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.core.scheduler import Pass
-from polydec.core.trace import Edited, Event
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.models.text.tokenizer import Text
+from polydec.core.scheduler import RequestPass
+from polydec.core.trace import EditedEvent, TraceEvent
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.models.text.tokenizer import Tokenizer
 from polydec.serve.shapes import token_text
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodingStep:
     """What made some tokens final. at: when, by `time.perf_counter`; wrote: how many tokens. Of draft and verify also the tree
     that was fed, whose node 0 is the last token before, with each node's parent; path: the nodes that were accepted; bonus: the
     target's own token behind them, which the end of an answer may cut off."""
@@ -28,40 +28,40 @@ class Step:
     bonus: int | None = None
 
 
-class Steps:
+class StepObserver:
     """An observer of one request that keeps its steps until they are taken."""
 
-    kinds = (Edited, Proposed, Verified)
+    kinds = (EditedEvent, ProposedEvent, VerifiedEvent)
 
     def __init__(self) -> None:
-        self._draft: dict[int, Proposed] = {}
-        self._verdict: dict[int, Verified] = {}
-        self._done: dict[int, list[Step]] = {}
+        self._draft: dict[int, ProposedEvent] = {}
+        self._verdict: dict[int, VerifiedEvent] = {}
+        self._done: dict[int, list[DecodingStep]] = {}
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TraceEvent) -> None:
         match event:
-            case Proposed():
+            case ProposedEvent():
                 self._draft[event.choice] = event
-            case Verified():
+            case VerifiedEvent():
                 self._verdict[event.choice] = event
-            case Edited() if event.tokens:
+            case EditedEvent() if event.tokens:
                 self._done.setdefault(event.choice, []).append(self._step(event))
             case _:
                 pass
 
-    def _step(self, event: Edited) -> Step:
+    def _step(self, event: EditedEvent) -> DecodingStep:
         now, wrote = time.perf_counter(), len(event.tokens)
         draft, verdict = self._draft.pop(event.choice, None), self._verdict.pop(event.choice, None)
         if draft is None or verdict is None:
-            return Step(now, wrote)
-        return Step(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
+            return DecodingStep(now, wrote)
+        return DecodingStep(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
 
-    def take(self, choice: int) -> tuple[Step, ...]:
+    def take(self, choice: int) -> tuple[DecodingStep, ...]:
         """The steps of an answer since this was last asked."""
         return tuple(self._done.pop(choice, ()))
 
 
-def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]]:
+def steps_json(text: Tokenizer, done: Sequence[DecodingStep], begin: float) -> list[dict[str, Any]]:
     """Steps as JSON. begin: the time from which seconds are counted."""
     out = list[dict[str, Any]]()
     for step in done:
@@ -83,8 +83,8 @@ def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]
     return out
 
 
-def passes(
-    done: Sequence[Pass], begin: float, names: Mapping[Any, str], target: object
+def passes_json(
+    done: Sequence[RequestPass], begin: float, names: Mapping[Any, str], target: object
 ) -> list[dict[str, Any]]:
     """Passes as JSON, of which a client learns what its own requests fed. names: of models; target: the model that the answer
     is decoded from, which others draft for."""

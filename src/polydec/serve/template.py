@@ -6,12 +6,12 @@ import json
 import re
 from typing import Any
 
-from polydec.api import LM
-from polydec.base.options import shown
+from polydec.api import LoadedModel
+from polydec.base.options import short_repr
 from polydec.models.text import prompt_ending
 from polydec.request.thinking import SWITCHES
-from polydec.serve.body import Body
-from polydec.serve.errors import Refusal
+from polydec.serve.body import RequestBody
+from polydec.serve.errors import RefusalError
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """Names that have fields of their own."""
@@ -24,7 +24,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format")
 
 
-def template_values(body: Body, model: LM) -> dict[str, Any]:
+def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
     """The names that a request gives the template. Raises Refusal for one that the template does not know, so that nothing is
     dropped in silence."""
     values = dict(body.mapping("chat_template_kwargs"))
@@ -32,7 +32,7 @@ def template_values(body: Body, model: LM) -> dict[str, Any]:
     size = LEAST * len(values)
     size = size if size > LARGEST else len(json.dumps(values))
     if size > LARGEST:
-        raise Refusal(
+        raise RefusalError(
             f"chat_template_kwargs has at least {size} characters: it may have {LARGEST}",
             param="chat_template_kwargs",
         )
@@ -42,21 +42,21 @@ def template_values(body: Body, model: LM) -> dict[str, Any]:
     told = {} if effort is None else _thinking(effort, model)
     for name, value in told.items():
         if values.get(name, value) != value:
-            raise Refusal(
-                f"reasoning_effort is {shown(effort)} and chat_template_kwargs has {name} {shown(values[name])}: "
+            raise RefusalError(
+                f"reasoning_effort is {short_repr(effort)} and chat_template_kwargs has {name} {short_repr(values[name])}: "
                 "give one of them",
                 param="reasoning_effort",
             )
     return {**told, **values}
 
 
-def chat_ending(body: Body) -> str:
+def chat_ending(body: RequestBody) -> str:
     """What the text of a chat ends with (models/text/prompt_ending.py). Raises Refusal where two
     fields contradict one another."""
     continued = body.flag("continue_final_message")
     opened = body.flag("add_generation_prompt", not continued)
     if continued and opened:
-        raise Refusal(
+        raise RefusalError(
             "continue_final_message and add_generation_prompt are both true: a final message that is continued is followed by "
             "no other turn, so set one of them to false",
             param="continue_final_message",
@@ -66,75 +66,75 @@ def chat_ending(body: Body) -> str:
     return prompt_ending.OPENED if opened else prompt_ending.CLOSED
 
 
-def no_ending(body: Body) -> None:
+def no_ending(body: RequestBody) -> None:
     """Refuse what says how the text of a chat ends, where there is none that could end otherwise."""
     for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
         value = body.take(name, usual)
         if value is not usual:
-            raise Refusal(
-                f"{name} is {shown(value)}: it is for /v1/chat/completions and /tokenize",
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it is for /v1/chat/completions and /tokenize",
                 param=name,
             )
 
 
-def no_template(body: Body) -> None:
+def no_template(body: RequestBody) -> None:
     """Refuse what only a template could be told, where there is none."""
     no_ending(body)
     for name in FIELDS:
         value = body.take(name)
         if value not in (None, {}, "none"):
-            raise Refusal(
-                f"{name} is {shown(value)}: it is for chats, and a completion has no chat template",
+            raise RefusalError(
+                f"{name} is {short_repr(value)}: it is for chats, and a completion has no chat template",
                 param=name,
             )
 
 
-def _check(name: str, model: LM) -> None:
+def _check(name: str, model: LoadedModel) -> None:
     text = model.checkpoint.text
     if name in RESERVED or name in text.names:
-        raise Refusal(
-            f"chat_template_kwargs has {shown(name)}: that is not for requests to say here",
+        raise RefusalError(
+            f"chat_template_kwargs has {short_repr(name)}: that is not for requests to say here",
             param="chat_template_kwargs",
         )
     if not _knows(model, name):
-        raise Refusal(
-            f"chat_template_kwargs has {shown(name)}: the chat template of this model does not speak of that name",
+        raise RefusalError(
+            f"chat_template_kwargs has {short_repr(name)}: the chat template of this model does not speak of that name",
             param="chat_template_kwargs",
         )
 
 
-def _effort(body: Body) -> str | None:
+def _effort(body: RequestBody) -> str | None:
     """`reasoning_effort`, or `effort` in OpenAI's `reasoning`."""
     more = body.mapping("reasoning")
     legal = ("effort", "max_tokens")
     other = next((k for k, v in more.items() if k not in legal and v is not None), None)
     if other is not None:
-        raise Refusal(
-            f"reasoning has {shown(other)}: it holds an effort and max_tokens only, since nothing of what a model thinks is "
-            "summed up here",
+        raise RefusalError(
+            f"reasoning has {short_repr(other)}: it holds an effort and max_tokens only, since nothing of what a model "
+            "thinks is summed up here",
             param="reasoning",
         )
     if more.get("effort") is not None:
         body.put("reasoning_effort", more["effort"])
     effort = body.take("reasoning_effort")
     if effort is not None and effort not in EFFORTS:
-        raise Refusal(
-            f"reasoning_effort is {shown(effort)}: it must be {', '.join(EFFORTS)}",
+        raise RefusalError(
+            f"reasoning_effort is {short_repr(effort)}: it must be {', '.join(EFFORTS)}",
             param="reasoning_effort",
         )
     return effort
 
 
-def _thinking(effort: str, model: LM) -> dict[str, Any]:
+def _thinking(effort: str, model: LoadedModel) -> dict[str, Any]:
     """What the template is told of an effort: its own word where it knows that, and its switch, which is off for "none"."""
     told = dict[str, Any]()
     if _knows(model, "reasoning_effort"):
         told["reasoning_effort"] = effort
     told |= {name: effort != "none" for name in SWITCHES if _knows(model, name)}
     if not told and effort != "none":
-        raise Refusal(
-            f"reasoning_effort is {shown(effort)}: the chat template of this model knows nothing of thinking, so leave it out "
-            'or give "none"',
+        raise RefusalError(
+            f"reasoning_effort is {short_repr(effort)}: the chat template of this model knows nothing of thinking, so leave "
+            'it out or give "none"',
             param="reasoning_effort",
         )
     return told
@@ -143,7 +143,7 @@ def _thinking(effort: str, model: LM) -> dict[str, Any]:
 _CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
 
 
-def _knows(model: LM, name: str) -> bool:
+def _knows(model: LoadedModel, name: str) -> bool:
     """Whether a name stands, as a name, in the code of the model's chat template."""
     named = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"])")
     return any(

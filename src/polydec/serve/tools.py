@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from polydec.api import LM
+from polydec.api import LoadedModel
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
+from polydec.base.options import short_repr
 from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
-from polydec.laws.constraints.protocols import Constraint
-from polydec.laws.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.serve.body import Body, is_whole
-from polydec.serve.constrained import checked
-from polydec.serve.errors import Refusal
+from polydec.laws.constraints.protocols import OutputConstraint
+from polydec.laws.constraints.tool_calls import CLOSE, OPEN, ToolCallForm, ToolCalls, ToolFunction
+from polydec.serve.body import RequestBody, is_whole
+from polydec.serve.constrained import compile_field_constraint
+from polydec.serve.errors import RefusalError
 
 MOST = 256
 """Tools of a request."""
@@ -36,13 +36,13 @@ NOTHING = JsonSchema('{"type": "object", "additionalProperties": false}')
 
 
 @dataclass(frozen=True)
-class Tools:
+class RequestTools:
     """What a request says of tools. shown: those that the model is shown; constraint: of the whole answer; form: in which calls
     stand in it, None: in any; told: the fields as they were given, with what they are otherwise."""
 
     shown: tuple[Mapping[str, Any], ...] = ()
-    constraint: Constraint | None = None
-    form: Form | None = None
+    constraint: OutputConstraint | None = None
+    form: ToolCallForm | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -52,7 +52,7 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """arguments: a JSON text."""
 
     name: str
@@ -67,32 +67,34 @@ class Call:
         }
 
 
-def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = False) -> Tools:
+def read_tools(
+    body: RequestBody, model: LoadedModel, asked: OutputConstraint | None, *, flat: bool = False
+) -> RequestTools:
     """The tools of a request, whose answer is bound by `asked` already; flat: a tool holds its function's fields itself. Raises
     Refusal for what cannot be honoured."""
     declared_tools, choice = body.take("tools", []), body.take("tool_choice", "auto")
     many = body.flag("parallel_tool_calls", True)
     if not isinstance(declared_tools, list) or len(declared_tools) > MOST:
-        raise Refusal(
-            f"tools is {shown(declared_tools)}: it must be a list of at most {MOST} tools",
+        raise RefusalError(
+            f"tools is {short_repr(declared_tools)}: it must be a list of at most {MOST} tools",
             param="tools",
         )
     tools = tuple(_tool(f"tools[{at}]", tool, flat, body) for at, tool in enumerate(declared_tools))
     names = [tool["function"]["name"] for tool in tools]
     twice = next((x for at, x in enumerate(names) if x in names[:at]), None)
     if twice is not None:
-        raise Refusal(
-            f"tools has two functions of the name {shown(twice)}: each needs a name of its own",
+        raise RefusalError(
+            f"tools has two functions of the name {short_repr(twice)}: each needs a name of its own",
             param="tools",
         )
     told = {"tools": declared_tools, "tool_choice": choice, "parallel_tool_calls": many}
     name = _chosen(choice, names, flat, body)
     if not tools or choice == "none":
-        return Tools(constraint=asked, told=told)
+        return RequestTools(constraint=asked, told=told)
     must = choice != "auto"
     if must and asked is not None:
-        raise Refusal(
-            f"tool_choice is {shown(choice)} beside a constraint of the answer: an answer that must be a call has no "
+        raise RefusalError(
+            f"tool_choice is {short_repr(choice)} beside a constraint of the answer: an answer that must be a call has no "
             "other form, so leave one of them out",
             param="tool_choice",
         )
@@ -100,13 +102,13 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
     form = _form(model)
     tagged = asked if isinstance(asked, JsonSchema) and form.tags else None
     if not (must or strict or tagged or not many) or asked is not tagged:
-        return Tools(tools, asked, None, told)
+        return RequestTools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
 
-    def bound() -> Constraint:
+    def bound() -> OutputConstraint:
         return ToolCalls(
             tuple(
-                Function(f["name"], _arguments(f) if must or f.get("strict") else ANY_OBJECT)
+                ToolFunction(f["name"], _arguments(f) if must or f.get("strict") else ANY_OBJECT)
                 for f in functions
             ),
             form,
@@ -115,10 +117,10 @@ def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = 
             said=tagged,
         )
 
-    return Tools(tools, checked("tools", bound, model), form, told)
+    return RequestTools(tools, compile_field_constraint("tools", bound, model), form, told)
 
 
-def _chosen(choice: Any, names: Sequence[str], flat: bool, body: Body) -> str | None:
+def _chosen(choice: Any, names: Sequence[str], flat: bool, body: RequestBody) -> str | None:
     """The name of the function that must be called; None where it may be any. Raises Refusal for a choice that is none."""
     name = None
     if isinstance(choice, Mapping) and choice.get("type") == "function":
@@ -129,32 +131,32 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool, body: Body) -> str | 
             body.members("tool_choice.function", function, ("name",))
     if name is None and choice not in ("auto", "none", "required"):
         named = "{'type': 'function', " + ("'name': …}" if flat else "'function': {'name': …}}")
-        raise Refusal(
-            f"tool_choice is {shown(choice)}: it must be 'auto', 'none', 'required' or {named}",
+        raise RefusalError(
+            f"tool_choice is {short_repr(choice)}: it must be 'auto', 'none', 'required' or {named}",
             param="tool_choice",
         )
     if choice not in ("auto", "none") and not names:
-        raise Refusal(
-            f"tool_choice is {shown(choice)} without tools: give tools, or leave it out",
+        raise RefusalError(
+            f"tool_choice is {short_repr(choice)} without tools: give tools, or leave it out",
             param="tool_choice",
         )
     if name is not None and name not in names:
-        raise Refusal(
-            f"tool_choice names {shown(name)}: tools has {', '.join(map(shown, names[:8]))}",
+        raise RefusalError(
+            f"tool_choice names {short_repr(name)}: tools has {', '.join(map(short_repr, names[:8]))}",
             param="tool_choice",
         )
     return name
 
 
-def _form(model: LM) -> Form:
+def _form(model: LoadedModel) -> ToolCallForm:
     """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
     text = model.checkpoint.text
     template = text.chat_templates[1]
     source = "" if template is None else template.source
     if OPEN in source or template is None or not text.shows_tools:
-        return Form()
+        return ToolCallForm()
     other = '"parameters":' in source and '"arguments":' not in source
-    return Form(tags=False, key="parameters" if other else "arguments")
+    return ToolCallForm(tags=False, key="parameters" if other else "arguments")
 
 
 def _arguments(function: Mapping[str, Any]) -> JsonSchema:
@@ -165,14 +167,14 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
     kind = schema.get("type", "object")
     if kind != "object":
         raise RequestError(
-            f"function {shown(function['name'])} has parameters of type {shown(kind)}: arguments are an object"
+            f"function {short_repr(function['name'])} has parameters of type {short_repr(kind)}: arguments are an object"
         )
     empty = schema.get("properties") == {} and "additionalProperties" not in schema
     more = {"additionalProperties": False} if empty else {}
     return JsonSchema.of({"type": "object", **schema, **more})
 
 
-def _tool(where: str, tool: Any, flat: bool, body: Body) -> Mapping[str, Any]:
+def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, Any]:
     """A tool, checked, as chat templates take it."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     path = f"{where}.function"
@@ -184,8 +186,8 @@ def _tool(where: str, tool: Any, flat: bool, body: Body) -> Mapping[str, Any]:
         or tool.get("type") != "function"
     ):
         form = "'name': …" if flat else "'function': {…}"
-        raise Refusal(
-            f"{where} is {shown(tool)}: it must be {{'type': 'function', {form}}}",
+        raise RefusalError(
+            f"{where} is {short_repr(tool)}: it must be {{'type': 'function', {form}}}",
             param="tools",
         )
     if path != where:
@@ -193,34 +195,35 @@ def _tool(where: str, tool: Any, flat: bool, body: Body) -> Mapping[str, Any]:
     body.members(path, function, FUNCTION)
     name, about, schema, strict = map(function.get, ("name", "description", "parameters", "strict"))
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
-        raise Refusal(
-            f"{where}.function.name is {shown(name)}: it must be a text of 1 to 256 characters",
+        raise RefusalError(
+            f"{where}.function.name is {short_repr(name)}: it must be a text of 1 to 256 characters",
             param="tools",
         )
     if about is not None and not isinstance(about, str):
-        raise Refusal(
-            f"{where}.function.description is {shown(about)}: it must be a text", param="tools"
+        raise RefusalError(
+            f"{where}.function.description is {short_repr(about)}: it must be a text", param="tools"
         )
     if schema is not None and not isinstance(schema, Mapping):
-        raise Refusal(
-            f"{where}.function.parameters is {shown(schema)}: it must be a JSON schema",
+        raise RefusalError(
+            f"{where}.function.parameters is {short_repr(schema)}: it must be a JSON schema",
             param="tools",
         )
     if strict is not None and type(strict) is not bool:
-        raise Refusal(
-            f"{where}.function.strict is {shown(strict)}: it must be true or false", param="tools"
+        raise RefusalError(
+            f"{where}.function.strict is {short_repr(strict)}: it must be true or false",
+            param="tools",
         )
     return {"type": "function", "function": dict(function)}
 
 
-def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
+def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]]:
     """Calls of an earlier turn as templates take them: the arguments as an object. Raises Refusal."""
     out = list[dict[str, Any]]()
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise Refusal(
-                f"{where}[{at}] is {shown(call)}: it must have a function with a name",
+            raise RefusalError(
+                f"{where}[{at}] is {short_repr(call)}: it must have a function with a name",
                 param="messages",
             )
         body.members(f"{where}[{at}]", call, ("id", "type", "index", "function"))
@@ -233,12 +236,12 @@ def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, Mapping):
-            raise Refusal(
-                f"{where}[{at}].function.arguments is {shown(arguments_sent)}: it must be a JSON object as a text",
+            raise RefusalError(
+                f"{where}[{at}].function.arguments is {short_repr(arguments_sent)}: it must be a JSON object as a text",
                 param="messages",
             )
         if not is_whole(arguments):  # the text of a field may hold what the field may not
-            raise Refusal(
+            raise RefusalError(
                 f"{where}[{at}].function.arguments holds half a character: it must be whole Unicode text",
                 param="messages",
             )
@@ -253,7 +256,7 @@ def past_calls(where: str, calls: Any, body: Body) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ToolCallDelta:
     """A piece of a call. at: the call's number; name: with its first piece alone; arguments: more of their JSON text."""
 
     at: int
@@ -317,7 +320,7 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
     return any(json.dumps(name, ensure_ascii=False).startswith(begin) for name in known)
 
 
-class Reader:
+class ToolCallReader:
     """Parts a text that comes in pieces into what is said and what is called. known: names of tools; form: in which calls
     stand, where the answer is bound to one.
 
@@ -325,7 +328,7 @@ class Reader:
     tool's; from there on it is a call, whole or not. Where the pieces are cut makes no difference to what they add up to.
     """
 
-    def __init__(self, known: frozenset[str], form: Form | None = None) -> None:
+    def __init__(self, known: frozenset[str], form: ToolCallForm | None = None) -> None:
         self.known = known
         self.count = 0  # calls so far
         self._fit = True  # the arguments of each that has come to its end are an object
@@ -334,8 +337,8 @@ class Reader:
         self._sure = form is not None  # it is one where it begins like one
         self._held = ""  # not yet told: what may become a call, or white space before one
         self._called = False  # the last thing was a call
-        self._value = Value()  # the arguments that are being told
-        self._told = "", list[Part]()
+        self._value = JsonObjectStream()  # the arguments that are being told
+        self._told = "", list[ToolCallDelta]()
         self._state: Callable[[], bool] = (
             self._begin
         )  # what to do next; says whether there is more to do
@@ -345,7 +348,7 @@ class Reader:
         """Whether each call so far has come to its end, with an object of arguments."""
         return self._fit and self._state != self._arguments
 
-    def feed(self, text: str) -> tuple[str, list[Part]]:
+    def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
         """What became certain with one more piece."""
         self._held += text
         while self._state():
@@ -353,7 +356,7 @@ class Reader:
         told, self._told = self._told, ("", [])
         return told
 
-    def end(self, cut: bool = False) -> tuple[str, list[Part]]:
+    def end(self, cut: bool = False) -> tuple[str, list[ToolCallDelta]]:
         """What was held back. cut: the answer ended for its length, so that what may have become a call is none of what is
         said."""
         if cut and self._state != self._arguments:
@@ -375,9 +378,9 @@ class Reader:
         text, parts = self.feed("")
         return text + (self._held.lstrip() if self._called else self._held), parts
 
-    def _cut(self) -> tuple[str, list[Part]]:
+    def _cut(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back of an answer that ends in the middle."""
-        text, parts = "", list[Part]()
+        text, parts = "", list[ToolCallDelta]()
         if self._state == self._begin and _parsed(self._held) is not None:
             return self.end()
         if self._state == self._begin and begins_call(self._held, self.known):
@@ -437,7 +440,7 @@ class Reader:
         """The arguments of a call."""
         size = self._value.feed(self._held)
         if size:
-            self._told[1].append(Part(self.count - 1, None, self._held[:size]))
+            self._told[1].append(ToolCallDelta(self.count - 1, None, self._held[:size]))
             self._held = self._held[size:]
         if not self._value.closed:
             return False
@@ -465,12 +468,16 @@ class Reader:
         name = None if head is None else _parsed(head[1])
         if head is None or not isinstance(name, str) or name not in self.known:
             return False
-        self._held, self._value, self._state = text[head.end() :], Value(), self._arguments
+        self._held, self._value, self._state = (
+            text[head.end() :],
+            JsonObjectStream(),
+            self._arguments,
+        )
         self._call(name, "")
         return True
 
     def _call(self, name: str, arguments: str) -> None:
-        self._told[1].append(Part(self.count, name, arguments))
+        self._told[1].append(ToolCallDelta(self.count, name, arguments))
         self.count, self._called = self.count + 1, True
 
     def _say(self, text: str) -> None:
@@ -492,7 +499,7 @@ class Reader:
         return len(text.rstrip())
 
 
-class Value:
+class JsonObjectStream:
     """An object of JSON that comes in pieces, up to the brace that closes it. text: what came of it."""
 
     def __init__(self) -> None:
@@ -519,21 +526,21 @@ class Value:
 
 
 def read_calls(
-    text: str, known: frozenset[str], form: Form | None = None, cut: bool = False
-) -> tuple[str, list[Call], bool]:
+    text: str, known: frozenset[str], form: ToolCallForm | None = None, cut: bool = False
+) -> tuple[str, list[ToolCall], bool]:
     """What a whole text says and calls, and whether the calls are whole; cut: it ended for its length."""
-    reader = Reader(known, form)
+    reader = ToolCallReader(known, form)
     words, parts = reader.feed(text)
     rest, more = reader.end(cut)
-    return words + rest, joined([*parts, *more]), reader.whole
+    return words + rest, join_call_deltas([*parts, *more]), reader.whole
 
 
-def joined(parts: Sequence[Part]) -> list[Call]:
+def join_call_deltas(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
     """The calls that pieces add up to."""
-    out = list[Call]()
+    out = list[ToolCall]()
     for part in parts:
         if part.name is not None:
-            out.append(Call(part.name, part.arguments))
+            out.append(ToolCall(part.name, part.arguments))
         else:
             out[-1] = replace(out[-1], arguments=out[-1].arguments + part.arguments)
     return out
@@ -546,7 +553,7 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _one(value: Any, known: frozenset[str]) -> Call | None:
+def _one(value: Any, known: frozenset[str]) -> ToolCall | None:
     """A call of a known tool, None where it is none."""
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str) or name not in known:
@@ -555,7 +562,7 @@ def _one(value: Any, known: frozenset[str]) -> Call | None:
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
     return (
-        Call(name, json.dumps(arguments, ensure_ascii=False))
+        ToolCall(name, json.dumps(arguments, ensure_ascii=False))
         if isinstance(arguments, Mapping)
         else None
     )

@@ -12,14 +12,14 @@ from threading import RLock
 from time import perf_counter
 from typing import Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.core.scheduler import Pass
-from polydec.core.trace import Event, Opened, to_json
-from polydec.request.company import header, passed
+from polydec.core.scheduler import RequestPass
+from polydec.core.trace import OpenedEvent, TraceEvent, to_json
+from polydec.request.company import pass_events, trace_header
 from polydec.request.engine import Ticket
-from polydec.request.loaded import LM
-from polydec.serve.steps import Steps
+from polydec.request.loaded import LoadedModel
+from polydec.serve.steps import StepObserver
 
 MOST = 1 << 30
 """Bytes of a trace: clients decide how much happens, and a disk is no smaller for it."""
@@ -27,7 +27,7 @@ MOST = 1 << 30
 log = logging.getLogger("polydec.serve")
 
 
-class Trace:
+class ServerTrace:
     """One file for all models. Requests are numbered from 0 in the order in which they are checked; seconds count from here.
 
     Raises RequestError where the file cannot be written. Later, where the disk is full or `most` bytes are written, one line of
@@ -40,15 +40,17 @@ class Trace:
             self._file = os.fdopen(at, "w", buffering=1, encoding="utf-8")
         except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
             why = getattr(error, "strerror", None) or error
-            raise RequestError(sentence(f"trace {str(path)!r} cannot be written: {why}")) from None
+            raise RequestError(
+                error_sentence(f"trace {str(path)!r} cannot be written: {why}")
+            ) from None
         self.lock, self.begun = RLock(), perf_counter()
         self._left, self._requests = most, 0
 
-    def watch(self, lm: LM, steps: Steps | None) -> Watched:
+    def watch(self, lm: LoadedModel, steps: StepObserver | None) -> ServerTraceObserver:
         """What observes the next request. steps: who is told of its events as well."""
         with self.lock:
             self._requests += 1
-            return Watched(self, self._requests - 1, lm, steps)
+            return ServerTraceObserver(self, self._requests - 1, lm, steps)
 
     def write(self, line: dict[str, Any]) -> None:
         """A line, while there is room."""
@@ -73,15 +75,17 @@ class Trace:
                 self._file.close()
 
 
-class Watched:
+class ServerTraceObserver:
     """An observer of one request. Events wait until its ticket is there, whose method stands beside the opening."""
 
-    def __init__(self, trace: Trace, number: int, lm: LM, steps: Steps | None) -> None:
+    def __init__(
+        self, trace: ServerTrace, number: int, lm: LoadedModel, steps: StepObserver | None
+    ) -> None:
         self._trace, self._number, self._lm, self._steps = trace, number, lm, steps
         self._opening: dict[str, Any] | None = None
-        self._waiting = list[Event]()
+        self._waiting = list[TraceEvent]()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TraceEvent) -> None:
         if self._steps is not None and isinstance(event, self._steps.kinds):
             self._steps(event)
         with self._trace.lock:
@@ -91,19 +95,19 @@ class Watched:
     def begun(self, ticket: Ticket) -> None:
         """The request was taken."""
         with self._trace.lock:
-            self._opening = {"method": ticket.method, "trace": header(self._lm, ticket)}
+            self._opening = {"method": ticket.method, "trace": trace_header(self._lm, ticket)}
             self._write()
 
-    def passed(self, passes: Sequence[Pass]) -> None:
+    def passed(self, passes: Sequence[RequestPass]) -> None:
         """It took part in these."""
         with self._trace.lock:
-            self._waiting += passed(self._lm, passes, self._trace.begun)
+            self._waiting += pass_events(self._lm, passes, self._trace.begun)
             self._write()
 
     def _write(self) -> None:
         if self._opening is None:
             return
         for event in self._waiting:
-            more = self._opening if isinstance(event, Opened) else {}
+            more = self._opening if isinstance(event, OpenedEvent) else {}
             self._trace.write({**to_json(event), "request": self._number, **more})
         self._waiting.clear()

@@ -19,21 +19,21 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
+from polydec.api import Ask, Completion, Engine, LoadedModel, Piece, Ticket
 from polydec.base.errors import PolydecError
 from polydec.core.effects import Coro
-from polydec.core.scheduler import Pass, Task
-from polydec.core.trace import ignore
+from polydec.core.scheduler import RequestPass, ScheduledTask
+from polydec.core.trace import ignore_event
 from polydec.request.fair_queue import FairQueue
-from polydec.serve.admission import Admission, Load, Pace
-from polydec.serve.clients import Client
-from polydec.serve.errors import Refusal
-from polydec.serve.limits import fitted
-from polydec.serve.metrics import Metrics
-from polydec.serve.reply import News
-from polydec.serve.settings import Limits
-from polydec.serve.steps import Steps
-from polydec.serve.traced import Trace, Watched
+from polydec.serve.admission import AdmissionControl, RequestLoad, TokenPace
+from polydec.serve.clients import ClientIdentity
+from polydec.serve.errors import RefusalError
+from polydec.serve.limits import apply_request_limits
+from polydec.serve.metrics import ServerMetrics
+from polydec.serve.reply import AnswerDelta
+from polydec.serve.settings import RequestLimits
+from polydec.serve.steps import StepObserver
+from polydec.serve.traced import ServerTrace, ServerTraceObserver
 
 log = logging.getLogger("polydec.serve")
 
@@ -47,12 +47,12 @@ ALONE = 4
 second."""
 
 
-ANYBODY = Client()
+ANYBODY = ClientIdentity()
 """Who asks where nobody says."""
 
 
 @dataclass(frozen=True)
-class End:
+class RequestEnd:
     """A request has ended: with its completion, or for an error. at: its number among those of the response."""
 
     at: int
@@ -61,14 +61,14 @@ class End:
 
 
 @dataclass(eq=False)
-class Job:
+class PromptJob:
     """One prompt of a response. `cut` is set in the loop's thread, everything else below it in the engine's."""
 
     at: int
     first: int  # the number of its first answer in the response
     ask: Ask
-    steps: Steps | None  # where they are asked for
-    told: Callable[[News | End], None]  # called in the loop's thread
+    steps: StepObserver | None  # where they are asked for
+    told: Callable[[AnswerDelta | RequestEnd], None]  # called in the loop's thread
     arrived: float
     deadline: float
     account: str = ""  # whose share of the server it takes
@@ -77,17 +77,19 @@ class Job:
     written: dict[int, int] = field(default_factory=dict[int, int])  # tokens told, by choice
     finished: set[int] = field(default_factory=set[int])
     last: float | None = None  # when something was told
-    passes: list[Pass] = field(default_factory=list[Pass])  # since then, where they are asked for
-    watched: Watched | None = None  # where the server writes a trace
+    passes: list[RequestPass] = field(
+        default_factory=list[RequestPass]
+    )  # since then, where they are asked for
+    watched: ServerTraceObserver | None = None  # where the server writes a trace
 
 
 @dataclass(eq=False)
-class Going:
+class ReadJob:
     """A coroutine that reads with the model, and who waits for what it gives. task: None until the engine has it."""
 
     work: Coro
     answer: asyncio.Future[Any]
-    task: Task | None = None
+    task: ScheduledTask | None = None
 
     def settle(self) -> None:
         """In the loop's thread."""
@@ -100,25 +102,29 @@ class Going:
             return
         if not isinstance(error, PolydecError):
             log.error("reading failed", exc_info=error)
-            error = Refusal("the request failed inside the server", status=500, code="internal")
+            error = RefusalError(
+                "the request failed inside the server", status=500, code="internal"
+            )
         self.answer.set_exception(error)
 
 
-class Answers:
+class ResponseAnswers:
     """What becomes of the prompts of one response, in the order in which it happens."""
 
-    def __init__(self, worker: Worker, asks: Sequence[Ask], steps: bool, account: str = "") -> None:
-        self._worker, self._news = worker, asyncio.Queue[News | End]()
-        self.ends: list[End | None] = [None] * len(asks)
+    def __init__(
+        self, worker: ModelWorker, asks: Sequence[Ask], steps: bool, account: str = ""
+    ) -> None:
+        self._worker, self._news = worker, asyncio.Queue[AnswerDelta | RequestEnd]()
+        self.ends: list[RequestEnd | None] = [None] * len(asks)
         now, first = time.perf_counter(), 0
-        self.jobs = list[Job]()
+        self.jobs = list[PromptJob]()
         for at, ask in enumerate(asks):
             self.jobs.append(
-                Job(
+                PromptJob(
                     at,
                     first,
                     ask,
-                    Steps() if steps else None,
+                    StepObserver() if steps else None,
                     self._news.put_nowait,  # and not `self.tell`: jobs do not know whose they are
                     now,
                     now + worker.limits.seconds,
@@ -127,14 +133,14 @@ class Answers:
             )
             first += ask.n
 
-    def tell(self, news: News | End) -> None:
+    def tell(self, news: AnswerDelta | RequestEnd) -> None:
         self._news.put_nowait(news)
 
-    async def news(self) -> AsyncIterator[News]:
+    async def news(self) -> AsyncIterator[AnswerDelta]:
         """Until all prompts have ended. Raises Refusal where one of them did not end well; the others are cancelled then."""
         while None in self.ends:
             news = await self._news.get()
-            if isinstance(news, News):
+            if isinstance(news, AnswerDelta):
                 yield news
                 continue
             self.ends[news.at] = news
@@ -150,7 +156,7 @@ class Answers:
         ]
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RequestLimits:
         return self._worker.limits
 
     def cancel(self, why: str) -> None:
@@ -158,31 +164,36 @@ class Answers:
         self._worker.cancel(self.jobs, why)
 
 
-def _failure(job: Job, error: Exception | None, worker: Worker) -> Refusal:
+def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> RefusalError:
     limits = worker.limits
     if job.cut == LATE:
-        return Refusal(
+        return RefusalError(
             f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout"
         )
     if job.cut == WAITED:
-        return Refusal(
+        return RefusalError(
             f"the request waited longer than {limits.wait:g} seconds for its turn",
             status=503,
             code="queue_timeout",
             retry=worker.admission.turn(worker.loads()),
         )
     if job.cut == STOPPED:
-        return Refusal("the server stops", status=503, code="stopping", retry=5)
+        return RefusalError("the server stops", status=503, code="stopping", retry=5)
     if isinstance(error, PolydecError):  # such as sampling rules that leave no token
-        return Refusal(error)
-    return Refusal("the request failed inside the server", status=500, code="internal")
+        return RefusalError(error)
+    return RefusalError("the request failed inside the server", status=500, code="internal")
 
 
-class Worker:
+class ModelWorker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
 
     def __init__(
-        self, name: str, model: LM, limits: Limits, metrics: Metrics, trace: Trace | None = None
+        self,
+        name: str,
+        model: LoadedModel,
+        limits: RequestLimits,
+        metrics: ServerMetrics,
+        trace: ServerTrace | None = None,
     ) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
         self._trace = trace
@@ -195,23 +206,23 @@ class Worker:
             or (lambda writing: costs.budget(writing) if writing else alone),
             doubling=inf if limits.positions else costs.doubling,
         )
-        self.pace = Pace()
-        self.admission = Admission(limits, self.pace)
-        self.live: set[Job] = set()
+        self.pace = TokenPace()
+        self.admission = AdmissionControl(limits, self.pace)
+        self.live: set[PromptJob] = set()
         self.reading = 0  # coroutines that read, under way
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
-        self._unplanned = FairQueue[tuple[list[Job], "Future[None]"]]()
+        self._unplanned = FairQueue[tuple[list[PromptJob], "Future[None]"]]()
         self._orders = SimpleQueue[Callable[[], None] | None]()
-        self._jobs: list[Job] = []  # the engine thread's
-        self._going: list[Going] = []  # as well
+        self._jobs: list[PromptJob] = []  # the engine thread's
+        self._going: list[ReadJob] = []  # as well
         self._preempted, self._looked = 0, 0.0  # when the caches were looked at last
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
     async def start(
-        self, asks: Sequence[Ask], *, steps: bool = False, client: Client = ANYBODY
-    ) -> Answers:
+        self, asks: Sequence[Ask], *, steps: bool = False, client: ClientIdentity = ANYBODY
+    ) -> ResponseAnswers:
         """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did;
         client: who asks. Raises Refusal where there is no room for them in the queue, RequestError where one cannot be
         honoured."""
@@ -219,7 +230,7 @@ class Worker:
         self.limits.admit(count)
         self.admission.admit(client.account, count, self.loads)
         salted = [replace(ask, cache_salt=client.cache_salt(ask.cache_salt)) for ask in asks]
-        answers = Answers(self, salted, steps, client.account)
+        answers = ResponseAnswers(self, salted, steps, client.account)
         self.admission.begin(client.account, count)
         self.live.update(answers.jobs)
         planned = asyncio.wrap_future(self._to_plan(client.account, answers.jobs))
@@ -240,9 +251,9 @@ class Worker:
         """Under way: waiting, running, or being checked."""
         return self.admission.under_way.total()
 
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[RequestLoad]:
         """What is under way, for whoever wants to know how long that will take."""
-        used, out = self.pace.used, list[Load]()
+        used, out = self.pace.used, list[RequestLoad]()
         for job in self.live:
             allowed = job.ask.max_tokens
             if job.ticket is not None:
@@ -252,10 +263,10 @@ class Worker:
             written = tuple(job.written.values())
             each = sum(written) / job.ask.n
             left = max(1.0, used * allowed - each)
-            out.append(Load(job.account, job.ask.n, left, bool(written)))
+            out.append(RequestLoad(job.account, job.ask.n, left, bool(written)))
         return out
 
-    def _to_plan(self, account: str, jobs: list[Job]) -> Future[None]:
+    def _to_plan(self, account: str, jobs: list[PromptJob]) -> Future[None]:
         """Have jobs checked, behind those of their account and of others that have fewer answers under way."""
         planned = Future[None]()
         self._unplanned.put(account, (jobs, planned))
@@ -278,11 +289,11 @@ class Worker:
         # as in `start`: an error knows this frame
         del jobs, planned
 
-    def _plan(self, jobs: list[Job]) -> None:
+    def _plan(self, jobs: list[PromptJob]) -> None:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
             going = [job for job in jobs if not job.cut]
-            asks = fitted(self.model, [job.ask for job in going], self.limits)
+            asks = apply_request_limits(self.model, [job.ask for job in going], self.limits)
             for job, ask in zip(going, asks, strict=True):
                 self._submit(job, ask)
         except BaseException:
@@ -295,48 +306,48 @@ class Worker:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
-    def _submit(self, job: Job, ask: Ask) -> None:
+    def _submit(self, job: PromptJob, ask: Ask) -> None:
         if self._trace is not None:
             job.watched = self._trace.watch(self.model, job.steps)
         observed = job.watched or job.steps
         job.ticket = self.engine.submit(
             ask,
-            on=observed or ignore,
+            on=observed or ignore_event,
             passes=None if observed is None else job.passes,
             client=job.account,
         )
         if job.watched is not None:
             job.watched.begun(job.ticket)
 
-    def _forget_unplanned(self, answers: Answers) -> None:
+    def _forget_unplanned(self, answers: ResponseAnswers) -> None:
         """Those that were refused, or cancelled before they came to the engine."""
         for job in answers.jobs:
             if job.ticket is None:
                 self._gone(job)
-                answers.tell(End(job.at, None))
+                answers.tell(RequestEnd(job.at, None))
 
-    def _gone(self, job: Job) -> None:
+    def _gone(self, job: PromptJob) -> None:
         if job in self.live:
             self.live.remove(job)
             self.admission.end(job.account, job.ask.n)
 
-    async def read(self, work: Coro, client: Client = ANYBODY) -> Any:
+    async def read(self, work: Coro, client: ClientIdentity = ANYBODY) -> Any:
         """What a coroutine gives that reads with the model, beside all answers and in passes shared with them. Raises Refusal
         where there is no room for it in the queue, or it takes too long."""
         try:
             self.admission.admit(client.account, 1, self.loads)
-        except Refusal:
+        except RefusalError:
             work.close()
             raise
         self.admission.begin(client.account, 1)
         self.reading += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
-        going = Going(work, answer)
+        going = ReadJob(work, answer)
         self._orders.put(lambda: self._begin(going))
         try:
             return await asyncio.wait_for(answer, self.limits.seconds)
         except TimeoutError:
-            raise Refusal(
+            raise RefusalError(
                 f"the request took longer than {self.limits.seconds:g} seconds",
                 status=504,
                 code="timeout",
@@ -346,7 +357,7 @@ class Worker:
             self.reading -= 1
             self._orders.put(lambda: self._leave(going))
 
-    def cancel(self, jobs: Sequence[Job], why: str) -> None:
+    def cancel(self, jobs: Sequence[PromptJob], why: str) -> None:
         """End these; those that have ended stay so."""
         for job in jobs:
             if job in self.live and not job.cut:
@@ -377,11 +388,11 @@ class Worker:
             self._tell()
             self._hand_over()
 
-    def _begin(self, going: Going) -> None:
+    def _begin(self, going: ReadJob) -> None:
         going.task = self.engine.read(going.work)
         self._going.append(going)
 
-    def _leave(self, going: Going) -> None:
+    def _leave(self, going: ReadJob) -> None:
         """Nobody waits for it any more."""
         if going in self._going and going.task is not None:
             going.task.close()
@@ -405,7 +416,7 @@ class Worker:
         except Empty:
             return True
 
-    def _end_ticket(self, job: Job) -> None:
+    def _end_ticket(self, job: PromptJob) -> None:
         if job.ticket is not None:  # else it is being checked: `_tell` ends it when it comes
             self.engine.cancel(job.ticket)
 
@@ -413,11 +424,15 @@ class Worker:
         for job in self._jobs:
             assert job.ticket is not None
             self.engine.cancel(job.ticket)
-            self._send([(job, End(job.at, None, error))])
+            self._send([(job, RequestEnd(job.at, None, error))])
         self._jobs = []
 
     def _tell(self) -> None:
-        now, out, waiting = time.perf_counter(), list[tuple[Job, News | End]](), 0
+        now, out, waiting = (
+            time.perf_counter(),
+            list[tuple[PromptJob, AnswerDelta | RequestEnd]](),
+            0,
+        )
         wrote = 0
         for job in self._jobs:
             ticket = job.ticket
@@ -447,7 +462,7 @@ class Worker:
         if out:
             self._send(out)
 
-    def _overdue(self, job: Job, ticket: Ticket, now: float) -> str:
+    def _overdue(self, job: PromptJob, ticket: Ticket, now: float) -> str:
         """Why a request may not go on; empty: it may."""
         if now > job.deadline:
             return LATE
@@ -465,22 +480,22 @@ class Worker:
         self.metrics.preempted.labels(self.name).inc(self.engine.preempted - self._preempted)
         self._preempted = self.engine.preempted
 
-    def _send(self, out: list[tuple[Job, News | End]]) -> None:
+    def _send(self, out: list[tuple[PromptJob, AnswerDelta | RequestEnd]]) -> None:
         with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, out)
 
-    def _deliver(self, out: list[tuple[Job, News | End]]) -> None:
+    def _deliver(self, out: list[tuple[PromptJob, AnswerDelta | RequestEnd]]) -> None:
         """In the loop's thread."""
         for job, news in out:
-            if isinstance(news, End):
+            if isinstance(news, RequestEnd):
                 self._gone(job)
             job.told(news)
 
-    def _news(self, job: Job, ticket: Ticket) -> list[News]:
+    def _news(self, job: PromptJob, ticket: Ticket) -> list[AnswerDelta]:
         by_choice: dict[int, list[Piece]] = {}
         for piece in ticket.watch.pieces():
             by_choice.setdefault(piece.choice, []).append(piece)
-        out = list[News]()
+        out = list[AnswerDelta]()
         for choice, pieces in by_choice.items():
             text = ticket.transcript.texts[choice]
             start = job.written.get(choice, 0)
@@ -488,7 +503,7 @@ class Worker:
             reason = text.finish_reason if stop == len(text.tokens) else None
             prompt = ticket.transcript.prompt if start == 0 else ()
             thinking = ticket.plan.thinking
-            news = News(
+            news = AnswerDelta(
                 job.first + choice,
                 tuple(pieces),
                 tuple(text.notes[start:stop]),
@@ -503,13 +518,13 @@ class Worker:
             self._note(job)
         return [n if job.steps is None else replace(n, opened=ticket.watch.opened) for n in out]
 
-    def _note(self, job: Job) -> None:
+    def _note(self, job: PromptJob) -> None:
         """Its passes so far, in the trace where there is one."""
         if job.watched is not None:
             job.watched.passed(job.passes)
         job.passes.clear()
 
-    def _end(self, job: Job, ticket: Ticket, now: float) -> End:
+    def _end(self, job: PromptJob, ticket: Ticket, now: float) -> RequestEnd:
         watch = ticket.watch
         self._note(job)
         self.metrics.whole.labels(self.name).observe(now - job.arrived)
@@ -522,8 +537,8 @@ class Worker:
                 self.pace.ended(written, ticket.plan.request.max_tokens)
         try:
             self.metrics.ended(self.name, ticket)
-            return End(job.at, None if job.cut else ticket.completion())
+            return RequestEnd(job.at, None if job.cut else ticket.completion())
         except Exception as error:
             if not isinstance(error, PolydecError):
                 log.exception("a request failed")
-            return End(job.at, None, error)
+            return RequestEnd(job.at, None, error)

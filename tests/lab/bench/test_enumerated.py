@@ -4,9 +4,9 @@ import pytest
 
 from polydec.core.types import Draft
 from polydec.lab.bench import enumerated as room
-from polydec.lab.bench.enumerated import enumerated
+from polydec.lab.bench.enumerated import enumerate_output_laws
 from polydec.lab.testing.enumerate import EnumeratingRng
-from polydec.methods.diffusion.loop.types import Look
+from polydec.methods.diffusion.loop.types import UnmaskerView
 
 
 @pytest.mark.parametrize(
@@ -14,13 +14,13 @@ from polydec.methods.diffusion.loop.types import Look
     [("prompt-lookup", "ar"), ("draft-model-coupled", "ar"), ("mdlm", "diffusion")],
 )
 def test_a_method_that_keeps_its_law(method, family):
-    found = enumerated(method, {}, family)
+    found = enumerate_output_laws(method, {}, family)
     assert found.verdict == "keeps it" and found.laws >= 8 and found.apart < 1e-12, found
 
 
 def test_a_verdict_that_accepts_too_much(monkeypatch):
     monkeypatch.setattr(EnumeratingRng, "bernoulli", lambda self, a: True)
-    found = enumerated("draft-model", {})
+    found = enumerate_output_laws("draft-model", {})
     assert found.verdict == "fault" and found.place.startswith("verdict: toy law 1"), found
     assert "token 0 of the answer: off by" in found.place
 
@@ -33,21 +33,21 @@ def test_a_draft_that_says_another_law(monkeypatch):
         return grown(self, token, parent, draw, cold_V, *more, **named)
 
     monkeypatch.setattr(Draft, "grown", lie)
-    assert enumerated("draft-model", {}).place.startswith("draft: toy law")
+    assert enumerate_output_laws("draft-model", {}).place.startswith("draft: toy law")
 
 
 def test_a_canvas_that_is_not_drawn(monkeypatch):
-    monkeypatch.setattr(Look, "token", lambda self, i, rng: self.likeliest[i])
-    found = enumerated("mdlm", {}, "diffusion")
+    monkeypatch.setattr(UnmaskerView, "token", lambda self, i, rng: self.likeliest[i])
+    found = enumerate_output_laws("mdlm", {}, "diffusion")
     assert found.place.startswith("unmasking: toy law 1"), found
 
 
 def test_what_cannot_be_enumerated_says_why(monkeypatch):
-    assert "layers" in enumerated("layerskip", {"layers": 40}).unknown
+    assert "layers" in enumerate_output_laws("layerskip", {"layers": 40}).unknown
     monkeypatch.setattr(room, "MOST", 3)
-    found = enumerated("draft-model", {})
+    found = enumerate_output_laws("draft-model", {})
     assert "over 3 ways" in found.unknown
-    assert enumerated("layerskip", {"layers": 40}).verdict == "not shown"
+    assert enumerate_output_laws("layerskip", {"layers": 40}).verdict == "not shown"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_cannot_be_enumerated_says_why(monkeypatch):
 )
 def test_methods_draft_and_hit_and_miss_where_they_are_enumerated(monkeypatch, method):
     monkeypatch.setattr(room, "LAWS", 2)
-    found = enumerated(method, {})
+    found = enumerate_output_laws(method, {})
     counts = found.exercised
     assert found.verdict == "keeps it" and not found.missing and not found.why
     assert counts.drafted >= counts.accepted + counts.rejected > counts.accepted > 0
@@ -64,14 +64,14 @@ def test_methods_draft_and_hit_and_miss_where_they_are_enumerated(monkeypatch, m
 
 def test_where_nothing_is_drafted_nothing_is_shown(monkeypatch):
     monkeypatch.setattr(room, "LAWS", 2)
-    found = enumerated("draft-model", {"depth": 0})
+    found = enumerate_output_laws("draft-model", {"depth": 0})
     assert found.laws and found.verdict == "not shown" and not found.place
     assert found.missing == ("drafted", "accepted", "rejected")
     assert "enumerated laws nothing was drafted" in found.why
-    plain = enumerated("plain", {})
+    plain = enumerate_output_laws("plain", {})
     assert plain.verdict == "keeps it" and not plain.exercised.drafted
 
 
 def test_where_no_law_is_enumerated_nothing_is_shown():
-    found = enumerated("layerskip", {"layers": 40})
+    found = enumerate_output_laws("layerskip", {"layers": 40})
     assert not found.laws and found.why.startswith("no law was enumerated: ")

@@ -11,9 +11,11 @@ import pytest
 import threads
 from native_checkpoints import write_gguf
 
-from polydec.models.native.library import available
+from polydec.models.native.library import native_step_availability
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 
 
 def test_a_pass_of_each_side(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 import polydec
 from polydec.base.errors import RequestError
-from polydec.lab.bench.likelihood import likelihoods
+from polydec.lab.bench.likelihood import text_likelihoods
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed (polydec[harness])")
 pytest.importorskip("datasets", reason="lm-eval's datasets are not installed (polydec[harness])")
@@ -126,7 +126,7 @@ def test_choices_are_scored_as_texts_are(name, rows):
         for end in row["a"]:
             whole, context = text.encode(row["q"] + end), text.encode(row["q"])
             pairs.append((context, whole[len(context) :]))
-    direct = [one.logp for one in likelihoods(lm, pairs, draws=16)]
+    direct = [one.logp for one in text_likelihoods(lm, pairs, draws=16)]
     best = [int(direct[2 * i] < direct[2 * i + 1]) == row["y"] for i, row in enumerate(made)]
     assert done["results"]["ends-multiple_choice"]["acc,none"] == pytest.approx(sum(best) / ITEMS)
     sample = next(s for s in done["samples"]["ends-multiple_choice"] if s["doc"] == made[0])
@@ -142,7 +142,7 @@ def test_whole_texts_are_scored(name, rows):
     text = lm.checkpoint.text
     mark = text.encode("")[:1] or (min(text.eos or lm.checkpoint.lm.vocab.eos),)
     pairs = [(mark, text.encode(row["q"], special=False)) for row in made]
-    direct = [one.logp for one in likelihoods(lm, pairs[:3], draws=16)]
+    direct = [one.logp for one in text_likelihoods(lm, pairs[:3], draws=16)]
     found = {s["doc"]["q"]: s["resps"][0][0] for s in done["samples"]["ends-loglikelihood_rolling"]}
     for row, logp in zip(made[:3], direct, strict=True):
         assert float(found[row["q"]]) == pytest.approx(logp, abs=1e-3)
@@ -158,16 +158,16 @@ def test_whole_texts_are_scored(name, rows):
     ],
 )
 def test_wrong_arguments(arguments, sentence):
-    from polydec.lab.bench.harness import Harness
+    from polydec.lab.bench.harness import HarnessModel
 
     with pytest.raises(RequestError, match=sentence):
-        Harness(**{"model": "zoo:tiny", **arguments})
+        HarnessModel(**{"model": "zoo:tiny", **arguments})
 
 
 def test_what_a_task_may_not_say():
-    from polydec.lab.bench.harness import Harness
+    from polydec.lab.bench.harness import HarnessModel
 
-    tiny = Harness(model="zoo:tiny")
+    tiny = HarnessModel(model="zoo:tiny")
     for given, sentence in (
         ({"num_beams": 4}, "generation_kwargs has 'num_beams'"),
         ({"max_gen_toks": 10**6}, "max_gen_toks is 1000000"),

@@ -8,14 +8,14 @@ import torch
 
 import polydec
 from polydec.base.errors import RequestError
-from polydec.core.law import normalise
-from polydec.core.scheduler import run
-from polydec.lab.bench.likelihood import likelihoods
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.core.law import normalise_log_weights
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.bench.likelihood import text_likelihoods
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 
 
 def toy(seed: int, block: int = 0):
-    law = ToyDenoiser(Chain(seed, 4), block=block)
+    law = ToyDenoiser(MarkovChainNetwork(seed, 4), block=block)
     return SimpleNamespace(name="a toy", checkpoint=SimpleNamespace(lm=law))
 
 
@@ -23,7 +23,7 @@ def toy(seed: int, block: int = 0):
 @pytest.mark.parametrize("block", [0, 3])
 def test_all_sets_of_gaps_give_the_joint_law(seed, block):
     lm, text = toy(seed, block), (1, 3, 0, 2)
-    (found,) = likelihoods(lm, [((2, 0), text)])
+    (found,) = text_likelihoods(lm, [((2, 0), text)])
     joint = lm.checkpoint.lm.network.joint((2, 0), len(text))[text]
     assert found.logp == pytest.approx(math.log(joint), abs=1e-9) and found.error == 0.0
 
@@ -31,8 +31,8 @@ def test_all_sets_of_gaps_give_the_joint_law(seed, block):
 @pytest.mark.parametrize("seed", range(4))
 def test_draws_come_within_their_error(seed):
     lm, text = toy(seed), (1, 3, 0, 2, 2, 1)
-    sure = likelihoods(lm, [((2, 0), text)])[0].logp
-    drawn = [likelihoods(lm, [((2, 0), text)], draws=40, seed=s)[0] for s in range(6)]
+    sure = text_likelihoods(lm, [((2, 0), text)])[0].logp
+    drawn = [text_likelihoods(lm, [((2, 0), text)], draws=40, seed=s)[0] for s in range(6)]
     assert all(d.error > 0.0 and d.passes >= 40 for d in drawn)
     mean = math.fsum(d.logp for d in drawn) / 6
     error = math.sqrt(math.fsum(d.error**2 for d in drawn)) / 6
@@ -48,13 +48,15 @@ def test_what_the_surest_gap_writes_is_greedy():
     while None in canvas:
         gaps = [i for i, x in enumerate(canvas) if x is None]
         board = law.open(len(canvas), 2)
-        logp_RV = normalise(run([board.score(tuple(canvas), gaps, range(len(canvas)))])[0])
+        logp_RV = normalise_log_weights(
+            run_coroutines([board.score(tuple(canvas), gaps, range(len(canvas)))])[0]
+        )
         board.close()
         at = int(logp_RV.max(-1).values.argmax())
         canvas[gaps[at]] = int(logp_RV[at].argmax())
     text = tuple(canvas[2:])
     other = (*text[:2], (text[2] + 1) % 4)
-    greedy, not_greedy = likelihoods(lm, [(context, text), (context, other)])
+    greedy, not_greedy = text_likelihoods(lm, [(context, text), (context, other)])
     assert greedy.greedy and not not_greedy.greedy
 
 
@@ -65,7 +67,7 @@ def test_of_a_model_that_continues_texts():
         (text.encode("The old river"), text.encode(" ran to the sea", special=False)),
         (text.encode("Once upon a"), text.encode(" time", special=False)),
     ]
-    for (context, rest), found in zip(pairs, likelihoods(lm, pairs), strict=True):
+    for (context, rest), found in zip(pairs, text_likelihoods(lm, pairs), strict=True):
         logp, greedy = 0.0, True
         for at, token in enumerate(rest):
             one = polydec.generate(
@@ -86,7 +88,7 @@ def test_of_a_model_that_fills_canvases():
     text = lm.checkpoint.text
     context = text.encode("copy: 123456", special=False)
     right, wrong = (text.encode(t, special=False) for t in ("123456", "123457"))
-    good, bad = likelihoods(lm, [(context, right), (context, wrong)], draws=16)
+    good, bad = text_likelihoods(lm, [(context, right), (context, wrong)], draws=16)
     assert good.logp > bad.logp and torch.isfinite(torch.tensor([good.logp, bad.logp])).all()
 
 
@@ -101,4 +103,4 @@ def test_of_a_model_that_fills_canvases():
 )
 def test_refusals(pairs, given, sentence):
     with pytest.raises(RequestError, match=sentence):
-        likelihoods(toy(1), pairs, **given)
+        text_likelihoods(toy(1), pairs, **given)

@@ -11,14 +11,14 @@ import pytest
 
 from polydec.lab.bench import parallel_texts as texts
 from polydec.lab.bench import parallelbench as pb
-from polydec.lab.bench.intervals import wilson
+from polydec.lab.bench.intervals import wilson_interval
 from polydec.lab.train import earlier
 
 
 def solved(name, seed=0, number=0):
     """A problem and its list, place, new item: read from the question."""
     problem = pb.of_names(name, seed, number)
-    items = pb.listed(problem.question.rpartition("Waiting line: ")[2])
+    items = pb.parse_last_list(problem.question.rpartition("Waiting line: ")[2])
     others = [
         x
         for a in pb.FIRST
@@ -56,10 +56,10 @@ def test_a_right_answer_is_right_and_others_are_not(name):
 
 def test_a_line_of_fifteen():
     """The suite of long lines: the ten operations, each judged as those of short ones are."""
-    some = list(pb.problems("parallelbench-15", 2))
+    some = list(pb.suite_problems("parallelbench-15", 2))
     assert [p.task for p in some] == [name for name in pb.LISTS for _ in range(2)]
     for p in some:
-        items = pb.listed(p.question.rpartition("Waiting line: ")[2])
+        items = pb.parse_last_list(p.question.rpartition("Waiting line: ")[2])
         assert p.items == len(items) == len(set(items)) == 15 and p.length >= 15 * 8
         written = "[" + ", ".join(f'"{x}"' for x in items) + "]"
         assert p.strict(written) == (p.task == "copy")
@@ -75,7 +75,7 @@ def test_puzzles_are_judged():
         assert not square.right(
             "\n".join(",".join(r) for r in (*rows[:3], rows[0]))
         ) and not square.right(text[:-2])
-        puzzle = pb.sudoku(0, i)
+        puzzle = pb.sudoku_problem(0, i)
         given = [line.split(",") for line in puzzle.question.splitlines()[-4:]]
         assert sum(x == "_" for row in given for x in row) == 4
         answers = [
@@ -106,16 +106,16 @@ def test_puzzles_are_judged():
 def test_a_paraphrase_keeps_what_is_meant_and_not_the_words():
     """A copy is worth nothing, nor is another sentence; the same in other words is worth more than half."""
     for number in range(12):
-        task = texts.paraphrase(0, number)
+        task = texts.paraphrase_problem(0, number)
         source = task.question.rpartition("\n")[2]
-        words = texts.spoken(source)
+        words = texts.lower_case_words(source)
         other = source.rstrip(".").lower()
         meanings = [m for place in texts.SLOTS for m in place if f" {m[0]} " in f"{other} "]
         assert len(meanings) == 6
         for m in meanings:
             other = f"{other} ".replace(f" {m[0]} ", f" {m[1]} ").strip()
         assert task.right(source) == 0.0 and task.right("Birds fly over the sea.") == 0.0
-        assert task.right(other) == 1 - texts.bleu(texts.spoken(other), words) > 0.5
+        assert task.right(other) == 1 - texts.bleu_score(texts.lower_case_words(other), words) > 0.5
         assert task.strict(other) == 0.0 < task.strict(f"{other}.") == task.right(other)
         half = other.replace(meanings[0][1], "").replace(meanings[1][1], "")
         assert task.right(half) < 0.7
@@ -123,7 +123,7 @@ def test_a_paraphrase_keeps_what_is_meant_and_not_the_words():
 
 def test_a_summary_tells_who_what_where_and_when():
     for number in range(12):
-        task = texts.summary(0, number)
+        task = texts.summary_problem(0, number)
         talk = task.question.rpartition("\n\n")[2]
         a, b = (talk.splitlines()[i].partition(":")[0] for i in (0, 1))
         thing, day, place = (
@@ -155,8 +155,8 @@ def test_overlaps_of_texts_by_their_definitions(seed):
         shares.append((hits + (n > 1)) / (len(mine) + (n > 1)))
     penalty = 1.0 if len(said) >= len(meant) else math.exp(1 - len(meant) / len(said))
     want = penalty * math.prod(shares) ** (1 / len(shares))
-    assert texts.bleu(said, meant) == pytest.approx(want)
-    assert texts.bleu(said, said) == texts.rouge_l(said, said) == pytest.approx(1.0)
+    assert texts.bleu_score(said, meant) == pytest.approx(want)
+    assert texts.bleu_score(said, said) == texts.rouge_l(said, said) == pytest.approx(1.0)
 
 
 def squares():
@@ -205,41 +205,48 @@ def drawn(task, sizes, r):
 def test_closed_forms_agree_with_a_simulation(task, right, sizes):
     r, n = random.Random(0), 4000
     hits = sum(right(drawn(task, sizes, r)) for _ in range(n))
-    want = pb.closed(task, sizes)
+    want = pb.closed_form_accuracy(task, sizes)
     assert abs(hits / n - want) < 4 * math.sqrt(max(want * (1 - want), 1e-9) / n)
 
 
 def test_known_values():
-    assert pb.closed("shuffle", (4,)) == pytest.approx(24 / 256) and pb.closed("copy", (5,)) == 1
-    assert pb.closed("replace_random", (5,)) == pytest.approx(0.8**4)
-    assert pb.floor("shuffle", (4,)) == pytest.approx(4 * math.log(4) - math.log(24))
     assert (
-        pb.floor("replace_random", (5,)) == pytest.approx(4 * math.log(5 / 4))
-        and pb.floor("sort", (5,)) is None
+        pb.closed_form_accuracy("shuffle", (4,)) == pytest.approx(24 / 256)
+        and pb.closed_form_accuracy("copy", (5,)) == 1
     )
-    assert pb.groups(6, 4) == (2, 2, 1, 1) and pb.groups(3, 9) == (1, 1, 1)
+    assert pb.closed_form_accuracy("replace_random", (5,)) == pytest.approx(0.8**4)
+    assert pb.divergence_floor("shuffle", (4,)) == pytest.approx(4 * math.log(4) - math.log(24))
+    assert (
+        pb.divergence_floor("replace_random", (5,)) == pytest.approx(4 * math.log(5 / 4))
+        and pb.divergence_floor("sort", (5,)) is None
+    )
+    assert pb.pass_group_sizes(6, 4) == (2, 2, 1, 1) and pb.pass_group_sizes(3, 9) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("task", ["shuffle", "replace_random"])
 def test_more_passes_never_lose(task):
-    floors = [pb.floor(task, pb.groups(12, k)) for k in (1, 2, 3, 4, 6, 12)]
-    shares = [pb.closed(task, pb.groups(12, k)) for k in (1, 2, 3, 4, 6, 12)]
+    floors = [pb.divergence_floor(task, pb.pass_group_sizes(12, k)) for k in (1, 2, 3, 4, 6, 12)]
+    shares = [
+        pb.closed_form_accuracy(task, pb.pass_group_sizes(12, k)) for k in (1, 2, 3, 4, 6, 12)
+    ]
     assert floors == sorted(floors, reverse=True) and floors[-1] == pytest.approx(0, abs=1e-12)
     assert shares == sorted(shares) and shares[-1] == pytest.approx(1)
 
 
 def test_an_interval_holds_its_share():
-    assert wilson(0, 10)[0] == pytest.approx(0, abs=1e-12) and wilson(10, 10)[1] == pytest.approx(1)
-    assert wilson(5, 10)[0] < 0.5 < wilson(5, 10)[1]
+    assert wilson_interval(0, 10)[0] == pytest.approx(0, abs=1e-12) and wilson_interval(10, 10)[
+        1
+    ] == pytest.approx(1)
+    assert wilson_interval(5, 10)[0] < 0.5 < wilson_interval(5, 10)[1]
 
 
 @pytest.fixture
 def no_stages(monkeypatch):
     """Nothing is known to have been trained: computing what was takes seconds."""
     monkeypatch.setattr(earlier, "RUNS", ())
-    earlier.learned.cache_clear()
+    earlier.embedded_training_questions.cache_clear()
     yield
-    earlier.learned.cache_clear()
+    earlier.embedded_training_questions.cache_clear()
 
 
 def test_the_command(capfd, monkeypatch, no_stages):

@@ -7,19 +7,23 @@ import pytest
 
 from polydec.base.errors import FileError
 from polydec.lab.bench import answers, energy, measure, record
-from polydec.lab.bench.measure import Method, Run, Task
-from polydec.lab.bench.record import Cell
+from polydec.lab.bench.measure import BenchRun, BenchTask, MethodSetting
+from polydec.lab.bench.record import BenchCell
 from polydec.laws.shapers.sampling import Sampling
 
 SAID = {"models": ["a"], "versions": {"torch": "2"}, "settings": {}, "prompts": "abc"}
-HERE = Cell("a", 1, 0.0)
-METHODS = [Method("plain", {}), Method("prompt-lookup", {}), Method("auto", {})]
-TASKS = [Task("x", ("one",)), Task("y", ("two",))]
+HERE = BenchCell("a", 1, 0.0)
+METHODS = [
+    MethodSetting("plain", {}),
+    MethodSetting("prompt-lookup", {}),
+    MethodSetting("auto", {}),
+]
+TASKS = [BenchTask("x", ("one",)), BenchTask("y", ("two",))]
 
 
 def made(task, repeat, seconds=1.0, **more):
     counts = {"passes": 10, "positions": 20, "drafts": 4, "accepted": 2}
-    return Run(
+    return BenchRun(
         task, repeat, 9, seconds, seconds + 0.5, 10, ids=((1, 2),), distinct=1.0, **counts, **more
     )
 
@@ -48,9 +52,9 @@ def go(path, stop=None):
             if not left[0]:
                 raise KeyboardInterrupt
 
-    with record.opened(path, SAID) as kept:
+    with record.open_bench_record(path, SAID) as kept:
         runs = kept.runs(HERE, [m.label for m in METHODS])
-        return measure.measure(
+        return measure.measure_methods(
             SimpleNamespace(),
             METHODS,
             TASKS,
@@ -102,7 +106,7 @@ def test_unlike_runs_are_not_mixed(tmp_path, calls, change, says):
     before = at.read_bytes()
     with (
         pytest.raises(FileError, match=says),
-        record.opened(at, {**SAID, **change}),
+        record.open_bench_record(at, {**SAID, **change}),
     ):
         pass
     assert at.read_bytes() == before
@@ -115,7 +119,7 @@ def test_unlike_runs_are_not_mixed(tmp_path, calls, change, says):
 def test_what_is_no_record_is_refused_and_left_alone(tmp_path, line):
     at = tmp_path / "runs.jsonl"
     at.write_text(line + "\n")
-    with pytest.raises(FileError), record.opened(at, SAID):
+    with pytest.raises(FileError), record.open_bench_record(at, SAID):
         pass
     assert at.read_text() == line + "\n"
 
@@ -140,16 +144,19 @@ def test_a_line_with_other_kinds_of_values_is_refused(tmp_path, calls, field, va
     line = json.loads(second)
     line["run"][field] = value
     at.write_text("\n".join([first, json.dumps(line), *rest]))
-    with pytest.raises(FileError, match=rf"line 2 of record .*{field}"), record.opened(at, SAID):
+    with (
+        pytest.raises(FileError, match=rf"line 2 of record .*{field}"),
+        record.open_bench_record(at, SAID),
+    ):
         pass
 
 
 def test_another_process_is_kept_out(tmp_path):
     at = tmp_path / "runs.jsonl"
     with (
-        record.opened(at, SAID),
+        record.open_bench_record(at, SAID),
         pytest.raises(FileError, match="another process"),
-        record.opened(at, SAID),
+        record.open_bench_record(at, SAID),
     ):
         pass
 
@@ -167,12 +174,12 @@ def test_another_process_is_kept_out(tmp_path):
     ],
 )
 def test_answers_that_are_wanted(answer, text, is_right):
-    assert answers.right(answers.wanted(answer), text) is is_right
+    assert answers.has_right_answer(answers.wanted_answer(answer), text) is is_right
 
 
 @pytest.mark.parametrize("answer", [None, "", "…", "word " * 13, "####"])
 def test_what_no_text_can_be_held_against_is_not_judged(answer):
-    assert answers.wanted(answer) is None
+    assert answers.wanted_answer(answer) is None
 
 
 def test_what_is_said_of_runs_beside_their_speed():
@@ -182,24 +189,26 @@ def test_what_is_said_of_runs_beside_their_speed():
         )
         for n in range(3)
     ] + [made(1, 0, accepted_at=(1,), tried_at=(2,), target_seconds=1.5, right=(False,))]
-    said = measure.more(runs)
+    said = measure.further_figures(runs)
     assert said["accepted_at"] == [10 / 16, 3 / 16] and said["of_those_tried"] == [10 / 14, 0.5]
     assert said["time_to_first_token"] == 0.2 and said["gap"] == pytest.approx(0.2)
     assert said["right"] == 0.5 and said["judged"] == 2, "a repetition is no further answer"
     assert said["target_share"] == 0.25 and said["rest_share"] == 0.75
     assert said["joules_per_token"] is None
-    assert measure.more([made(0, 0, joules=20.0)])["joules_per_token"] == 2.0
+    assert measure.further_figures([made(0, 0, joules=20.0)])["joules_per_token"] == 2.0
 
 
 def test_energy_where_the_machine_tells_it(tmp_path):
-    assert energy.joules(tmp_path) is None
+    assert energy.read_energy_counters(tmp_path) is None
     package = tmp_path / "intel-rapl:0"
     package.mkdir()
     (package / "max_energy_range_uj").write_text("100000000\n")
     (package / "energy_uj").write_text("90000000\n")
     (tmp_path / "intel-rapl:0:0").mkdir()  # a part of the package
-    before = energy.joules(tmp_path)
+    before = energy.read_energy_counters(tmp_path)
     (package / "energy_uj").write_text("5000000\n")
-    assert energy.between(before, energy.joules(tmp_path)) == pytest.approx(15.0)
+    assert energy.joules_between(before, energy.read_energy_counters(tmp_path)) == pytest.approx(
+        15.0
+    )
     (package / "energy_uj").write_text("what?")
-    assert energy.joules(tmp_path) is None
+    assert energy.read_energy_counters(tmp_path) is None

@@ -12,10 +12,10 @@ import replay
 import speculation
 import tables
 
-from polydec.core.types import Want
-from polydec.request.profile import Profile
+from polydec.core.types import ScoreRequest
+from polydec.request.profile import PassProfile
 
-PROFILE = Profile(
+PROFILE = PassProfile(
     0,
     {1: 10.0, 2: 12.0, 4: 20.0},
     1000,
@@ -101,7 +101,7 @@ def test_a_pass_costs_what_the_tables_say():
 
 
 def test_what_cannot_be_replayed_is_none():
-    bare = Profile(0, PROFILE.rows, 1000, PROFILE.far, {}, {}, {}, 0.5, 0.0, "today")
+    bare = PassProfile(0, PROFILE.rows, 1000, PROFILE.far, {}, {}, {}, 0.5, 0.0, "today")
     passes, some = [[1, 1.0, 1, 0.0]], [[1, 1.0, 1, 0.0]]
     assert replay.replayed_ms({"tokens": 3}, PROFILE) is None
     assert replay.replayed_ms({"target_by_rows": passes, "draft_by_rows": [some]}, bare) is None
@@ -134,7 +134,7 @@ class Query:
             first,
             layers,
             range(asked),
-            Want(),
+            ScoreRequest(),
         )
 
     def __len__(self):
@@ -301,7 +301,9 @@ def test_cells_of_two_files_are_one_table(tmp_path):
 
 
 def test_a_task_is_replayed_by_one_profile(tmp_path):
-    other = Profile(0, {1: 20.0, 2: 21.0}, 1000, {1: 20.0, 2: 21.0}, {}, {}, {}, 0.0, 0.0, "later")
+    other = PassProfile(
+        0, {1: 20.0, 2: 21.0}, 1000, {1: 20.0, 2: 21.0}, {}, {}, {}, 0.0, 0.0, "later"
+    )
     a = write(tmp_path / "a.jsonl", [cell("plain", 105.0)])
     b = write(
         tmp_path / "b.jsonl", [cell("auto", 105.0, profile=replay.to_line(other)["profile"])], other
@@ -411,7 +413,7 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
     lm = SimpleNamespace(
         network=SimpleNamespace(threads=1), checkpoint=SimpleNamespace(kernel="k"), name="m"
     )
-    tasks = [[speculation.Row("one", "qa")], [speculation.Row("two", "qa")]]
+    tasks = [[speculation.PromptRow("one", "qa")], [speculation.PromptRow("two", "qa")]]
     sides = [Side("plain", left), Side("auto", left)]
     with pytest.raises(KeyboardInterrupt):
         speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
@@ -441,7 +443,7 @@ def test_the_time_left_is_of_each_method_as_it_went():
 
 def test_a_batch_holds_one_workload_and_what_is_left_goes_together():
     rows = [
-        speculation.Row(f"{kind} {i}", kind)
+        speculation.PromptRow(f"{kind} {i}", kind)
         for kind, n in (("a", 5), ("b", 1), ("c", 3), ("d", 2))
         for i in range(n)
     ]

@@ -11,17 +11,25 @@ import pytest
 from polydec.api import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.bench import scaling
-from polydec.lab.bench.scaling import Point, across, along, beyond, fit, full, slope
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.lab.bench.scaling import (
+    ScalingPoint,
+    additive_terms,
+    doubling_slope,
+    extrapolation_error,
+    fit_scaling_law,
+    is_near_depth_limit,
+    product_terms,
+)
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.economics.widths import best_width
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import eagle
 
 GRID = list(product((1, 2, 4, 8, 16), (1, 2, 4)))
@@ -29,10 +37,10 @@ GRID = list(product((1, 2, 4, 8, 16), (1, 2, 4)))
 
 def points(factors, noise=0.0, seed=0):
     rng = random.Random(seed)
-    terms = along if len(factors) == 3 else across
-    made = [Point(d, n, 0.0) for d, n in GRID]
+    terms = additive_terms if len(factors) == 3 else product_terms
+    made = [ScalingPoint(d, n, 0.0) for d, n in GRID]
     return [
-        Point(
+        ScalingPoint(
             p.tokens,
             p.capacity,
             sum(f * t for f, t in zip(factors, terms(p), strict=True)) + rng.gauss(0, noise),
@@ -43,11 +51,11 @@ def points(factors, noise=0.0, seed=0):
 
 @pytest.mark.parametrize("factors", [(0.4, 0.2, 0.1), (0.4, 0.2, 0.1, 0.05)])
 def test_a_known_law_comes_back(factors):
-    law = fit(points(factors))
+    law = fit_scaling_law(points(factors))
     assert law.factors[: len(factors)] == pytest.approx(factors) and law.explained == pytest.approx(
         1.0
     )
-    assert law.left_out < 1e-9 and law.at(Point(32, 8, 0)) == pytest.approx(
+    assert law.left_out < 1e-9 and law.at(ScalingPoint(32, 8, 0)) == pytest.approx(
         factors[0] + 5 * factors[1] + 3 * factors[2] + (15 * factors[3] if len(factors) > 3 else 0)
     )
 
@@ -57,8 +65,8 @@ def test_errors_hold_what_they_say():
     there is seldom kept."""
     inside, simple = 0, 0
     for seed in range(200):
-        law = fit(points((0.4, 0.2, 0.1), 0.05, seed))
-        if law.terms is along:
+        law = fit_scaling_law(points((0.4, 0.2, 0.1), 0.05, seed))
+        if law.terms is additive_terms:
             simple += 1
             inside += (
                 abs(law.factors[1] - 0.2) < 2.18 * law.errors[1]
@@ -68,19 +76,24 @@ def test_errors_hold_what_they_say():
 
 def test_a_point_left_out_is_one_that_was_never_there():
     some = points((0.4, 0.2, 0.1, 0.05), 0.02, 3)
-    law, off = fit(some), []
+    law, off = fit_scaling_law(some), []
     for i, p in enumerate(some):
-        other = fit([*some[:i], *some[i + 1 :]])
-        if other.terms is law.terms is across:
+        other = fit_scaling_law([*some[:i], *some[i + 1 :]])
+        if other.terms is law.terms is product_terms:
             off.append((other.at(p) - p.accepted) ** 2)
     assert len(off) == len(some) and law.left_out == pytest.approx((sum(off) / len(off)) ** 0.5)
 
 
 def test_what_ends_is_not_a_line():
     """Where acceptance stops growing, what the law says beyond its points is off by more than the noise."""
-    bent = [Point(d, n, min(1.0, 0.3 * log2(d) + 0.05 * n)) for d, n in GRID]
-    assert beyond(points((0.4, 0.2, 0.1), 0.01, 1)) < 0.05 < 0.1 < beyond(bent)
-    assert full(3.2, 4) and not full(2.9, 4)
+    bent = [ScalingPoint(d, n, min(1.0, 0.3 * log2(d) + 0.05 * n)) for d, n in GRID]
+    assert (
+        extrapolation_error(points((0.4, 0.2, 0.1), 0.01, 1))
+        < 0.05
+        < 0.1
+        < extrapolation_error(bent)
+    )
+    assert is_near_depth_limit(3.2, 4) and not is_near_depth_limit(2.9, 4)
 
 
 def test_a_draft_is_as_wide_as_pays():
@@ -95,19 +108,19 @@ def test_a_draft_is_as_wide_as_pays():
             for o in written
         )
     assert best == sorted(best, reverse=True) and best[0] >= 16 and best[-1] <= 1
-    down, off = slope([(1, 8), (2, 6), (4, 4), (8, 2)])
+    down, off = doubling_slope([(1, 8), (2, 6), (4, 4), (8, 2)])
     assert down == pytest.approx(-2.0) and off == pytest.approx(0.0, abs=1e-9)
 
 
 def test_what_cannot_be_fitted_is_said():
     for some, said in (
         (points((1, 1, 1))[:4], "points has 4: a law needs 5"),
-        ([Point(d, 1, d) for d in range(1, 8)], "capacity is the same"),
+        ([ScalingPoint(d, 1, d) for d in range(1, 8)], "capacity is the same"),
     ):
         with pytest.raises(ValueError, match=said):
-            fit(some)
+            fit_scaling_law(some)
     with pytest.raises(ValueError, match="tokens is 0: it must be above 0"):
-        Point(0, 1, 1)
+        ScalingPoint(0, 1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +148,9 @@ def grid(tmp_path, tiny):
 
 def test_the_command_measures_the_drafters_of_a_folder(grid, tiny, capfd, monkeypatch):
     from polydec.cli.main import main
-    from polydec.request.loaded import LM
+    from polydec.request.loaded import LoadedModel
 
-    monkeypatch.setattr(LM, "costs", Costs((1.0, 1.1, 1.2)))
+    monkeypatch.setattr(LoadedModel, "costs", PassCosts((1.0, 1.1, 1.2)))
     found = []
     for more in (("--json",), ()):
         asked = ("scaling", "--model", "zoo:tiny", "--from", str(grid), "--each", "2", *more)
@@ -159,21 +172,21 @@ def test_the_command_measures_the_drafters_of_a_folder(grid, tiny, capfd, monkey
     assert len({r["accepted"] for r in rows[:5]}) == 1  # they are one and the same
     words = " ".join(found[1].split())
     assert "greedy: a doubling of the tokens" in words and "by sequences at once" in words
-    assert len(scaling.points(rows, "greedy")) == 5
+    assert len(scaling.scaling_points(rows, "greedy")) == 5
 
 
 def test_what_is_counted_of_a_prompt_and_its_interval(grid, tiny):
     """Tokens are plain decoding's whatever is drafted, and prompts are drawn, not tokens."""
     one = scaling.drafters_of(grid, tiny)[0].eagle
     prompt = (0, 5, 9)
-    wrote, passes = scaling.accepted(tiny, one, "greedy", [prompt], 20)[0]
-    target = Shaped(tiny.checkpoint.lm, Greedy())
-    plain = Speculative(target, Nothing(), Match(), Fixed(0))
-    text = run([answer_one(plain, Request(prompt, max_tokens=20))])[0]
+    wrote, passes = scaling.count_chain_acceptance(tiny, one, "greedy", [prompt], 20)[0]
+    target = ShapedTarget(tiny.checkpoint.lm, GreedyRule())
+    plain = SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
+    text = run_coroutines([answer_one(plain, Request(prompt, max_tokens=20))])[0]
     assert wrote == len(text.token_ids) and 1 <= passes <= wrote
-    means = scaling.bootstrapped([(10, 5), (30, 10), (20, 20)])
+    means = scaling.bootstrap_acceptance([(10, 5), (30, 10), (20, 20)])
     assert means[0] == pytest.approx(60 / 35 - 1) and means[1] <= means[0] <= means[2]
-    assert scaling.bootstrapped([(8, 4)] * 9) == (1.0, 1.0, 1.0)
+    assert scaling.bootstrap_acceptance([(8, 4)] * 9) == (1.0, 1.0, 1.0)
 
 
 def test_a_folder_without_drafters_or_prompts_is_refused(grid, tiny, tmp_path):

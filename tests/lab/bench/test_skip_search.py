@@ -7,13 +7,13 @@ import torch
 from studies.skip_search import Price, search
 from studies.surrogate import expected_gain, minimise
 
-from polydec.core.types import Vocab
-from polydec.lab.testing.toy import Table, toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.depth import halves
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.core.types import TokenVocabulary
+from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.depth import parse_layer_halves
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
 PRICE = Price(0.04, 0.08)
 
@@ -38,13 +38,13 @@ def model(idle):
         weights[
             f"model.layers.{h // 2}.{('self_attn.o_proj', 'mlp.down_proj')[h % 2]}.weight"
         ].zero_()
-    net = Transformer.build(config.to_dict(), weights, dtype="float64")
-    return Shaped(LM(net, Vocab(50, frozenset())), Greedy()), net
+    net = LlamaTransformer.build(config.to_dict(), weights, dtype="float64")
+    return ShapedTarget(CausalLaw(net, TokenVocabulary(50, frozenset())), GreedyRule()), net
 
 
 @pytest.mark.parametrize("skip", ["2a,4m,5", "1m,3a,4a"])
 def test_idle_halves_are_found(skip):
-    target, net = model(halves(skip, 7))
+    target, net = model(parse_layer_halves(skip, 7))
     feeds, said, real = [], [], net.forward
 
     def forward(queries):
@@ -54,19 +54,21 @@ def test_idle_halves_are_found(skip):
     net.forward = forward
     found = search(target, [(3, 8, 20), (7, 9)], PRICE, tokens=12, tries=70, watch=said.append)
     assert (
-        halves(found.skip, 7) == halves(skip, 7) and found.agreement == 1.0 and found.length == 11
+        parse_layer_halves(found.skip, 7) == parse_layer_halves(skip, 7)
+        and found.agreement == 1.0
+        and found.length == 11
     )
-    assert found.price == pytest.approx((1 + 11 * PRICE.draft(halves(skip, 7))) / 12)
+    assert found.price == pytest.approx((1 + 11 * PRICE.draft(parse_layer_halves(skip, 7))) / 12)
     assert len(found.tried) == len(said) == 70 and min(p for _, p in found.tried) == found.price
     assert all(
-        0 not in (out := halves(s, 7)) and 13 not in out and 1 <= len(out) <= 5
+        0 not in (out := parse_layer_halves(s, 7)) and 13 not in out and 1 <= len(out) <= 5
         for s, _ in found.tried
     )
     assert len(feeds) == 2 * 70 and {len(q) for q in feeds} <= {12, 14}, (
         "a set is one query a prompt"
     )
     again = search(target, [(3, 8, 20), (7, 9)], PRICE, tokens=12, tries=25, least=4, most=4)
-    assert all(len(halves(s, 7)) == 4 for s, _ in again.tried)
+    assert all(len(parse_layer_halves(s, 7)) == 4 for s, _ in again.tried)
     assert (
         search(target, [(3, 8, 20), (7, 9)], PRICE, tokens=12, tries=25, least=4, most=4) == again
     )
@@ -135,6 +137,6 @@ def test_the_surrogate_finds_what_few_tries_at_random_do_not():
 )
 def test_bad_input(given, words):
     with pytest.raises(ValueError, match=words):
-        search(toy(1), **{"prompts": [(0, 1)], "price": PRICE, **given})
+        search(toy_law(1), **{"prompts": [(0, 1)], "price": PRICE, **given})
     with pytest.raises(ValueError, match="at least 3 layers"):
-        search(LM(Table(1, tree=False), toy(1).vocab), [(0, 1)], PRICE)
+        search(CausalLaw(OrderTwoNetwork(1, tree=False), toy_law(1).vocab), [(0, 1)], PRICE)

@@ -13,13 +13,27 @@ import torch
 from polydec.base.errors import RequestError
 from polydec.lab.bench import permutations as votes
 from polydec.lab.bench import steps
-from polydec.lab.bench.intervals import across, student, wilson
-from polydec.lab.bench.measure import Method
-from polydec.lab.train.automata import ANSWER, BUDGETS, END, PAD, TASKS, Writing, stops, word
+from polydec.lab.bench.intervals import shared_trials_interval, student_interval, wilson_interval
+from polydec.lab.bench.measure import MethodSetting
+from polydec.lab.train.automata import (
+    ANSWER,
+    BUDGETS,
+    END,
+    PAD,
+    TASKS,
+    ScratchpadFormat,
+    random_symbol_word,
+    scratchpad_step_ends,
+)
 from polydec.lab.train.specs.steps import StepsSpec
-from polydec.lab.train.steps import NOT_LEARNED, batch, tokenizer, train_steps
+from polydec.lab.train.steps import (
+    NOT_LEARNED,
+    build_scratchpad_tokenizer,
+    draw_scratchpad_batch,
+    train_steps,
+)
 
-PLAIN = Method("plain", {})
+PLAIN = MethodSetting("plain", {})
 
 
 def test_s5_composes_permutations():
@@ -30,7 +44,7 @@ def test_s5_composes_permutations():
     )  # every symbol is undone by some word: nothing is forgotten
     r, names = Random(0), dict[int, tuple[int, ...]]()
     for _ in range(300):
-        things, symbols = [*range(5)], word(r, 9)
+        things, symbols = [*range(5)], random_symbol_word(r, 9)
         for a in symbols:
             things = [things[i] for i in (swap, turn, other)[a]]
         assert names.setdefault(s5.run(symbols)[-1], tuple(things)) == tuple(things)
@@ -53,31 +67,31 @@ def test_parity_is_that_of_the_first_symbol():
 def test_steps_are_within_their_budget_and_end_with_the_word():
     for name, budget in BUDGETS.items():
         for length in range(1, 65):
-            at = stops(length, budget(length))
+            at = scratchpad_step_ends(length, budget(length))
             assert len(at) == budget(length) <= length and list(at) == sorted({*at}), name
             assert not at or at[-1] == length
-    assert stops(7, BUDGETS["linear"](7)) == (1, 2, 3, 4, 5, 6, 7)
+    assert scratchpad_step_ends(7, BUDGETS["linear"](7)) == (1, 2, 3, 4, 5, 6, 7)
     assert [BUDGETS["log"](n) for n in (1, 2, 4, 8, 32, 40)] == [1, 1, 2, 3, 5, 6]
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_a_row_holds_the_word_its_steps_and_the_state(budget):
-    writing, symbols = Writing("s5", 12), [0, 1, 2, 1, 0]
+    writing, symbols = ScratchpadFormat("s5", 12), [0, 1, 2, 1, 0]
     row = [writing.tokens[i] for i in writing.prompt(symbols, budget)]
     assert row == ["<|begin|>", *"abcba", *[PAD] * 7, f"<{budget}>"]
     behind = [writing.tokens[i] for i in writing.written(symbols, budget)]
     states = [f"s{s}" for s in TASKS["s5"].run(symbols)]
-    wanted = [states[i - 1] for i in stops(5, BUDGETS[budget](5))]
+    wanted = [states[i - 1] for i in scratchpad_step_ends(5, BUDGETS[budget](5))]
     assert behind == [*wanted, ANSWER, states[-1], END]
     assert len(row) + len(behind) <= writing.positions
 
 
 def test_what_is_learned_is_what_stands_behind_the_prompt(tmp_path):
     spec = StepsSpec(str(tmp_path), task="dfa", lengths=(3, 6), longest=8)
-    writing = Writing("dfa", 8)
-    token_BT, goal_BT = batch(spec, writing, 5, 40)
-    assert torch.equal(token_BT, batch(spec, writing, 5, 40)[0])
-    assert not torch.equal(token_BT, batch(spec, writing, 6, 40)[0])
+    writing = ScratchpadFormat("dfa", 8)
+    token_BT, goal_BT = draw_scratchpad_batch(spec, writing, 5, 40)
+    assert torch.equal(token_BT, draw_scratchpad_batch(spec, writing, 5, 40)[0])
+    assert not torch.equal(token_BT, draw_scratchpad_batch(spec, writing, 6, 40)[0])
     for tokens, goals in zip(token_BT.tolist(), goal_BT.tolist()):
         symbols = [t - writing.id("a") for t in tokens[1:9] if t != writing.id(PAD)]
         budget = writing.tokens[tokens[9]].strip("<>")
@@ -85,7 +99,7 @@ def test_what_is_learned_is_what_stands_behind_the_prompt(tmp_path):
         assert learned == writing.written(symbols, budget)
         assert tokens[10 : 10 + len(learned) - 1] == learned[:-1]
     text = "a b <pad> <linear> s0 <answer>"
-    encoded = tokenizer(writing).encode(text)
+    encoded = build_scratchpad_tokenizer(writing).encode(text)
     assert [writing.tokens[i] for i in encoded.ids] == ["<|begin|>", *text.split()]
 
 
@@ -113,24 +127,26 @@ def by_hand(writing, *, slip=0, forever=False, ends=False):
 
 
 def test_an_automaton_written_by_hand_is_always_right_and_never_over_its_budget(monkeypatch):
-    writing = Writing("dfa", 12)
+    writing = ScratchpadFormat("dfa", 12)
     monkeypatch.setattr(steps, "_decode", by_hand(writing))
-    right = steps.answered(None, writing, "linear", 12, 50, PLAIN)
+    right = steps.answer_within_budget(None, writing, "linear", 12, 50, PLAIN)
     assert (right.right, right.forced, right.steps) == (50, 0, 600)
     monkeypatch.setattr(steps, "_decode", by_hand(writing, slip=12))
-    assert steps.answered(None, writing, "linear", 12, 50, PLAIN).right < 50
+    assert steps.answer_within_budget(None, writing, "linear", 12, 50, PLAIN).right < 50
     for how in ({"forever": True}, {"ends": True}):  # the mark is put there all the same
         monkeypatch.setattr(steps, "_decode", by_hand(writing, **how))
-        forced = steps.answered(None, writing, "linear", 12, 50, PLAIN)
+        forced = steps.answer_within_budget(None, writing, "linear", 12, 50, PLAIN)
         assert (forced.right, forced.forced, forced.steps) == (50, 50, 600)
 
 
 def test_intervals_of_several_runs():
-    assert student([0.5]) == (0.5, 0.5)
-    low, high = student([0.2, 0.4, 0.6])
+    assert student_interval([0.5]) == (0.5, 0.5)
+    low, high = student_interval([0.2, 0.4, 0.6])
     assert (low, high) == pytest.approx((0.4 - 4.30 * 0.2 / 3**0.5, 0.4 + 4.30 * 0.2 / 3**0.5))
-    assert across([0.2, 0.4, 0.6], 300) == (0.0, pytest.approx(high))
-    assert across([1.0, 1.0, 1.0], 300) == pytest.approx((wilson(300, 300)[0], 1.0))
+    assert shared_trials_interval([0.2, 0.4, 0.6], 300) == (0.0, pytest.approx(high))
+    assert shared_trials_interval([1.0, 1.0, 1.0], 300) == pytest.approx(
+        (wilson_interval(300, 300)[0], 1.0)
+    )
 
 
 @pytest.fixture
@@ -221,27 +237,29 @@ def test_a_spec_that_cannot_be_is_refused(fields, says):
 
 
 def test_networks_have_learned_what_they_were_shown_and_nothing_else_is_needed():
-    networks = votes.Networks(4, 1024, 24, seed=1)
+    networks = votes.TwoLayerNetworks(4, 1024, 24, seed=1)
     every, order = votes.every_input(4), networks.permutation()
     outputs = networks.outputs(every)
     shown = every.sum(1) == 1
     wanted = every[:, order]
     assert outputs[:, shown] == pytest.approx(wanted[shown].expand(24, -1, -1), abs=1e-3)
-    assert max(votes.right(outputs, every, order, 24)) == 1.0
-    assert votes.right(outputs, every, order.roll(1), 24) == [pytest.approx(1 / 15)]  # all ones
-    alone = votes.right(outputs, every, order, 1)
+    assert max(votes.right_input_shares(outputs, every, order, 24)) == 1.0
+    assert votes.right_input_shares(outputs, every, order.roll(1), 24) == [
+        pytest.approx(1 / 15)
+    ]  # all ones
+    alone = votes.right_input_shares(outputs, every, order, 1)
     assert len(alone) == 24 and sum(alone) / 24 < 1.0
 
 
 def test_the_mean_of_many_networks_is_that_of_the_kernel():
-    networks = votes.Networks(4, 1024, 100, seed=0)
+    networks = votes.TwoLayerNetworks(4, 1024, 100, seed=0)
     every = votes.every_input(4)
     mean, spread = (f(networks.outputs(every), 0) for f in (torch.mean, torch.std))
     for x, row, error in zip(every[:, networks.permutation()], mean, spread / 100**0.5):
-        levels = votes.levels(4, int(x.sum()))
+        levels = votes.mean_output_levels(4, int(x.sum()))
         for bit, value, e in zip(x.tolist(), row.tolist(), error.tolist()):
             assert abs(value - levels[int(bit)]) < 5 * e + 0.02
-    low, high = votes.levels(4, 1)
+    low, high = votes.mean_output_levels(4, 1)
     assert (low, high) == pytest.approx((0.0, 1.0))
 
 
@@ -262,4 +280,4 @@ def test_more_votes_are_right_more_often(bench, monkeypatch, tmp_path):
         bench("permutations", "--each", 32, "--json")[1].split('"rows"')[1]
         == (out.split('"rows"')[1])
     )
-    assert votes.needed(rows, share=0.0) == {3: 1, 4: 1}
+    assert votes.votes_needed(rows, share=0.0) == {3: 1, 4: 1}

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from polydec import generate, load
-from polydec.core.types import Vocab
-from polydec.lab.bench.told import Recorded, Round, Told, remade, replayed
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.models.learned.kinds.ngrams import LAST, NGrams, longer
+from polydec.core.types import TokenVocabulary
+from polydec.lab.bench.told import (
+    RecordedAnswer,
+    RecordedTarget,
+    ReplayRound,
+    replay_rounds,
+    replay_run,
+)
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.models.learned.kinds.ngrams import LAST, NGrams, extend_context_key
 
 PROMPT = "def mean(values):"
 
@@ -28,13 +34,13 @@ def live(lm, method, options):
         lm, PROMPT, raw=True, method=method, options=options, max_tokens=60, on=events.append
     )
     for event in events:
-        if isinstance(event, Proposed):
+        if isinstance(event, ProposedEvent):
             rounds.append([event.position, len(event.token) - 1])
-        elif isinstance(event, Verified):
+        elif isinstance(event, VerifiedEvent):
             rounds[-1].append(len(event.path))
     vocab = lm.checkpoint.lm.vocab
-    one = Recorded(lm.ids(PROMPT, raw=True), answer.token_ids, vocab.size, vocab.eos)
-    return [Round(*r) for r in rounds], one
+    one = RecordedAnswer(lm.ids(PROMPT, raw=True), answer.token_ids, vocab.size, vocab.eos)
+    return [ReplayRound(*r) for r in rounds], one
 
 
 SETTINGS = [
@@ -52,28 +58,31 @@ def test_a_replay_of_any_record_is_the_live_run(lm, method, options):
     """The record is of plain decoding: what is replayed was never run."""
     _, one = live(lm, "plain", {})
     run, same = live(lm, method, options)
-    draft = Shaped(lm.small(), Greedy()) if method == "draft-model" else None
+    draft = ShapedTarget(lm.small(), GreedyRule()) if method == "draft-model" else None
     assert same == one, "the methods are lossless"
     assert (
-        replayed(one, method, options, draft, lm.costs if method != "draft-model" else None) == run
+        replay_rounds(one, method, options, draft, lm.costs if method != "draft-model" else None)
+        == run
     )
 
 
 def test_a_method_that_reads_more_than_tokens_is_refused(lm):
     _, one = live(lm, "plain", {})
     with pytest.raises(ValueError, match="layers"):
-        replayed(one, "draft-and-verify", {})
+        replay_rounds(one, "draft-and-verify", {})
 
 
 def test_company_is_told_by_position():
-    law = Told((1, 2, 3, 4, 5, 6), Vocab(9, frozenset()), company=((2, 3), (4, 1)))
+    law = RecordedTarget(
+        (1, 2, 3, 4, 5, 6), TokenVocabulary(9, frozenset()), company=((2, 3), (4, 1))
+    )
     assert [law.open((1, 2)).peers, law.peers(0), law.peers(2), law.peers(3)] == [3, 1, 3, 1]
-    assert Told((1, 2), Vocab(9, frozenset())).peers(0) == 1
+    assert RecordedTarget((1, 2), TokenVocabulary(9, frozenset())).peers(0) == 1
 
 
 def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
-    vocab, text = Vocab(20, frozenset()), (5, 6, 7, 8) * 6
-    after = sorted((longer(0, x), y) for x, y in zip((5, 6, 7, 8), (6, 7, 8, 5)))
+    vocab, text = TokenVocabulary(20, frozenset()), (5, 6, 7, 8) * 6
+    after = sorted((extend_context_key(0, x), y) for x, y in zip((5, 6, 7, 8), (6, 7, 8, 5)))
     table = NGrams(
         1,
         vocab,
@@ -81,26 +90,32 @@ def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
         np.array([[y, LAST] for _, y in after]),
         np.array([[255, 0]] * 4),
     )
-    one = Recorded((5,), text[1:], 20, frozenset())
-    again = remade(one, "ngram-draft", {"cost_aware": False}, artefacts=(table,)).rounds
+    one = RecordedAnswer((5,), text[1:], 20, frozenset())
+    again = replay_run(one, "ngram-draft", {"cost_aware": False}, artefacts=(table,)).rounds
     assert len(again) < len(one.tokens) / 2 and all(r.accepted == r.drafted for r in again[:-1])
     with pytest.raises(ValueError, match="n-gram table"):
-        remade(one, "ngram-draft", {})
+        replay_run(one, "ngram-draft", {})
 
 
 def test_the_last_drafts_reach_as_far_as_they_did_in_the_record():
     text = (5, 6, 7, 8) * 6
-    cut = Recorded(text[:8], text[8:], 20, frozenset(), limit=40)
-    ended = Recorded(text[:8], text[8:], 20, frozenset({8}), limit=40)
-    assert (cut.room, ended.room, Recorded((1,), (8,), 20, frozenset({8})).room) == (16, 40, 1)
-    one = Recorded((5, 6, 7, 9, 5, 6), (7, 9), 20, frozenset({9}), limit=40)
+    cut = RecordedAnswer(text[:8], text[8:], 20, frozenset(), limit=40)
+    ended = RecordedAnswer(text[:8], text[8:], 20, frozenset({8}), limit=40)
+    assert (cut.room, ended.room, RecordedAnswer((1,), (8,), 20, frozenset({8})).room) == (
+        16,
+        40,
+        1,
+    )
+    one = RecordedAnswer((5, 6, 7, 9, 5, 6), (7, 9), 20, frozenset({9}), limit=40)
     options = {"cost_aware": False, "depth": 4}
-    assert [r.drafted for r in replayed(one, "prompt-lookup", options)] == [2]
-    assert [r.drafted for r in replayed(replace(one, limit=0), "prompt-lookup", options)] == [1]
+    assert [r.drafted for r in replay_rounds(one, "prompt-lookup", options)] == [2]
+    assert [r.drafted for r in replay_rounds(replace(one, limit=0), "prompt-lookup", options)] == [
+        1
+    ]
 
 
 def test_a_draft_model_s_passes_are_no_time_of_the_loop(lm):
     _, one = live(lm, "plain", {})
-    draft = Shaped(lm.small(), Greedy())
-    again = remade(one, "draft-model", {"depth": 3}, draft, lm.costs)
+    draft = ShapedTarget(lm.small(), GreedyRule())
+    again = replay_run(one, "draft-model", {"depth": 3}, draft, lm.costs)
     assert again.others > len(again.rounds) > 0 and 0 <= again.seconds < 5

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import trained
 
-from polydec.lab.testing.examples import artefacts
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.examples import example_artefacts
+from polydec.lab.testing.toy import toy_law
 
-MADE = [one for one in artefacts(toy(1).vocab) if one.kind in trained.METHODS]
-BENCH = trained.Bench(SimpleNamespace(lm=toy(1)), toy(2, cost=0.1), (), 4)
+MADE = [one for one in example_artefacts(toy_law(1).vocab) if one.kind in trained.METHODS]
+BENCH = trained.Bench(SimpleNamespace(lm=toy_law(1)), toy_law(2, cost=0.1), (), 4)
 
 
 def served(one, **given):

@@ -5,10 +5,10 @@ from patched import put
 from verify_mutants import KNOWN
 
 from polydec import load
-from polydec.lab.bench.apart import distances
-from polydec.lab.bench.enumerated import enumerated
-from polydec.lab.bench.searched import audit, on_toys
-from polydec.lab.bench.unmasked import unmasked
+from polydec.lab.bench.apart import measure_law_distances
+from polydec.lab.bench.enumerated import enumerate_output_laws
+from polydec.lab.bench.searched import audit_search, on_toys
+from polydec.lab.bench.unmasked import sample_canvas_law
 from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True)]
@@ -36,19 +36,19 @@ def models():
 
 
 def by_enumeration(models, method):
-    return enumerated(method, {}, registry.get(method).CARD.family)
+    return enumerate_output_laws(method, {}, registry.get_recipe_module(method).CARD.family)
 
 
 def by_canvas(models, method):
     lm = models("zoo:diffusion")
     request = {"samples": 24, "max_tokens": 12, "sampling": lm.sampling(temperature=0.9)}
-    return unmasked(lm, [("copy: 1234", False)], method, {}, **request)
+    return sample_canvas_law(lm, [("copy: 1234", False)], method, {}, **request)
 
 
 def by_search(models, method):
     lm = models("zoo:tiny")
     rules = lm.sampling(repetition_penalty=1.5)
-    return audit(lm, PROMPTS, method, {}, sampling=rules, max_tokens=12)
+    return audit_search(lm, PROMPTS, method, {}, sampling=rules, max_tokens=12)
 
 
 def by_toys(models, method):
@@ -58,7 +58,7 @@ def by_toys(models, method):
 def by_distance(models, method):
     lm = models("zoo:tiny")
     request = {"samples": 32, "max_tokens": 12, "sampling": lm.sampling(temperature=1.0)}
-    return distances(lm, PROMPTS, method, {}, **request)
+    return measure_law_distances(lm, PROMPTS, method, {}, **request)
 
 
 EVIDENCE = {

@@ -6,22 +6,22 @@ import pytest
 
 from polydec import load
 from polydec.core import transcript
-from polydec.core.canvas_law import Board
+from polydec.core.canvas_law import CanvasSession
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.lab.bench.apart import distances
-from polydec.lab.bench.certify import compare
-from polydec.lab.bench.drift import drift
+from polydec.lab.bench.apart import measure_law_distances
+from polydec.lab.bench.certify import compare_greedy_texts
+from polydec.lab.bench.drift import measure_cache_drift
 from polydec.lab.bench.masked import judge_constrained
-from polydec.lab.bench.sampled import OTHERS, draw, sampled
-from polydec.lab.bench.searched import audit
+from polydec.lab.bench.sampled import OTHERS, draw_texts, sample_against_law
+from polydec.lab.bench.searched import audit_search
 from polydec.laws.constraints.regex import Regex
-from polydec.methods.search.loop.ranking import Ranking
+from polydec.methods.search.loop.ranking import LengthRanking
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.verifiers.coupled import Coupled
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.sessions import denoiser
 
 PROMPTS = [("Once upon a time", True), ("The old man went", True), ("def mean(values):", True)]
@@ -36,11 +36,13 @@ def lm():
 def drawing(lm):
     """What every sampled certificate here asks for, plain decoding's side drawn once."""
     request = {"samples": 24, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
-    return request | {"plain": draw(lm, PROMPTS, "plain", {}, seed=OTHERS, told=True, **request)}
+    return request | {
+        "plain": draw_texts(lm, PROMPTS, "plain", {}, seed=OTHERS, told=True, **request)
+    }
 
 
 def law(lm, drawing, method, options=None, **more):
-    return sampled(lm, PROMPTS, method, options or {}, **(drawing | more))
+    return sample_against_law(lm, PROMPTS, method, options or {}, **(drawing | more))
 
 
 # Methods that draw
@@ -53,15 +55,16 @@ def accepts_all(patch):
 
 def no_residual(patch):
     """A rejected draft's replacement is drawn from the draft's own law's complement no more, but from the whole of p."""
-    patch.setattr("polydec.methods.speculative.verifiers.exact.residual", lambda p_V, q_V: p_V)
+    patch.setattr("polydec.methods.speculative.verifiers.exact.residual_law", lambda p_V, q_V: p_V)
 
 
 def residual_turned_round(patch):
     """(q - p)+ in place of (p - q)+."""
-    from polydec.core.law import residual
+    from polydec.core.law import residual_law
 
     patch.setattr(
-        "polydec.methods.speculative.verifiers.exact.residual", lambda p_V, q_V: residual(q_V, p_V)
+        "polydec.methods.speculative.verifiers.exact.residual_law",
+        lambda p_V, q_V: residual_law(q_V, p_V),
     )
 
 
@@ -78,7 +81,7 @@ def draft_law_of_another_temperature(patch):
 
 def bonus_of_the_row_above(patch):
     """The token behind an accepted path is drawn from the row of the root."""
-    verify = Exact.verify
+    verify = ExactVerifier.verify
 
     def above(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
@@ -86,7 +89,7 @@ def bonus_of_the_row_above(patch):
             return v
         return replace(v, bonus=rng.at("again", position).categorical(scores.row(0).exp().double()))
 
-    patch.setattr(Exact, "verify", above)
+    patch.setattr(ExactVerifier, "verify", above)
 
 
 def noise_of_the_first_position(patch):
@@ -101,9 +104,9 @@ def noise_of_the_first_position(patch):
                 return Rng.of(12).at(*names[:1], names[1] // 2)
             return self.rng.at(*names)
 
-    verify = Coupled.verify
+    verify = CoupledVerifier.verify
     patch.setattr(
-        Coupled,
+        CoupledVerifier,
         "verify",
         lambda self, draft, scores, rng, position: verify(
             self, draft, scores, Frozen(rng), position
@@ -169,7 +172,7 @@ def test_no_alarm_on_twenty_clean_seeds(lm, drawing, seed):
 
 
 def first_draft_is_always_accepted(patch):
-    verify = Match.verify
+    verify = MatchVerifier.verify
 
     def trusting(self, draft, scores, rng, position):
         children = draft.children[0]
@@ -177,28 +180,28 @@ def first_draft_is_always_accepted(patch):
             return verify(self, draft, scores, rng, position)
         return Verdict((children[0],), scores.argmax(children[0]))
 
-    patch.setattr(Match, "verify", trusting)
+    patch.setattr(MatchVerifier, "verify", trusting)
 
 
 def token_after_a_path_is_the_roots(patch):
-    verify = Match.verify
+    verify = MatchVerifier.verify
 
     def late(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
         return replace(v, bonus=scores.argmax(0)) if v.path else v
 
-    patch.setattr(Match, "verify", late)
+    patch.setattr(MatchVerifier, "verify", late)
 
 
 def a_deep_draft_is_not_checked(patch):
-    verify = Match.verify
+    verify = MatchVerifier.verify
 
     def long(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
         below = draft.children[v.path[-1]] if v.path else ()
         return Verdict((*v.path, below[0]), scores.argmax(below[0])) if below else v
 
-    patch.setattr(Match, "verify", long)
+    patch.setattr(MatchVerifier, "verify", long)
 
 
 ASKED = "The old man went"
@@ -220,10 +223,10 @@ ASKED = "The old man went"
 def test_a_greedy_fault(lm, monkeypatch, mutant, method, where):
     request = {"sampling": lm.sampling(), "max_tokens": 64, "raw": True}
     mutant(monkeypatch)
-    found = compare(lm, ASKED, method, {}, **request)
+    found = compare_greedy_texts(lm, ASKED, method, {}, **request)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place, found
-    assert compare(lm, ASKED, method, {}, **request).verdict == "equal"
+    assert compare_greedy_texts(lm, ASKED, method, {}, **request).verdict == "equal"
 
 
 # Approximate ones, searches, constraints, caches
@@ -235,9 +238,11 @@ def greedily(patch):
 
 def test_an_approximate_method_that_leaves_its_own_law(lm, monkeypatch):
     request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
-    assert distances(lm, PROMPTS, "entropy-adaptive", {}, **request).verdict == "measured"
+    assert (
+        measure_law_distances(lm, PROMPTS, "entropy-adaptive", {}, **request).verdict == "measured"
+    )
     greedily(monkeypatch)
-    found = distances(lm, PROMPTS, "entropy-adaptive", {}, **request)
+    found = measure_law_distances(lm, PROMPTS, "entropy-adaptive", {}, **request)
     monkeypatch.undo()
     assert found.verdict == "fault" and found.place.startswith("against its own law, ")
 
@@ -246,14 +251,14 @@ def test_a_model_that_never_takes_over_is_further_off(lm):
     """The measured distance moves with what the method does, beyond its intervals."""
     request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
     near, far = (
-        distances(lm, PROMPTS[:1], "entropy-adaptive", {"tau": tau}, **request).all
+        measure_law_distances(lm, PROMPTS[:1], "entropy-adaptive", {"tau": tau}, **request).all
         for tau in (1.0, "none")
     )
     assert far.kl_interval[0] > near.kl_interval[1] and far.tv > near.tv
 
 
 def longer_by_one(patch):
-    patch.setattr(Ranking, "score", lambda self, total, length: total / (length + 1))
+    patch.setattr(LengthRanking, "score", lambda self, total, length: total / (length + 1))
 
 
 def tokens_for_nothing(patch):
@@ -268,20 +273,20 @@ def tokens_for_nothing(patch):
 )
 def test_a_search_that_keeps_false_books(lm, monkeypatch, mutant, where):
     mutant(monkeypatch)
-    found = audit(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
+    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place
 
 
 def test_log_probabilities_of_other_tokens(lm, monkeypatch):
-    told = transcript.logprobs
+    told = transcript.logprobs_at_nodes
     monkeypatch.setattr(
-        "polydec.methods.search.loop.diverse_beam.logprobs",
+        "polydec.methods.search.loop.diverse_beam.logprobs_at_nodes",
         lambda scores, nodes, tokens, k: [
             replace(t, logp=t.logp - 0.5) for t in told(scores, nodes, tokens, k)
         ],
     )
-    found = audit(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
+    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
     assert found.verdict == "fault" and "token 0: its log-probability" in found.place
 
 
@@ -300,11 +305,11 @@ def test_a_cache_that_stays_stale(monkeypatch):
     lm = load("zoo:diffusion", dtype="float32")
     request = {"sampling": lm.sampling(), "max_tokens": 14}
     asked = ("shuffle: 504132", "llada", {"block": 4})
-    assert drift(lm, *asked, **request).stale is None
+    assert measure_cache_drift(lm, *asked, **request).stale is None
     board = next(
         k
         for k in vars(denoiser).values()
-        if isinstance(k, type) and "score" in vars(k) and k is not Board
+        if isinstance(k, type) and "score" in vars(k) and k is not CanvasSession
     )
     score, first = board.score, {}
 
@@ -317,5 +322,5 @@ def test_a_cache_that_stays_stale(monkeypatch):
         )
 
     monkeypatch.setattr(board, "score", stale)
-    found = drift(lm, *asked, **request)
+    found = measure_cache_drift(lm, *asked, **request)
     assert found.stale == 2

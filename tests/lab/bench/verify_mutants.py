@@ -29,7 +29,7 @@ KNOWN = [
     Known(
         "a sibling sees those before it",
         "methods/speculative/verifiers/exact.py",
-        "left[id(law_V)] = without(q_V, token)",
+        "left[id(law_V)] = exclude_token(q_V, token)",
         "left[id(law_V)] = q_V",
         "enumeration",
         "rsd-c",
@@ -101,7 +101,7 @@ KNOWN = [
     Known(
         "two gaps are filled at once",
         "methods/diffusion/unmaskers/left_to_right.py",
-        "range(due(state, self.steps, len(look.rows)))",
+        "range(bounded_pass_quota(state, self.steps, len(look.rows)))",
         "range(min(2, len(look.rows)))",
         "enumeration",
         "left-to-right",
@@ -110,10 +110,9 @@ KNOWN = [
     Known(
         "gaps in no order are filled from the left",
         "methods/diffusion/unmaskers/at_random.py",
-        """rng.at("order", look.step).without_replacement(
-            even_R, due(state, self.steps, len(look.rows))
-        )""",
-        "range(due(state, self.steps, len(look.rows)))",
+        'rng.at("order", look.step).without_replacement(\n            '
+        "even_R, bounded_pass_quota(state, self.steps, len(look.rows))\n        )",
+        "range(bounded_pass_quota(state, self.steps, len(look.rows)))",
         "canvas",
         "mdlm",
         "order: ",
@@ -121,8 +120,8 @@ KNOWN = [
     Known(
         "what is filled from the left is filled from the right",
         "methods/diffusion/unmaskers/left_to_right.py",
-        "range(due(state, self.steps, len(look.rows)))",
-        "range(len(look.rows) - due(state, self.steps, len(look.rows)), len(look.rows))",
+        "range(bounded_pass_quota(state, self.steps, len(look.rows)))",
+        "range(len(look.rows) - bounded_pass_quota(state, self.steps, len(look.rows)), len(look.rows))",
         "canvas",
         "left-to-right",
         "order: ",
@@ -166,8 +165,8 @@ KNOWN = [
     Known(
         "what is told of a token is told of another branch",
         "methods/search/loop/stochastic_beam.py",
-        "logprobs(scores, (racer.node,), (token,), asked)",
-        "logprobs(scores, (0,), (token,), asked)",
+        "logprobs_at_nodes(scores, (racer.node,), (token,), asked)",
+        "logprobs_at_nodes(scores, (0,), (token,), asked)",
         "toys",
         "stochastic-beam-search",
         "toy law",
@@ -175,7 +174,7 @@ KNOWN = [
     Known(
         "each of several independent drafts is tried as if it were alone",
         "methods/speculative/verifiers/k_seq.py",
-        "rho = factor(p_V, q_V, size)",
+        "rho = smallest_rho(p_V, q_V, size)",
         "rho = 1.0",
         "enumeration",
         "spectr",
@@ -184,8 +183,8 @@ KNOWN = [
     Known(
         "an approximate method draws from a colder law than its own",
         "methods/speculative/verifiers/match.py",
-        "categorical(probs(scores.row(node)))",
-        "categorical(probs(scores.row(node)) ** 2)",
+        "float64_probabilities(scores.row(node))\n",
+        "float64_probabilities(scores.row(node)) ** 2\n",
         "distance",
         "entropy-adaptive",
         "against its own law, ",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import micro
-from polydec.cli.page import Line, figure, ticks
+from polydec.cli.page import ChartSeries, axis_ticks, svg_chart
 from polydec.lab.bench import measure
 from polydec.request import machine
 
@@ -93,27 +93,29 @@ def test_several_models_have_rows_of_their_own(bench_command, tmp_path, model):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_decoded(bench_command, monkeypatch, args, says):
-    monkeypatch.setattr(measure, "measure", None)
+    monkeypatch.setattr(measure, "measure_methods", None)
     code, out, err = bench_command(*args)
     assert code == 2 and says in err and not out, err
 
 
 def test_figures_fit_what_they_show():
-    assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert axis_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
     for low, high in ((0, 0.003), (1, 32), (0, 270), (0, 12345), (5, 6)):
-        assert 2 <= len(ticks(low, high)) <= 20
-    drawn = figure([Line("<a>", [(1, 5.0), (32, 90.0)], "red", [(4.0, 6.0)])], "x & y", "up")
+        assert 2 <= len(axis_ticks(low, high)) <= 20
+    drawn = svg_chart(
+        [ChartSeries("<a>", [(1, 5.0), (32, 90.0)], "red", [(4.0, 6.0)])], "x & y", "up"
+    )
     assert "<a>" not in drawn and "x &amp; y" in drawn
     places = [float(x) for x in re.findall(r'c[xy]="([\d.]+)"', drawn)]
     assert all(0 <= x <= 380 for x in places)
-    depths = figure([Line("a", [(1, 0.5), (2, 0.25)], "red")], "x", "y", whole=True)
+    depths = svg_chart([ChartSeries("a", [(1, 0.5), (2, 0.25)], "red")], "x", "y", whole=True)
     assert ">2</text>" in depths and ">1.2</text>" not in depths
-    assert "Nothing was measured" in figure([], "x", "y")
+    assert "Nothing was measured" in svg_chart([], "x", "y")
 
 
 def test_a_report_says_where_its_figures_are_doubtful(bench_command, tmp_path, monkeypatch):
     page, busy = tmp_path / "report.html", iter([5.5, 5.5])
-    monkeypatch.setattr(machine, "busy", lambda: next(busy))
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: next(busy))
     code, out, err = bench_command("--methods", "plain", "--html", page, "--json")
     assert code == 0 and "warning: the machine is busy (load 5.5" in err
     assert json.loads(out)["doubts"] == [
@@ -121,18 +123,18 @@ def test_a_report_says_where_its_figures_are_doubtful(bench_command, tmp_path, m
     ]
     assert "Mind:</b> the machine is busy (load 5.5" in page.read_text()
 
-    monkeypatch.setattr(machine, "busy", iter([0.0, 3.0]).__next__)
+    monkeypatch.setattr(machine, "relative_cpu_load", iter([0.0, 3.0]).__next__)
     code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
     assert "became busy" in page.read_text() and len(json.loads(out)["doubts"]) == 1
 
-    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: 0.0)
     code, out, _ = bench_command("--methods", "plain", "--html", page, "--json")
     assert json.loads(out)["doubts"] == [] and "Mind:" not in page.read_text()
 
 
 def test_a_report_of_a_run_that_was_stopped_says_so(bench_command, tmp_path, monkeypatch):
     page, ticks = tmp_path / "report.html", []
-    whole = measure.measure
+    whole = measure.measure_methods
 
     def stopped(*args, keep, **more):
         def kept(label, run):
@@ -143,7 +145,7 @@ def test_a_report_of_a_run_that_was_stopped_says_so(bench_command, tmp_path, mon
 
         return whole(*args, keep=kept, **more)
 
-    monkeypatch.setattr(measure, "measure", stopped)
-    monkeypatch.setattr(machine, "busy", lambda: 0.0)
+    monkeypatch.setattr(measure, "measure_methods", stopped)
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: 0.0)
     code, _, _ = bench_command("--methods", "prompt-lookup", "--html", page)
     assert code == 130 and "it was stopped: only what was measured until then" in page.read_text()

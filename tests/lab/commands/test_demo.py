@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from polydec.cli.main import main
-from polydec.lab.commands.demo import expected
+from polydec.lab.commands.demo import describe_expected_gain
 
 
 def test_the_demo_says_what_rows_cost_here(tmp_path, monkeypatch, capsys):
@@ -37,5 +37,5 @@ def test_the_demo_says_what_rows_cost_here(tmp_path, monkeypatch, capsys):
     [(1.09, 2.2, "1.4 to 2.0"), (1.3, 3.4, "1.0 to 1.6"), (1.9, 7.0, "little over plain")],
 )
 def test_what_to_expect_follows_from_what_rows_cost(two, eight, says):
-    line = expected(two, eight)
+    line = describe_expected_gain(two, eight)
     assert says in line and f"more than {round(100 * (two - 1))} %" in line and "\n" not in line

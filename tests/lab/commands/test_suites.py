@@ -5,8 +5,16 @@ import json
 import pytest
 
 from polydec.base.errors import RequestError
-from polydec.lab.bench.checks import Boxed, Expected, Follows, Passes, bare, check_of, last_box
-from polydec.lab.commands.suites import SUITES, rows
+from polydec.lab.bench.checks import (
+    BoxedFormulaCheck,
+    JsonSchemaCheck,
+    UnitTestCheck,
+    WordsCheck,
+    bare_formula,
+    check_of,
+    last_box,
+)
+from polydec.lab.commands.suites import SUITES, read_suite_rows
 
 ROWS = {
     "gsm8k": {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 4"},
@@ -49,14 +57,16 @@ def test_every_suite_is_in_the_example():
 
 
 def test_questions_of_all_suites_in_one_run(folder):
-    found = rows(",".join(SUITES), folder, 2)
+    found = read_suite_rows(",".join(SUITES), folder, 2)
     assert [r.workload for r in found] == [name for name in SUITES for _ in range(2)]
-    assert rows("gsm8k", folder / "gsm8k" / "part.jsonl", 9)[2].prompt.startswith("2 and 2?")
+    assert read_suite_rows("gsm8k", folder / "gsm8k" / "part.jsonl", 9)[2].prompt.startswith(
+        "2 and 2?"
+    )
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_answer_is_judged(folder, name):
-    check = check_of(rows(name, folder, 1)[0].answer)
+    check = check_of(read_suite_rows(name, folder, 1)[0].answer)
     good, bad = RIGHT[name]
     assert check.right(good) is True and check.right(bad) is False
 
@@ -73,23 +83,27 @@ def test_an_answer_is_judged(folder, name):
     ],
 )
 def test_a_program_that_ends_or_breaks_does_not_pass(program):
-    assert Passes("assert f(1) == 2").right(f"```python\n{program}\n```") is False
-    assert Passes("assert f(1) == 2").right("def f(x):\n    return 2\n") is True
+    assert UnitTestCheck("assert f(1) == 2").right(f"```python\n{program}\n```") is False
+    assert UnitTestCheck("assert f(1) == 2").right("def f(x):\n    return 2\n") is True
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["while True: pass", "import time\ntime.sleep(60)"])
 def test_a_program_without_end_is_ended(program):
-    assert Passes("").right(program) is False
-    assert Passes("").right("x = 1") is True
+    assert UnitTestCheck("").right(program) is False
+    assert UnitTestCheck("").right("x = 1") is True
 
 
 def test_formulas_are_compared_without_what_sets_them():
-    assert bare("\\left( 3, \\dfrac12 \\right)") == bare("(3,\\frac{1}{2})")
+    assert bare_formula("\\left( 3, \\dfrac12 \\right)") == bare_formula("(3,\\frac{1}{2})")
     assert last_box("a \\boxed{\\frac{1}{2}} b") == "\\frac{1}{2}"
     assert last_box("a \\boxed{1") is None and last_box("a") is None
-    assert Boxed("1,000").right("it is 1000") and not Boxed("x").right("it is x")
-    assert Expected("4").right("4") and Follows('{"type": "integer"}').right("```json\n3\n```")
+    assert BoxedFormulaCheck("1,000").right("it is 1000") and not BoxedFormulaCheck("x").right(
+        "it is x"
+    )
+    assert WordsCheck("4").right("4") and JsonSchemaCheck('{"type": "integer"}').right(
+        "```json\n3\n```"
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +121,7 @@ def test_what_cannot_be_read_is_refused(folder, names, change, said):
         at = folder / SUITES[name].folders[0] / "part.jsonl"
         at.write_text(json.dumps(ROWS[name] | change) + "\n")
     with pytest.raises(RequestError, match=said):
-        rows(names, folder, 2)
+        read_suite_rows(names, folder, 2)
 
 
 def test_a_bench_over_suites_says_how_many_are_right(folder, tmp_path, polydec_command):

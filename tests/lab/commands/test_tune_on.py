@@ -62,13 +62,13 @@ def test_the_table_ends_with_what_to_choose_and_to_buy(tuned):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_measured(tuned, monkeypatch, args, says):
-    monkeypatch.setattr(profile, "measure", None)
+    monkeypatch.setattr(profile, "measure_pass_profile", None)
     monkeypatch.setattr(measure, "run_task", None)
     code, out, err = tuned(*args)
     assert code == 2 and says in err and not out, err
 
 
 def test_a_model_that_fills_canvases_is_sent_to_bench(tuned, monkeypatch):
-    monkeypatch.setattr(profile, "measure", None)
+    monkeypatch.setattr(profile, "measure_pass_profile", None)
     code, _, err = tuned("--model", "zoo:diffusion")
     assert code == 2 and "`polydec bench` compares methods for it" in err

@@ -5,22 +5,22 @@ from math import exp
 
 import pytest
 
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.lab.testing.check_acceptance import check_acceptance, check_best_tree
-from polydec.lab.testing.examples import decoder, example
+from polydec.lab.testing.examples import example_decoder, example_mechanism
 from polydec.lab.testing.exercised import declared_unexercised
 from polydec.methods.registry import registry
-from polydec.methods.speculative.drafters.model import FromModel, ModelGuess
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.coupled_chain import CoupledChain
-from polydec.methods.speculative.trees.coupled_static import CoupledStatic
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.coupled import Coupled
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.drafters.model import ModelDrafter, ModelGuess
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.coupled_chain import CoupledChainTree
+from polydec.methods.speculative.trees.coupled_static import CoupledStaticTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-NEEDS_A_DRAFT = [n for n, m in registry.recipes().items() if "draft" in m.CARD.needs]
+NEEDS_A_DRAFT = [n for n, m in registry.recipe_modules().items() if "draft" in m.CARD.needs]
 SHALLOW = {"s2d"}
 """Draws from exits of its draft, whose laws are not the whole one's: only its greedy drafts could always be right."""
 SWITCHES = {"entropy-adaptive"}
@@ -31,30 +31,34 @@ SWITCHES = {"entropy-adaptive"}
 def test_a_draft_that_equals_the_target_is_never_rejected(record_counts, name):
     record_counts(
         check_acceptance(
-            lambda target, draft: decoder(name, target, draft), sampled=name not in SHALLOW
+            lambda target, draft: example_decoder(name, target, draft), sampled=name not in SHALLOW
         )
     )
 
 
 def exact(tree):
-    return lambda target, draft: Speculative(target, FromModel(draft, tree), Exact(), Fixed(3, 8))
+    return lambda target, draft: SpeculativeDecoder(
+        target, ModelDrafter(draft, tree), ExactVerifier(), FixedPolicy(3, 8)
+    )
 
 
 def coupled(tree):
-    return lambda target, draft: Speculative(target, FromModel(draft, tree), Coupled(), Fixed(3, 8))
+    return lambda target, draft: SpeculativeDecoder(
+        target, ModelDrafter(draft, tree), CoupledVerifier(), FixedPolicy(3, 8)
+    )
 
 
-DRAWN = [n for n in registry.mechanisms("trees") if "coupled" not in n]
+DRAWN = [n for n in registry.mechanism_classes("trees") if "coupled" not in n]
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_trees_of_such_a_draft(record_counts, name):
-    tree = example(registry.mechanisms("trees")[name])
+    tree = example_mechanism(registry.mechanism_classes("trees")[name])
     certain = declared_unexercised(tree).get("drawn", "")
     record_counts(check_acceptance(exact(tree), unexercised={"sampled": certain}))
 
 
-@pytest.mark.parametrize("tree", [CoupledChain(), CoupledStatic((2, 2))], ids=str)
+@pytest.mark.parametrize("tree", [CoupledChainTree(), CoupledStaticTree((2, 2))], ids=str)
 def test_coupled_drafts_of_such_a_draft(record_counts, tree):
     record_counts(check_acceptance(coupled(tree)))
 
@@ -84,11 +88,13 @@ class Committing:
 
 
 @pytest.mark.parametrize("guess", [FirstNodes, Forgets])
-@pytest.mark.parametrize("tree", [Static((2, 2)), BestFirst(3)], ids=["drawn", "certain"])
+@pytest.mark.parametrize("tree", [StaticTree((2, 2)), BestFirstTree(3)], ids=["drawn", "certain"])
 def test_a_draft_that_commits_other_tokens(guess, tree):
     with pytest.raises(AssertionError, match="draft and target equal"):
         check_acceptance(
-            lambda t, d: Speculative(t, Committing(guess, d, tree), Exact(), Fixed(3, 8))
+            lambda t, d: SpeculativeDecoder(
+                t, Committing(guess, d, tree), ExactVerifier(), FixedPolicy(3, 8)
+            )
         )
 
 
@@ -103,7 +109,7 @@ class OtherNoise:
 
 
 @pytest.mark.parametrize(
-    "tree", [CoupledChain(), CoupledStatic((2, 1)), CoupledStatic((1, 1))], ids=str
+    "tree", [CoupledChainTree(), CoupledStaticTree((2, 1)), CoupledStaticTree((1, 1))], ids=str
 )
 def test_noise_of_another_position(tree):
     with pytest.raises(AssertionError, match="draft and target equal"):
@@ -130,7 +136,7 @@ class FirstNoise:
         return await self.tree.grow(session, root, position, budget, SameNoise(rng, position))
 
 
-@pytest.mark.parametrize("tree", [CoupledChain(), CoupledStatic((2, 2))], ids=str)
+@pytest.mark.parametrize("tree", [CoupledChainTree(), CoupledStaticTree((2, 2))], ids=str)
 def test_one_noise_for_all_positions(tree):
     with pytest.raises(AssertionError, match="draft and target equal"):
         check_acceptance(coupled(FirstNoise(tree)))
@@ -140,8 +146,8 @@ def test_one_noise_for_all_positions(tree):
 def test_the_likeliest_paths(record_counts, width):
     """A tree of no more nodes than a level is wide has the likeliest paths of all, a larger one those that it has seen."""
     for nodes in (1, width):
-        record_counts(check_best_tree(BestFirst(width), nodes))
-    record_counts(check_best_tree(BestFirst(width), 3 * width, beam=width))
+        record_counts(check_best_tree(BestFirstTree(width), nodes))
+    record_counts(check_best_tree(BestFirstTree(width), 3 * width, beam=width))
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ class Ordered:
         for _ in range(budget.depth):
             if not tips:
                 break
-            scores, level = await session.score(fed, Want(base=Reads.ROW)), []
+            scores, level = await session.score(fed, ScoreRequest(base=RowDetail.ROW)), []
             for path, above, at in tips:
                 for token, logp in zip(*scores.topk(at, self.width), strict=True):
                     level.append(((*path, token), above * exp(logp), exp(logp), at))
@@ -167,7 +173,7 @@ class Ordered:
             tips = []
             for path, p, _, at in level[: self.width]:
                 tips.append((path, p, len(fed)))
-                fed = fed.grown(path[-1], at, Draw.CERTAIN, None)
+                fed = fed.grown(path[-1], at, DrawKind.CERTAIN, None)
         found.sort(key=lambda one: (-keeps(one[1], one[2]), len(one[0])))
         keep, place, out = {()}, {(): 0}, Draft.chain(root)
         for path, *_ in found:  # a node whose parent was not kept is left out
@@ -175,7 +181,7 @@ class Ordered:
                 keep.add(path)
         for path in sorted(keep - {()}, key=len):
             place[path] = len(out)
-            out = out.grown(path[-1], place[path[:-1]], Draw.CERTAIN, None)
+            out = out.grown(path[-1], place[path[:-1]], DrawKind.CERTAIN, None)
         return out
 
 

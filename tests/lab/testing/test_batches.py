@@ -10,13 +10,13 @@ import micro
 from polydec import api
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.examples import artefacts, decoder
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.examples import example_artefacts, example_decoder
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import MASKED_DRAFT
 
@@ -27,26 +27,30 @@ def mixed(law, small, names, seed, most=24):
     jobs = []
     for i, name in enumerate(names):
         choice = (
-            0 if registry.get(name).CARD.kind == "search" else i
+            0 if registry.get_recipe_module(name).CARD.kind == "search" else i
         )  # of a search it is a rank, which has an end
         request = Request(PROMPTS[(seed + i) % 4], most - i % (most - 4), seed=seed, choice=choice)
-        jobs.append((decoder(name, law, small), request))
-    alone = [run([answer_one(d, r)])[0].token_ids for d, r in jobs]
-    together = [r.token_ids for r in run([answer_one(d, r) for d, r in jobs])]
+        jobs.append((example_decoder(name, law, small), request))
+    alone = [run_coroutines([answer_one(d, r)])[0].token_ids for d, r in jobs]
+    together = [r.token_ids for r in run_coroutines([answer_one(d, r) for d, r in jobs])]
     return alone, together
 
 
-@pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.7)], ids=["greedy", "T = 0.7"])
+@pytest.mark.parametrize("shaper", [GreedyRule(), TemperatureRule(0.7)], ids=["greedy", "T = 0.7"])
 @pytest.mark.parametrize("seed", range(20))
 def test_eight_methods_drawn_at_random(seed, shaper):
     names = random.Random(seed).sample(sorted(registry.of_family("ar")), 8)
-    law, small = (Shaped(toy(seed + s, 6, cost=c), shaper) for s, c in ((7, 1.0), (8, 0.1)))
+    law, small = (
+        ShapedTarget(toy_law(seed + s, 6, cost=c), shaper) for s, c in ((7, 1.0), (8, 0.1))
+    )
     alone, together = mixed(law, small, names, seed)
     assert together == alone
 
 
 def test_every_method_at_once():
-    law, small = (Shaped(toy(s, 6, cost=c), Temperature(0.7)) for s, c in ((7, 1.0), (8, 0.1)))
+    law, small = (
+        ShapedTarget(toy_law(s, 6, cost=c), TemperatureRule(0.7)) for s, c in ((7, 1.0), (8, 0.1))
+    )
     alone, together = mixed(law, small, sorted(registry.of_family("ar")), 0, 64)
     assert together == alone and len(set(alone)) > 10
 
@@ -59,10 +63,12 @@ def on_a_network(tmp_path, dtype, temperature, draws):
         draft=str(micro.write(tmp_path / "b", seed=1)),
         dtype=dtype,
     )
-    lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    lm = replace(
+        lm, artefacts=example_artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
+    )
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     names = registry.of_family("ar")
-    fit = sorted(n for n in names if MASKED_DRAFT not in registry.get(n).CARD.needs)
+    fit = sorted(n for n in names if MASKED_DRAFT not in registry.get_recipe_module(n).CARD.needs)
     for seed in draws:
         drawn = random.Random(seed).sample(fit, 8)
 

@@ -4,9 +4,9 @@ import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.trace import Edited, Pruned
-from polydec.core.types import Draft, Edit
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import EditedEvent, PrunedEvent
+from polydec.core.types import Draft, TextEdit
 from polydec.lab.testing.exercised import (
     DRAFT_KINDS,
     ExercisedCollector,
@@ -15,16 +15,16 @@ from polydec.lab.testing.exercised import (
     require_exercised,
     require_mechanism_exercised,
 )
-from polydec.lab.testing.toy import toy
-from polydec.methods.diffusion.loop.events import Remasked
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.methods.speculative.loop.pearl import Pearl
-from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.diffusion.loop.events import RemaskedEvent
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.methods.speculative.loop.pearl import PearlDecoder
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 TREE = (4, 5, 6, 7, 8), (-1, 0, 0, 1, 1)
 """Tokens and parents: two nodes below the root, and two below the first of them."""
@@ -38,7 +38,9 @@ def counted(*events):
 
 
 def edited(*tokens, accepted=0):
-    return Edited(0, Edit(tuple(enumerate(tokens, 3))), tokens, ("",) * len(tokens), accepted)
+    return EditedEvent(
+        0, TextEdit(tuple(enumerate(tokens, 3))), tokens, ("",) * len(tokens), accepted
+    )
 
 
 def test_counts_add_up():
@@ -63,18 +65,18 @@ def test_counts_add_up():
     ids=["a leaf", "below a node", "at the root", "beside probes", "only probes", "an end"],
 )
 def test_a_round(path, probes, tokens, want):
-    round_ = Proposed(0, 3, *TREE, probes=probes), Verified(0, 3, path, 9)
+    round_ = ProposedEvent(0, 3, *TREE, probes=probes), VerifiedEvent(0, 3, path, 9)
     assert counted(*round_, edited(*tokens, accepted=len(path))) == want
 
 
 def test_a_round_that_ends_with_a_drafted_token():
     """PEARL tells the last accepted token as the one behind the path where nothing was drawn after it."""
-    round_ = Proposed(0, 3, *TREE), Verified(0, 3, (1,), 8)
+    round_ = ProposedEvent(0, 3, *TREE), VerifiedEvent(0, 3, (1,), 8)
     assert counted(*round_, edited(5, 8, accepted=2)) == ExercisedCounts(4, 2, 0, 2)
 
 
 def test_what_is_given_up():
-    assert counted(Pruned(0, 1), Remasked(0, 1, (4, 5), (0.5, 0.5), ("", ""))).pruned == 3
+    assert counted(PrunedEvent(0, 1), RemaskedEvent(0, 1, (4, 5), (0.5, 0.5), ("", ""))).pruned == 3
 
 
 def test_a_round_without_events():
@@ -87,8 +89,8 @@ def test_a_round_without_events():
 @pytest.mark.parametrize(
     "decoder",
     [
-        Speculative(toy(2, 4), Lookup(), Match(), Fixed(4)),
-        Pearl(toy(2, 4), toy(2, 4, sharp=0.7, cost=0.1), Exact(), 2),
+        SpeculativeDecoder(toy_law(2, 4), LookupDrafter(), MatchVerifier(), FixedPolicy(4)),
+        PearlDecoder(toy_law(2, 4), toy_law(2, 4, sharp=0.7, cost=0.1), ExactVerifier(), 2),
     ],
     ids=["speculative", "pearl"],
 )
@@ -97,7 +99,7 @@ def test_counts_are_those_of_the_statistics(decoder):
     for seed in range(8):
         before = collector.counts
         request = Request((0, 1, 0, 1, 2, 0, 1), 24, seed=seed, ignore_eos=True)
-        stats = run([answer_one(decoder, request, on=collector)])[0].stats
+        stats = run_coroutines([answer_one(decoder, request, on=collector)])[0].stats
         got = collector.counts.drafted - before.drafted, collector.counts.accepted - before.accepted
         assert got == (stats.drafted, stats.accepted)
     assert collector.counts.rejected and collector.counts.accepted

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.check_drafter import check_drafter
 from polydec.lab.testing.check_informed import check_informed
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.economics.tree_builder import TreeBuilder
 
 
@@ -34,7 +34,7 @@ class OracleGuess:
 
     @property
     def want(self):
-        return Want(law=Reads.NOTHING, hidden=True, prompt=self.config.prompt)
+        return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=self.config.prompt)
 
     def read(self, state_H, path):
         return self.config.law.network.after(state_H, path)
@@ -72,7 +72,7 @@ class Feature:
 
 
 class FeatureGuess:
-    price, want = 0.0, Want(law=Reads.NOTHING, hidden=True, prompt=True)
+    price, want = 0.0, ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
 
     def __init__(self, law, fed=()):
         self.law, self.fed = law, list(fed)
@@ -114,7 +114,7 @@ def test_who_knows_the_model_is_never_wrong(record_counts, make):
 
 @pytest.mark.parametrize("make", [GOOD[2], GOOD[3]], ids=["tree", "feature"])
 def test_it_is_a_drafter(record_counts, make):
-    record_counts(check_drafter(make(toy(9))))
+    record_counts(check_drafter(make(toy_law(9))))
 
 
 class RootState(OracleGuess):

@@ -4,31 +4,34 @@ import pytest
 
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.examples import SHAPERS
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.coupled_chain import CoupledChain
-from polydec.methods.speculative.trees.coupled_static import CoupledStatic
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.coupled import Coupled
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.coupled_chain import CoupledChainTree
+from polydec.methods.speculative.trees.coupled_static import CoupledStaticTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 DRAFTERS = {
-    "none": (lambda d: Nothing(), Fixed(0)),
-    "chain": (lambda d: FromModel(d, Chain()), Fixed(2)),
-    "independent tree": (lambda d: FromModel(d, Static((2, 1), replace=True)), Fixed(2, 4)),
-    "tree without replacement": (lambda d: FromModel(d, Static((2, 1))), Fixed(2, 4)),
-    "lookup": (lambda d: Lookup(), Fixed(3)),
-    "recycling": (lambda d: Recycling(k=2, nodes=6), Fixed(3, 6)),
-    "coupled chain": (lambda d: FromModel(d, CoupledChain()), Fixed(2)),
-    "coupled tree": (lambda d: FromModel(d, CoupledStatic((2, 1))), Fixed(2, 4)),
+    "none": (lambda d: NothingDrafter(), FixedPolicy(0)),
+    "chain": (lambda d: ModelDrafter(d, ChainTree()), FixedPolicy(2)),
+    "independent tree": (
+        lambda d: ModelDrafter(d, StaticTree((2, 1), replace=True)),
+        FixedPolicy(2, 4),
+    ),
+    "tree without replacement": (lambda d: ModelDrafter(d, StaticTree((2, 1))), FixedPolicy(2, 4)),
+    "lookup": (lambda d: LookupDrafter(), FixedPolicy(3)),
+    "recycling": (lambda d: RecyclingDrafter(k=2, nodes=6), FixedPolicy(3, 6)),
+    "coupled chain": (lambda d: ModelDrafter(d, CoupledChainTree()), FixedPolicy(2)),
+    "coupled tree": (lambda d: ModelDrafter(d, CoupledStaticTree((2, 1))), FixedPolicy(2, 4)),
 }
-VERIFIERS = {"match": Match(), "exact": Exact(), "coupled": Coupled()}
+VERIFIERS = {"match": MatchVerifier(), "exact": ExactVerifier(), "coupled": CoupledVerifier()}
 CELLS = [
     (s, d, v)
     for s in SHAPERS
@@ -47,7 +50,7 @@ SILENT = dict.fromkeys(("drafted", "accepted", "rejected"), "its drafter propose
 def law(shaping, drafter, verifier, laws, length):
     make, policy = DRAFTERS[drafter]
     return check_law(
-        lambda t, d: Speculative(t, make(d), VERIFIERS[verifier], policy),
+        lambda t, d: SpeculativeDecoder(t, make(d), VERIFIERS[verifier], policy),
         laws=laws,
         length=length,
         shapings=[shaping],

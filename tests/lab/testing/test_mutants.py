@@ -7,10 +7,11 @@ from typing import ClassVar
 import pytest
 
 from polydec.core.decoder import answer_one
-from polydec.core.law import probs, residual, without
+from polydec.core.law import exclude_token, float64_probabilities, residual_law
 from polydec.core.rng import Rng
+from polydec.core.trace import EditedEvent
 from polydec.core.transcript import Transcript
-from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.core.types import Draft, DrawKind, Exactness, ScoreRequest
 from polydec.lab.testing.check_decoder import (
     check_batch,
     check_choices,
@@ -25,18 +26,18 @@ from polydec.lab.testing.check_target import check_shaped, check_target
 from polydec.lab.testing.check_tree import check_tree
 from polydec.lab.testing.check_verifier import check_verifier
 from polydec.lab.testing.examples import SHAPERS
-from polydec.lab.testing.toy import Table, TextCache, toy
-from polydec.laws.targets.shaped import Node, ShapedSession, Trail
-from polydec.methods.speculative.drafters.lookup import Lookup, LookupGuess
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Verdict, follow
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import OrderTwoNetwork, TextCache, toy_law
+from polydec.laws.targets.shaped import ShapedSession, ShaperStateNode, TextTrail
+from polydec.methods.speculative.drafters.lookup import LookupDrafter, LookupGuess
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,14 @@ class Rejection:
                 path.append(down)
                 node = down
                 continue
-            p_V = probs(scores.row(node))
+            p_V = float64_probabilities(scores.row(node))
             for k, c in enumerate(children):
                 x, law_V = draft.token[c], draft.law[c]
                 if law_V is None and self.certain_as_drawn:
                     law_V = next((draft.law[i] for i in children if draft.law[i] is not None), None)
-                q_V = left.get(id(law_V), None if law_V is None else probs(law_V))
+                q_V = left.get(id(law_V), None if law_V is None else float64_probabilities(law_V))
                 if q_V is None or not float(q_V.sum()) > 0:
-                    q_V = probs(scores.row(node)) * 0
+                    q_V = float64_probabilities(scores.row(node)) * 0
                     q_V[x] = 1.0
                 a = min(1.0, float(p_V[x]) / float(q_V[x])) if float(q_V[x]) > 0 else 1.0
                 name = (
@@ -88,14 +89,16 @@ class Rejection:
                 if float(p_V[x]) > 0 and name.bernoulli(a):
                     down = c
                     break
-                p_V = residual(p_V, q_V) if self.residual else p_V
-                if draft.draw[c] is Draw.WITHOUT and not self.forget:
-                    left[id(law_V)] = without(q_V, x)
+                p_V = residual_law(p_V, q_V) if self.residual else p_V
+                if draft.draw[c] is DrawKind.WITHOUT and not self.forget:
+                    left[id(law_V)] = exclude_token(q_V, x)
             if down is None:
                 above = draft.parent[node] if self.bonus_above and node else node
                 return Verdict(
                     tuple(path),
-                    here.categorical(p_V if above == node else probs(scores.row(above))),
+                    here.categorical(
+                        p_V if above == node else float64_probabilities(scores.row(above))
+                    ),
                 )
             path.append(down)
             node = down
@@ -122,7 +125,7 @@ class Noisy:
 
     def verify(self, draft, scores, rng, position):
         noise = rng.at("token", position)
-        return follow(
+        return follow_draft_path(
             draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node))
         )
 
@@ -137,7 +140,7 @@ class Remade:
     """A tree whose drafts are changed after they were drawn."""
 
     change: object
-    tree: object = Static((2, 1))
+    tree: object = StaticTree((2, 1))
 
     async def grow(self, session, root, position, budget, rng):
         return self.change(await self.tree.grow(session, root, position, budget, rng))
@@ -145,7 +148,7 @@ class Remade:
 
 def forgotten_flag(draft):
     return replace(
-        draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw)
+        draft, draw=tuple(DrawKind.INDEPENDENT if d is DrawKind.WITHOUT else d for d in draft.draw)
     )
 
 
@@ -187,7 +190,7 @@ def sorted_siblings(draft):
 
 
 def called_certain(draft):
-    return replace(draft, draw=(Draw.CERTAIN,) * len(draft), law=(None,) * len(draft))
+    return replace(draft, draw=(DrawKind.CERTAIN,) * len(draft), law=(None,) * len(draft))
 
 
 TREES = [forgotten_flag, dropped_weak_draws, cold_law, sorted_siblings, called_certain]
@@ -204,7 +207,9 @@ def test_faulty_tree(change):
 def test_faulty_tree_shows_in_the_output_law(change):
     with pytest.raises(AssertionError):
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, Remade(change)), Exact(), Fixed(2, 4)),
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, Remade(change)), ExactVerifier(), FixedPolicy(2, 4)
+            ),
             laws=8,
             length=2,
         )
@@ -217,15 +222,19 @@ class WrongNames:
     async def grow(self, session, root, position, budget, rng):
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            law_V = (await session.score(draft, Want())).row(depth - 1)
+            law_V = (await session.score(draft, ScoreRequest())).row(depth - 1)
             token = rng.at("draft", position + depth).categorical(law_V.exp())
-            draft = draft.grown(token, depth - 1, Draw.INDEPENDENT, law_V)
+            draft = draft.grown(token, depth - 1, DrawKind.INDEPENDENT, law_V)
         return draft
 
 
 def test_draws_named_by_position_alone():
     with pytest.raises((AssertionError, RuntimeError)):
-        check_decoder(lambda t, d: Speculative(t, FromModel(d, WrongNames()), Exact(), Fixed(3)))
+        check_decoder(
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, WrongNames()), ExactVerifier(), FixedPolicy(3)
+            )
+        )
 
 
 class LongCommit(TextCache):
@@ -262,14 +271,14 @@ class FirstRows(TextCache):
 
 @pytest.mark.parametrize("cache", [LongCommit, LongTruncate, SharedFork, FirstRows])
 def test_faulty_cache(cache):
-    table = Table(3)
+    table = OrderTwoNetwork(3)
     table.new_cache = cache
-    check_target(LM(Table(3), toy(3).vocab, chunk=2))
+    check_target(CausalLaw(OrderTwoNetwork(3), toy_law(3).vocab, chunk=2))
     with pytest.raises((AssertionError, IndexError)):
-        check_target(LM(table, toy(3).vocab, chunk=2))
+        check_target(CausalLaw(table, toy_law(3).vocab, chunk=2))
 
 
-class Lagging(Node):
+class Lagging(ShaperStateNode):
     """The state of a node is that of its parent: one token behind."""
 
     __slots__ = ()
@@ -281,7 +290,7 @@ class Lagging(Node):
         return kid
 
     def look(self, shapers):
-        return Node.look(self.above if self.depth > 0 else self, shapers)
+        return ShaperStateNode.look(self.above if self.depth > 0 else self, shapers)
 
 
 @dataclass(frozen=True)
@@ -295,17 +304,21 @@ class LaggingShaped:
 
     def open(self, prompt):
         return ShapedSession(
-            self.shapers, self.target.open(prompt), Trail(Lagging(None, None, tuple(prompt[:-1])))
+            self.shapers,
+            self.target.open(prompt),
+            TextTrail(Lagging(None, None, tuple(prompt[:-1]))),
         )
 
 
 def test_shaper_state_one_token_behind():
     with pytest.raises(AssertionError):
-        check_shaped(LaggingShaped(toy(3), SHAPERS["shaped"]), toy(3), SHAPERS["shaped"])
+        check_shaped(LaggingShaped(toy_law(3), SHAPERS["shaped"]), toy_law(3), SHAPERS["shaped"])
 
     def decoder(target, draft):
         lag = LaggingShaped(target.target, target.shapers)
-        return Speculative(lag, FromModel(draft, Chain()), Exact(), Fixed(2))
+        return SpeculativeDecoder(
+            lag, ModelDrafter(draft, ChainTree()), ExactVerifier(), FixedPolicy(2)
+        )
 
     with pytest.raises(AssertionError):
         check_law(decoder, laws=2, shapings=["shaped"])
@@ -315,7 +328,7 @@ def test_shaper_state_one_token_behind():
 class Broken:
     """A decoder with a fault around it."""
 
-    inner: Speculative
+    inner: SpeculativeDecoder
     exactness: ClassVar = Exactness.LAW
 
     def run(self, request, rng=None, on=lambda e: None):
@@ -365,7 +378,7 @@ class Mislabelled(Broken):
 
     def run(self, request, rng, into):
         def shifted(event):
-            if type(event).__name__ == "Edited":
+            if isinstance(event, EditedEvent):
                 event = replace(
                     event,
                     edit=replace(
@@ -389,7 +402,9 @@ class Mislabelled(Broken):
 )
 def test_faulty_decoder(fault, check):
     def good(target, draft):
-        return Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(3))
+        return SpeculativeDecoder(
+            target, ModelDrafter(draft, ChainTree()), ExactVerifier(), FixedPolicy(3)
+        )
 
     check(good)
     with pytest.raises(AssertionError):
@@ -404,13 +419,13 @@ class ForkShares(LookupGuess):
 
 
 @dataclass(frozen=True)
-class Forgetful(Lookup):
+class Forgetful(LookupDrafter):
     def open(self, prompt, session):
         guess = super().open(prompt, session)
         return ForkShares(self, guess.windows, guess.rates)
 
 
-class Deep(Nothing):
+class Deep(NothingDrafter):
     """Drafts past its budget."""
 
     def open(self, prompt, session):
@@ -418,7 +433,7 @@ class Deep(Nothing):
 
 
 class DeepGuess:
-    want = Want(law=0)
+    want = ScoreRequest(law=0)
     price = 0.0
 
     async def propose(self, root, position, budget, rng):
@@ -436,7 +451,7 @@ def test_faulty_drafter(drafter):
         check_drafter(drafter)
 
 
-class Moody(Fixed):
+class Moody(FixedPolicy):
     """A policy that remembers outside its state."""
 
     def budget(self, state):

@@ -5,25 +5,25 @@ from typing import ClassVar
 
 import pytest
 
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Exactness
 from polydec.lab.testing.check_unmasker import check_batch, check_rules
-from polydec.laws.shapers.allowed import Allowed
-from polydec.laws.shapers.logit_bias import LogitBias
-from polydec.methods.diffusion.loop.denoising import Denoising
-from polydec.methods.diffusion.refreshes.full import Full
-from polydec.methods.diffusion.unmaskers.confidence import Confidence
+from polydec.laws.shapers.allowed import AllowedTokensRule
+from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.refreshes.full import FullRefresh
+from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
 
 def denoising(denoiser, shapers=()):
-    return Denoising(denoiser, Confidence(), Full(), 4, shapers)
+    return DenoisingDecoder(denoiser, ConfidenceUnmasker(), FullRefresh(), 4, shapers)
 
 
 @dataclass(frozen=True)
 class OneAtATime:
     """Runs a request to its end before anybody else's goes on."""
 
-    inner: Denoising
+    inner: DenoisingDecoder
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     @property
@@ -31,7 +31,7 @@ class OneAtATime:
         return self.inner.vocab
 
     async def run(self, request, rng, into):
-        return run([self.inner.run(request, rng, into)])[0]
+        return run_coroutines([self.inner.run(request, rng, into)])[0]
 
 
 def never(counts):
@@ -53,13 +53,13 @@ def test_a_batch_whose_canvases_wait_for_one_another():
 
 def test_a_batch_of_answers_that_are_alike():
     with never("distinct"):
-        check_batch(lambda denoiser: denoising(denoiser, (Allowed((1,)),)))
+        check_batch(lambda denoiser: denoising(denoiser, (AllowedTokensRule((1,)),)))
 
 
 @pytest.mark.parametrize("token, counts", [(4, "banned"), (2, "biased")])
 def test_rules_that_keep_nothing_out(token, counts):
     """Answers that say one token wherever they may: no ban names it, or every bias leaves it."""
-    own = LogitBias({token: 50.0})
+    own = LogitBiasRule({token: 50.0})
     with never(counts):
         check_rules(lambda denoiser, shapers: denoising(denoiser, (own, *shapers)))
 

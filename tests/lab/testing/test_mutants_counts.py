@@ -11,22 +11,22 @@ from polydec.core.types import Draft
 from polydec.lab.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.lab.testing.check_contrast import check_contrast
 from polydec.lab.testing.check_informed import check_informed
-from polydec.lab.testing.check_target import Checker, check_shaped, check_target
+from polydec.lab.testing.check_target import TargetChecker, check_shaped, check_target
 from polydec.lab.testing.check_tree import check_tree
-from polydec.lab.testing.toy import Table, toy
-from polydec.laws.contrasts.difference import Difference
-from polydec.laws.contrasts.gated import Gated
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
+from polydec.laws.contrasts.difference import DifferenceContrast
+from polydec.laws.contrasts.gated import GatedContrast
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.models.sessions.lm import CausalLaw
 from reasoned import Reasoned
 
 acceptance, informed = (  # the package has functions of these names
@@ -60,9 +60,9 @@ class OneLevel:
 @pytest.mark.parametrize(
     "tree, counts",
     [
-        (undeclared(Chain()), "siblings"),
-        (undeclared(BestFirst(3)), "drawn"),
-        (OneLevel(Static((2, 1))), "deeper"),
+        (undeclared(ChainTree()), "siblings"),
+        (undeclared(BestFirstTree(3)), "drawn"),
+        (OneLevel(StaticTree((2, 1))), "deeper"),
     ],
     ids=str,
 )
@@ -72,32 +72,40 @@ def test_trees(tree, counts):
 
 
 def of_tree(tree):
-    return lambda target, draft: Speculative(target, FromModel(draft, tree), Exact(), Fixed(3, 8))
+    return lambda target, draft: SpeculativeDecoder(
+        target, ModelDrafter(draft, tree), ExactVerifier(), FixedPolicy(3, 8)
+    )
 
 
 def test_certain_candidates_under_a_law_that_is_drawn_from():
     with never("sampled"):
-        check_acceptance(of_tree(BestFirst(3)))
-    check_acceptance(of_tree(BestFirst(3)), unexercised={"sampled": "its candidates are certain"})
-    check_acceptance(of_tree(BestFirst(3)), sampled=False)
+        check_acceptance(of_tree(BestFirstTree(3)))
+    check_acceptance(
+        of_tree(BestFirstTree(3)), unexercised={"sampled": "its candidates are certain"}
+    )
+    check_acceptance(of_tree(BestFirstTree(3)), sampled=False)
 
 
 def test_drafts_that_are_never_accepted(monkeypatch):
     """An empty path below no children counts nothing: the decoder drafts what its verifier does not get to see."""
 
-    class Unseen(acceptance.Witness):
+    class Unseen(acceptance.WitnessVerifier):
         def verify(self, draft, scores, rng, position):
             self.seen["drafted"] += 1
             return self.inner.verify(Draft.chain(draft.token[0]), scores, rng, position)
 
-    monkeypatch.setattr(acceptance, "Witness", Unseen)
+    monkeypatch.setattr(acceptance, "WitnessVerifier", Unseen)
     with never("accepted and 0 greedy and 0 sampled"):
-        check_acceptance(lambda target, draft: Speculative(target, Nothing(), Exact(), Fixed(3)))
+        check_acceptance(
+            lambda target, draft: SpeculativeDecoder(
+                target, NothingDrafter(), ExactVerifier(), FixedPolicy(3)
+            )
+        )
 
 
 def test_a_best_tree_where_there_is_nothing_to_choose():
     with never("left out"):
-        check_best_tree(BestFirst(1), 2, beam=1, depth=2, laws=4)
+        check_best_tree(BestFirstTree(1), 2, beam=1, depth=2, laws=4)
 
 
 @dataclass(frozen=True)
@@ -125,9 +133,9 @@ class Sharpening(Ignoring):
     "rule, counts",
     [
         (Ignoring(), "changed and 0 followed"),
-        (Difference(1.0, 0.0), "changed and 0 followed"),
+        (DifferenceContrast(1.0, 0.0), "changed and 0 followed"),
         (Sharpening(), "followed"),
-        (Gated(Difference(2.0, 1.0), 2.0), "closed"),
+        (GatedContrast(DifferenceContrast(2.0, 1.0), 2.0), "closed"),
     ],
     ids=str,
 )
@@ -136,7 +144,7 @@ def test_contrasts(rule, counts):
         check_contrast(rule)
 
 
-class Same(Table):
+class Same(OrderTwoNetwork):
     """One law behind every text."""
 
     def __init__(self, *args, **more):
@@ -146,14 +154,14 @@ class Same(Table):
 
 def last_token_toy(seed, size, **more):
     """The next token depends on the last one alone. Trees are drafted."""
-    made = toy(seed, size, **{**more, "tree": True})
+    made = toy_law(seed, size, **{**more, "tree": True})
     made.network.weight[:] = made.network.weight[:1].clone()
     return made
 
 
 def test_a_target_of_one_law():
     with never("distinct and 0 rewound and 0 forked"):
-        check_target(LM(Same(3), toy(3).vocab, chunk=2), tolerance=1e-12)
+        check_target(CausalLaw(Same(3), toy_law(3).vocab, chunk=2), tolerance=1e-12)
 
 
 @pytest.mark.parametrize("name, counts", [("states", "states"), ("memory", "keys")])
@@ -161,26 +169,26 @@ def test_a_target_of_which_something_is_not_checked(name, counts, monkeypatch):
     async def skipped(self):
         pass
 
-    monkeypatch.setattr(Checker, name, skipped)
+    monkeypatch.setattr(TargetChecker, name, skipped)
     with never(counts):
-        check_target(toy(3), tolerance=1e-12)
+        check_target(toy_law(3), tolerance=1e-12)
 
 
 def test_a_target_without_hidden_states_says_so():
     """None without a refusal is no reason."""
 
-    class Hidden(Table):
+    class Hidden(OrderTwoNetwork):
         def _answer(self, q):
             return replace(super()._answer(q), hidden_RH=None)
 
     with never("states"):
-        check_target(LM(Hidden(3), toy(3).vocab, chunk=2), tolerance=1e-12)
+        check_target(CausalLaw(Hidden(3), toy_law(3).vocab, chunk=2), tolerance=1e-12)
 
 
 def test_shapers_that_shape_nothing():
-    shapers = (Temperature(1.0),)
+    shapers = (TemperatureRule(1.0),)
     with never("changed"):
-        check_shaped(Shaped(toy(3), *shapers), toy(3), shapers)
+        check_shaped(ShapedTarget(toy_law(3), *shapers), toy_law(3), shapers)
 
 
 def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
@@ -193,7 +201,7 @@ def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
         def open(self, prompt, session):
             return self
 
-        price, want = 0.0, replace(Nothing().open((0,), None).want, hidden=True)
+        price, want = 0.0, replace(NothingDrafter().open((0,), None).want, hidden=True)
 
         async def propose(self, root, position, budget, rng):
             tokens = [root]
@@ -206,7 +214,7 @@ def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
         def fork(self, session=None, choice=None):
             return self
 
-    monkeypatch.setattr(informed, "toy", last_token_toy)
+    monkeypatch.setattr(informed, "toy_law", last_token_toy)
     with never("informed"):
         check_informed(ByToken)
 

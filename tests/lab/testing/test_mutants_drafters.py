@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.types import Draw, Vocab
+from polydec.core.types import DrawKind, TokenVocabulary
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.examples import example
-from polydec.lab.testing.toy import Table
+from polydec.lab.testing.examples import example_mechanism
+from polydec.lab.testing.toy import OrderTwoNetwork
 from polydec.methods.registry import registry
 from polydec.methods.speculative.drafters._states import StateGuess
 from polydec.methods.speculative.drafters.block_filled import BlockFilledGuess
-from polydec.methods.speculative.drafters.heads import FromHeads
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.trees.best_first import BestFirst
+from polydec.methods.speculative.drafters.heads import HeadsDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.trees.best_first import BestFirstTree
 from polydec.models.learned.kinds import heads
 
-DRAFTERS = registry.mechanisms("drafters")
+DRAFTERS = registry.mechanism_classes("drafters")
 LEARNS = sorted(set(DRAFTERS) - {"nothing", "self_speculative", "forced"})
 
 
@@ -57,8 +57,10 @@ class AnotherRoot(Wrapped):
 class DrawnRoot(Wrapped):
     async def propose(self, root, position, budget, rng):
         draft = await self.inner.propose(root, position, budget, rng)
-        law_V = Table(1).weight[0, 0].log_softmax(-1)
-        return replace(draft, draw=(Draw.INDEPENDENT, *draft.draw[1:]), law=(law_V, *draft.law[1:]))
+        law_V = OrderTwoNetwork(1).weight[0, 0].log_softmax(-1)
+        return replace(
+            draft, draw=(DrawKind.INDEPENDENT, *draft.draw[1:]), law=(law_V, *draft.law[1:])
+        )
 
 
 class ProbedRoot(Wrapped):
@@ -81,7 +83,7 @@ class Faulty:
 @pytest.mark.parametrize("name", LEARNS)
 def test_a_drafter_that_learns_nothing(name):
     with pytest.raises(AssertionError, match=r"0 (learned|distinct|proposing)|not the root"):
-        check_drafter(Faulty(example(DRAFTERS[name]), Untaught))
+        check_drafter(Faulty(example_mechanism(DRAFTERS[name]), Untaught))
 
 
 HOLDS_TEXT = (
@@ -100,7 +102,7 @@ HOLDS_TEXT = (
 @pytest.mark.parametrize("name", HOLDS_TEXT)
 def test_a_fork_that_shares_what_its_guess_writes_to(name):
     with pytest.raises(AssertionError, match=r"another draft|changed its fork"):
-        check_drafter(Faulty(example(DRAFTERS[name]), Shallow))
+        check_drafter(Faulty(example_mechanism(DRAFTERS[name]), Shallow))
 
 
 def test_a_fork_that_shares_the_text_of_a_block_drafter(monkeypatch):
@@ -109,13 +111,13 @@ def test_a_fork_that_shares_the_text_of_a_block_drafter(monkeypatch):
 
     monkeypatch.setattr(BlockFilledGuess, "fork", fork)
     with pytest.raises(AssertionError, match="another draft"):
-        check_drafter(example(DRAFTERS["block_filled"]))
+        check_drafter(example_mechanism(DRAFTERS["block_filled"]))
 
 
 @pytest.mark.parametrize("fault", [AnotherRoot, DrawnRoot, ProbedRoot])
 def test_a_broken_root(fault):
     with pytest.raises(AssertionError, match="node 0 is"):
-        check_drafter(Faulty(Lookup(), fault))
+        check_drafter(Faulty(LookupDrafter(), fault))
 
 
 class ByEnding(StateGuess):
@@ -132,7 +134,7 @@ class ByEnding(StateGuess):
 
 
 @dataclass(frozen=True)
-class HeadsByEnding(FromHeads):
+class HeadsByEnding(HeadsDrafter):
     def open(self, prompt, session):
         guess = super().open(prompt, session)
         twin = ByEnding(guess.drafter, guess.session, guess.cache, bent=guess.bent)
@@ -142,8 +144,8 @@ class HeadsByEnding(FromHeads):
 
 def test_states_of_another_text_with_the_same_ending():
     """Hidden states of a toy depend on all of the text."""
-    medusa = heads.examples(Vocab(3, frozenset()), 4, 4)[0]
+    medusa = heads.examples(TokenVocabulary(3, frozenset()), 4, 4)[0]
     assert not medusa.reads
-    check_drafter(FromHeads(medusa, BestFirst(2)))
+    check_drafter(HeadsDrafter(medusa, BestFirstTree(2)))
     with pytest.raises(AssertionError, match="gave another draft"):
-        check_drafter(HeadsByEnding(medusa, BestFirst(2)))
+        check_drafter(HeadsByEnding(medusa, BestFirstTree(2)))

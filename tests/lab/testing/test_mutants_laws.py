@@ -7,13 +7,13 @@ import pytest
 
 from polydec.core.types import Exactness
 from polydec.lab.testing.check_decoder import check_decoder, check_law
-from polydec.lab.testing.examples import decoder
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.lab.testing.examples import example_decoder
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 ONCE_SILENT = (
     "aded",
@@ -75,7 +75,7 @@ class SaysAnotherLawGuess:
 @pytest.mark.parametrize("name", ONCE_SILENT)
 def test_a_rejected_token_that_is_accepted(name):
     def make(target, draft):
-        made = decoder(name, target, draft)
+        made = example_decoder(name, target, draft)
         return replace(made, verifier=TakesRejected(made.verifier))
 
     with pytest.raises(AssertionError, match="the output law is off by"):
@@ -85,7 +85,7 @@ def test_a_rejected_token_that_is_accepted(name):
 @pytest.mark.parametrize("name", ["stand", "mtp"])
 def test_a_draft_that_says_another_law(name):
     def make(target, draft):
-        made = decoder(name, target, draft)
+        made = example_decoder(name, target, draft)
         return replace(made, drafter=SaysAnotherLaw(made.drafter))
 
     with pytest.raises(AssertionError, match="the output law is off by"):
@@ -96,7 +96,7 @@ def test_a_method_that_never_drafts_says_so():
     with pytest.raises(
         AssertionError, match=r"0 drafted and 0 accepted and 0 rejected \(of \d+ laws"
     ):
-        check_law(lambda target, draft: decoder("plain", target, draft), laws=1, length=2)
+        check_law(lambda target, draft: example_decoder("plain", target, draft), laws=1, length=2)
 
 
 @dataclass(frozen=True)
@@ -106,23 +106,25 @@ class Unpromised:
     exactness: ClassVar = Exactness.APPROXIMATE
 
     def verify(self, draft, scores, rng, position):
-        return Exact().verify(draft, scores, rng, position)
+        return ExactVerifier().verify(draft, scores, rng, position)
 
 
 def test_an_approximate_method_that_never_drafts_says_so():
     def make(drafter):
-        return lambda target, draft: Speculative(target, drafter, Unpromised(), Fixed(3))
+        return lambda target, draft: SpeculativeDecoder(
+            target, drafter, Unpromised(), FixedPolicy(3)
+        )
 
-    check_decoder(make(Lookup()))
+    check_decoder(make(LookupDrafter()))
     with pytest.raises(AssertionError, match="0 drafted and 0 accepted and 0 rejected"):
-        check_decoder(make(Nothing()))
+        check_decoder(make(NothingDrafter()))
 
 
 @pytest.mark.parametrize("name", ["prompt-lookup", "token-recycling"])
 def test_a_reason_that_is_not_true_fails(name):
     with pytest.raises(AssertionError, match="though it declares that there are none"):
         check_law(
-            lambda target, draft: decoder(name, target, draft),
+            lambda target, draft: example_decoder(name, target, draft),
             laws=2,
             length=3,
             unexercised={"rejected": "it never misses"},

@@ -6,11 +6,11 @@ import pytest
 
 from polydec.lab.testing.check_policy import check_policy
 from polydec.lab.testing.check_verifier import check_verifier
-from polydec.lab.testing.examples import example
+from polydec.lab.testing.examples import example_mechanism
 from polydec.methods.registry import registry
 from verifiers_reference import RULES, example_verifier
 
-POLICIES = registry.mechanisms("policies")
+POLICIES = registry.mechanism_classes("policies")
 MOVING = sorted(set(POLICIES) - {"fixed", "confidence"})
 
 
@@ -40,7 +40,7 @@ class Alone(Still):
 
 @pytest.mark.parametrize("name", MOVING)
 def test_a_policy_that_never_moves(name):
-    policy = example(POLICIES[name])
+    policy = example_mechanism(POLICIES[name])
     check_policy(policy)
     with pytest.raises(AssertionError, match="0 moved"):
         check_policy((Alone if hasattr(policy, "joined") else Still)(policy))
@@ -62,7 +62,7 @@ class WritesToStates(Still):
 
 def test_a_policy_that_writes_to_its_state():
     with pytest.raises(AssertionError, match=r"written to|observed twice"):
-        check_policy(WritesToStates(example(POLICIES["additive"])))
+        check_policy(WritesToStates(example_mechanism(POLICIES["additive"])))
 
 
 def shorter(verdict, draft):

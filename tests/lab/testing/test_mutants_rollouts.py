@@ -15,10 +15,10 @@ import rollouts_reference
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing import check_rollouts, check_search
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.agreed import Agreed
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.agreed import AnswerAgreement
 from rewards import ByToken
 from rollouts_reference import PROMPT, plain, speaking, tries, valued
 
@@ -26,7 +26,7 @@ LENGTH = 7
 
 
 def answer(decoder, seed, most=LENGTH, **fields):
-    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+    return run_coroutines([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
 
 
 # What any search of this kind must keep
@@ -48,10 +48,10 @@ CONTRACT = {
 
 def beam(kind):
     for seed in range(20):
-        target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
+        target, reward = toy_law(seed, 4, sharp=0.7), ByToken(seed)
         size = {"keep": 1 + seed % 3, "width": 1 + seed // 3 % 3, "longest": 1 + seed % 2}
         text = rollouts_reference.step_beam(target, reward, LENGTH, **size, rng=Rng.of(seed))
-        got = answer(kind.StepBeam(plain(target), reward, delimiter="|", **size), seed)
+        got = answer(kind.StepBeamSearch(plain(target), reward, delimiter="|", **size), seed)
         worth = valued(target, reward, text) if got.finish_reason == "stop" else 0.0
         assert got.token_ids == text and got.score == worth
 
@@ -66,9 +66,9 @@ def tree(kind):
             "most": 1 + seed % 3,
         }
         text, weight = rollouts_reference.thought_tree(
-            toy(seed, 5, sharp=0.7), LENGTH, **size, rng=Rng.of(seed)
+            toy_law(seed, 5, sharp=0.7), LENGTH, **size, rng=Rng.of(seed)
         )
-        got = answer(kind.ThoughtTree(plain(toy(seed, 5, sharp=0.7)), **size), seed)
+        got = answer(kind.ThoughtTreeSearch(plain(toy_law(seed, 5, sharp=0.7)), **size), seed)
         assert got.token_ids == text and got.score is not None and abs(got.score - weight) < 1e-9
 
 
@@ -79,8 +79,8 @@ def agreement(kind):
         texts = [r.token_ids for r in drawn if r.finish_reason == "stop"]
         answers = [target.vocab.words.decode(t) for t in texts]
         if texts and any(answers):
-            found, ladders = Agreed().of(answers), Agreed().ladders(answers)
-            got = answer(kind.Drag(plain(apart), tries=3), seed, 2)
+            found, ladders = AnswerAgreement().of(answers), AnswerAgreement().ladders(answers)
+            got = answer(kind.ResponseAggregationSearch(plain(apart), tries=3), seed, 2)
             said, says = (
                 "I don't know" if found is None else found.said,
                 target.vocab.words.decode(got.token_ids),
@@ -95,10 +95,10 @@ def rounds(kind):
     never worse."""
     more = 0
     for seed in range(16):
-        target, reward = toy(seed, 6, sharp=0.3), ByToken(seed)
+        target, reward = toy_law(seed, 6, sharp=0.3), ByToken(seed)
         scores = list[float]()
         for t in (1, 2, 4):
-            got = answer(kind.Refine(plain(target), reward, t, 2), seed)
+            got = answer(kind.IterativeRefinementSearch(plain(target), reward, t, 2), seed)
             assert got.score == (
                 valued(target, reward, got.token_ids) if got.finish_reason == "stop" else 0.0
             )
@@ -111,12 +111,12 @@ def rounds(kind):
 def patience(kind):
     """The second best is shown where the best has brought nothing for so long, and what is good enough is not shown."""
     for seed in range(6):
-        target, shown = toy(seed, 6, sharp=0.3), list[tuple[int, ...]]()
+        target, shown = toy_law(seed, 6, sharp=0.3), list[tuple[int, ...]]()
         target = Watched(target, shown)
-        answer(kind.Refine(plain(target), ByToken(seed), 6, 2, patience=1), seed)
+        answer(kind.IterativeRefinementSearch(plain(target), ByToken(seed), 6, 2, patience=1), seed)
         assert len(set(shown[1:])) > 1 and len(shown) == 6
     shown.clear()
-    answer(kind.Refine(plain(target), ByToken(0), 4, 2, enough=0.0), 0)
+    answer(kind.IterativeRefinementSearch(plain(target), ByToken(0), 4, 2, enough=0.0), 0)
     assert shown == [PROMPT]
 
 
@@ -139,18 +139,19 @@ class Watched:
 def mixture(kind):
     """A text alone is greedy decoding, the scores of several add up, and the best by mean score lead."""
     for seed in range(8):
-        found = run(
+        found = run_coroutines(
             [
-                check_rollouts.answers(
-                    kind.Superposed(toy(seed, 5, sharp=0.3), 3, 1.0), Request(PROMPT, LENGTH, n=3)
+                check_rollouts.run_decoder(
+                    kind.SuperposedSearch(toy_law(seed, 5, sharp=0.3), 3, 1.0),
+                    Request(PROMPT, LENGTH, n=3),
                 )
             ]
         )[0]
         scores = [r.score for r in found]
         assert len({r.token_ids for r in found}) == 3 and scores == sorted(scores, reverse=True)
-        alone = answer(kind.Superposed(toy(seed, 5, sharp=0.3), 1, 1.0), 0)
+        alone = answer(kind.SuperposedSearch(toy_law(seed, 5, sharp=0.3), 1, 1.0), 0)
         law = [
-            rollouts_reference.law(toy(seed, 5, sharp=0.3), alone.token_ids[:i])
+            rollouts_reference.law(toy_law(seed, 5, sharp=0.3), alone.token_ids[:i])
             for i in range(len(alone.token_ids))
         ]
         assert alone.token_ids == tuple(int(logp_V.argmax()) for logp_V in law)
@@ -167,13 +168,13 @@ OWN = {
     "mixture": mixture,
 }
 MAKE: dict[str, Callable[[Any, Any], Any]] = {
-    "step_beam": lambda kind, target: kind.StepBeam(plain(target), ByToken(), 2, 2, "|", 2),
-    "drag": lambda kind, target: kind.Drag(plain(target), tries=2),
-    "thought_tree": lambda kind, target: kind.ThoughtTree(
+    "step_beam": lambda kind, target: kind.StepBeamSearch(plain(target), ByToken(), 2, 2, "|", 2),
+    "drag": lambda kind, target: kind.ResponseAggregationSearch(plain(target), tries=2),
+    "thought_tree": lambda kind, target: kind.ThoughtTreeSearch(
         plain(target), 2, 2, 4, longest=2, most=4
     ),
-    "refine": lambda kind, target: kind.Refine(plain(target), ByToken(), 3, 2),
-    "superposed": lambda kind, target: kind.Superposed(target, 3),
+    "refine": lambda kind, target: kind.IterativeRefinementSearch(plain(target), ByToken(), 3, 2),
+    "superposed": lambda kind, target: kind.SuperposedSearch(target, 3),
 }
 
 
@@ -220,7 +221,10 @@ FAULTS = {
         "ledger",
     ),
     "what may still leave the beam is given out": Fault(
-        "step_beam", "sure = len(common(texts))", "sure = len(texts[0].tokens)", "sessions"
+        "step_beam",
+        "sure = len(common_prefix_tokens(texts))",
+        "sure = len(texts[0].tokens)",
+        "sessions",
     ),
     "steps are left open": Fault(
         "step_beam", "self._opened += [attempt for _, attempt, _ in drawn]", "pass", "sessions"
@@ -262,7 +266,7 @@ FAULTS = {
     ),
     "paraphrases stay": Fault(
         "thought_tree",
-        "elif not any(alike(known, terms(step), self._plan.alike) for known in seen):",
+        "elif not any(is_same_step(known, step_words(step), self._plan.alike) for known in seen):",
         "else:",
         "tree",
     ),
@@ -313,7 +317,8 @@ FAULTS = {
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",
-        "self._answer.edit(\n            Edit()\n        )  # the clock of decoding starts; nothing is certain before the vote",
+        "self._answer.edit(\n            TextEdit()\n        )  # the clock of decoding starts; "
+        "nothing is certain before the vote",
         "pass",
         "clock",
     ),
@@ -325,7 +330,7 @@ FAULTS = {
     "what was drawn behind another answer stands as it is": Fault(
         "refine",
         "await self._judge([tokens for tokens in new if tokens not in known])",
-        "await gather(*(a.judge(self._plan.reward) for a in drawn)); self._seen += drawn",
+        "await gather_coroutines(*(a.judge(self._plan.reward) for a in drawn)); self._seen += drawn",
         "ledger",
     ),
     "a cut proposal is worth something": Fault(
@@ -351,7 +356,10 @@ FAULTS = {
     "nothing is good enough": Fault("refine", "if before >= plan.enough:", "if False:", "patience"),
     # superposed texts
     "a text has no fork": Fault(
-        "superposed", "Mixed(m.text.fork(), total)", "Mixed(m.text, total)", "results"
+        "superposed",
+        "SuperposedText(m.text.fork(), total)",
+        "SuperposedText(m.text, total)",
+        "results",
     ),
     "the parent is left out": Fault(
         "superposed", "(m.total + gain, m, x)", "(gain, m, x)", "mixture"

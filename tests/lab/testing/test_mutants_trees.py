@@ -4,21 +4,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.law import probs, residual
-from polydec.core.types import Draft, Draw, Want
+from polydec.core.law import float64_probabilities, residual_law
+from polydec.core.types import Draft, DrawKind, ScoreRequest
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.check_tree import check_tree
 from polydec.lab.testing.check_verifier import check_verifier
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_slot import BestSlot
-from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
-from polydec.methods.speculative.trees.sequences import Sequences
-from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_slot import BestSlotTree
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
+from polydec.methods.speculative.trees.sequences import SequencesTree
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
 from polydec.methods.speculative.verifiers import k_seq
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.k_seq import KSeq
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.k_seq import KSeqVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Likeliest:
     width: int = 2
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await StochasticBeam(self.width + 1).grow(
+        draft = await StochasticBeamTree(self.width + 1).grow(
             session, root, position, replace(budget, nodes=64), rng
         )
         keep, kept = [0], {0}
@@ -68,7 +68,7 @@ class DropsLate:
     threshold: float = 0.3
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await GreedyGrowth(0.05).grow(session, root, position, budget, rng)
+        draft = await GreedyGrowthTree(0.05).grow(session, root, position, budget, rng)
         value, keep = [1.0], [0]
         for i in range(1, len(draft)):
             value.append(value[draft.parent[i]] * draft.chance[i])
@@ -84,17 +84,23 @@ class Conditional:
     async def grow(self, session, root, position, budget, rng):
         draft = Draft.chain(root)
         if budget.depth and budget.nodes > 1:
-            law_V = (await session.score(draft, Want())).row(0)
-            left_V = probs(law_V)
+            law_V = (await session.score(draft, ScoreRequest())).row(0)
+            left_V = float64_probabilities(law_V)
             for j in range(2):
                 token = rng.at("draft", position, j).categorical(left_V)
-                draft = draft.grown(token, 0, Draw.WITHOUT, (left_V / left_V.sum()).log())
+                draft = draft.grown(token, 0, DrawKind.WITHOUT, (left_V / left_V.sum()).log())
                 left_V = left_V.clone()
                 left_V[token] = 0.0
         return draft
 
 
-FAULTS = [Likeliest(), BySize(StochasticBeam(2)), BySize(BestSlot()), DropsLate(), Conditional()]
+FAULTS = [
+    Likeliest(),
+    BySize(StochasticBeamTree(2)),
+    BySize(BestSlotTree()),
+    DropsLate(),
+    Conditional(),
+]
 
 
 def name(tree):
@@ -115,25 +121,32 @@ def test_faulty_tree(tree):
 def test_it_shows_in_the_output_law(tree):
     with pytest.raises(AssertionError, match="output law"):
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=8, length=2
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, tree), ExactVerifier(), FixedPolicy(2, 4)
+            ),
+            laws=8,
+            length=2,
         )
 
 
 @pytest.mark.parametrize(
     "name, wrong",
     [
-        ("factor", lambda p, q, k: 1.0),  # k trials at full strength give too much
-        ("factor", lambda p, q, k: 1.0 + (k - 1) / 8),  # below the root
-        ("rest", lambda p, q, k, rho: residual(p, q)),  # what one rejected draw leaves
-        ("rest", lambda p, q, k, rho: p),
-        ("once", lambda beta, k: beta),  # one trial's chance in place of k trials'
+        ("smallest_rho", lambda p, q, k: 1.0),  # k trials at full strength give too much
+        ("smallest_rho", lambda p, q, k: 1.0 + (k - 1) / 8),  # below the root
+        (
+            "k_trial_residual",
+            lambda p, q, k, rho: residual_law(p, q),
+        ),  # what one rejected draw leaves
+        ("k_trial_residual", lambda p, q, k, rho: p),
+        ("any_success_chance", lambda beta, k: beta),  # one trial's chance in place of k trials'
     ],
 )
 def test_faulty_k_seq(monkeypatch, name, wrong):
     """The rule itself passes: tests/lab/testing/test_contracts.py."""
     monkeypatch.setattr(k_seq, name, wrong)
     with pytest.raises(AssertionError, match="output law"):
-        check_verifier(KSeq())
+        check_verifier(KSeqVerifier())
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,7 @@ class Deduplicated:
     """Sequences that agree are counted once: what is tried again and again looks as if it had been drawn once."""
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await Sequences(2).grow(session, root, position, budget, rng)
+        draft = await SequencesTree(2).grow(session, root, position, budget, rng)
         return draft.only(
             [
                 i
@@ -154,7 +167,9 @@ class Deduplicated:
 def test_sequences_counted_once():
     with pytest.raises(AssertionError, match="output law"):
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, Deduplicated()), KSeq(), Fixed(2, 4)),
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, Deduplicated()), KSeqVerifier(), FixedPolicy(2, 4)
+            ),
             laws=8,
             length=2,
         )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from polydec.lab.testing.check_inserting import check_replay, last
+from polydec.lab.testing.check_inserting import check_replay, last_slot_inserter
 from polydec.lab.testing.check_rollouts import RolloutCounts, check_rollouts
 from polydec.lab.testing.check_search import check_search, counted_branches
 from polydec.lab.testing.exercised import require_exercised
 from polydec.lab.testing.kits import build
-from polydec.methods.search.loop.rollouts import Rollouts
+from polydec.methods.search.loop.rollouts import RolloutSearch
 from reasoned import Reasoned
 from rollouts_reference import plain
 
@@ -40,11 +40,11 @@ class FirstText:
 
 def test_rollouts_that_always_take_the_first_text_say_so():
     with pytest.raises(AssertionError, match="0 picked over first"):
-        check_rollouts(lambda target: Rollouts(plain(target), FirstText(), 2, 2))
+        check_rollouts(lambda target: RolloutSearch(plain(target), FirstText(), 2, 2))
 
 
 def test_texts_that_only_grow_at_their_end_count_no_insertion():
-    made = build("insertion-language-models", last(3, 2))[0]
+    made = build("insertion-language-models", last_slot_inserter(3, 2))[0]
     counts = check_replay(lambda _: made)
     assert counts.answers == 6
     with pytest.raises(AssertionError, match="0 inserted"):

@@ -4,14 +4,14 @@ import pytest
 
 import micro
 from polydec import Ask, Engine, Regex, Sampling, SpanOf, generate
-from polydec.core.decoder import streams
+from polydec.core.decoder import request_streams
 from polydec.core.transcript import Transcript
 from polydec.lab.testing.check_preemption import check_preemption, run_on_hold
-from polydec.lab.testing.examples import decoder
-from polydec.methods.economics.costs import Costs
+from polydec.lab.testing.examples import example_decoder
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import MASKED_DRAFT, SECOND_PROMPT
-from polydec.request.ask import plan
+from polydec.request.ask import plan_request
 
 PROMPT, BESIDE = "The grey fox and the river and the grey fox and the", "nobody asked the river why"
 BOUND = {
@@ -23,7 +23,7 @@ BOUND = {
 }
 """Methods that answer with the texts of a constraint."""
 METHODS = sorted(registry.of_family("ar"))
-ONE_MODEL = [n for n in METHODS if MASKED_DRAFT not in registry.get(n).CARD.needs]
+ONE_MODEL = [n for n in METHODS if MASKED_DRAFT not in registry.get_recipe_module(n).CARD.needs]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,11 @@ def texts(answer):
 
 
 def coroutine(lm, asked):
-    made = plan(lm, asked, measure=Costs)
+    made = plan_request(lm, asked, measure=PassCosts)
     return made.decoder.run(
-        made.request, streams(made.request), Transcript(made.request, made.decoder.vocab.eos)
+        made.request,
+        request_streams(made.request),
+        Transcript(made.request, made.decoder.vocab.eos),
     )
 
 
@@ -66,7 +68,7 @@ def ask(**fields):
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in BOUND])
 def test_a_method_on_hold_at_every_pause(record_counts, name):
-    record_counts(check_preemption(lambda target, draft: decoder(name, target, draft)))
+    record_counts(check_preemption(lambda target, draft: example_decoder(name, target, draft)))
 
 
 @pytest.mark.parametrize("name", ONE_MODEL)
@@ -74,14 +76,14 @@ def test_a_method_beside_another_request(lm, name):
     assert held(lm, ask(method=name, **BOUND.get(name, {}))), "it was never put on hold"
 
 
-@pytest.mark.parametrize("name", sorted(steer.steerings()))
+@pytest.mark.parametrize("name", sorted(steer.steering_modules()))
 def test_a_steering_beside_another_request(lm, name):
-    needs = steer.steerings()[name].CARD.needs
+    needs = steer.steering_modules()[name].CARD.needs
     second = {"negative_prompt": BESIDE} if SECOND_PROMPT in needs else {}
     assert held(lm, ask(steer=name, **second)), "it was never put on hold"
 
 
-@pytest.mark.parametrize("name", sorted(press.presses()))
+@pytest.mark.parametrize("name", sorted(press.press_modules()))
 def test_a_press_beside_another_request(lm, name):
     asked = ask(cache=name, cache_options={"block": 16}, max_tokens=30)
     assert held(lm, asked), "it was never put on hold"

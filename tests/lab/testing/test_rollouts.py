@@ -3,20 +3,20 @@
 import pytest
 
 from polydec.lab.testing.check_rollouts import check_law, check_rollouts
-from polydec.lab.testing.examples import artefacts
+from polydec.lab.testing.examples import example_artefacts
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.registry import registry
-from polydec.methods.search.loop.best_of import BestOf
-from polydec.methods.search.loop.rollouts import Rollouts
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.methods.search.loop.best_of import BestOfPicker
+from polydec.methods.search.loop.rollouts import RolloutSearch
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-ROLLOUTS = [name for name, m in registry.recipes().items() if m.CARD.kind == "rollouts"]
+ROLLOUTS = [name for name, m in registry.recipe_modules().items() if m.CARD.kind == "rollouts"]
 
 
 def ended(target, drawn, length):
@@ -59,7 +59,7 @@ PICKED = {
 
 @pytest.mark.parametrize("name", ROLLOUTS)
 def test_rollouts(record_counts, name):
-    known = {o.name for o in registry.options(name)}
+    known = {o.name for o in registry.method_options(name)}
     small = {
         "tries": 2,
         "width": 2,
@@ -74,7 +74,11 @@ def test_rollouts(record_counts, name):
         "answers": "a|b|c",
     }
     options = {k: v for k, v in small.items() if k in known}
-    trained = artefacts if registry.get(name).CARD.needs_training else lambda vocab: ()
+    trained = (
+        example_artefacts
+        if registry.get_recipe_module(name).CARD.needs_training
+        else lambda vocab: ()
+    )
 
     def make(target):
         return build(name, target, None, options, artefacts=trained(target.vocab))[0]
@@ -83,8 +87,8 @@ def test_rollouts(record_counts, name):
 
 
 DRAFTERS = {
-    "model": (FromModel(toy(9, 3, cost=0.1), Chain()), Fixed(2)),
-    "copied": (Lookup(2, 2, True, False), Fixed(2)),
+    "model": (ModelDrafter(toy_law(9, 3, cost=0.1), ChainTree()), FixedPolicy(2)),
+    "copied": (LookupDrafter(2, 2, True, False), FixedPolicy(2)),
 }
 
 
@@ -92,7 +96,9 @@ DRAFTERS = {
 def test_rollouts_with_a_drafter_inside_have_the_same_law(record_counts, drafter):
     guess, policy = DRAFTERS[drafter]
     counts = check_law(
-        lambda target: Rollouts(Speculative(target, guess, Exact(), policy), BestOf(), 2, 2),
+        lambda target: RolloutSearch(
+            SpeculativeDecoder(target, guess, ExactVerifier(), policy), BestOfPicker(), 2, 2
+        ),
         2,
         likeliest,
         laws=1,

@@ -12,7 +12,7 @@ DRAWN = {
 MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds the best texts
 SEARCHES = [
     name
-    for name, m in registry.recipes().items()
+    for name, m in registry.recipe_modules().items()
     if m.CARD.kind == "search"
     and name not in ("exact-extract", "exact-mode", "generative-fusion-decoding")
 ]
@@ -22,7 +22,7 @@ a second model: test_likeliest.py, test_exact_mode.py and test_fused_beam.py of 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_search(record_counts, name):
-    known = {o.name for o in registry.options(name)}
+    known = {o.name for o in registry.method_options(name)}
     plain = {k: v for k, v in {"width": 6, "groups": 3}.items() if k in known}
     charged = "strength" in known or name in MIXED  # a search that charges says so by this option
 

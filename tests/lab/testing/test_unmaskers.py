@@ -13,10 +13,10 @@ from polydec.lab.testing.check_unmasker import (
     check_rules,
     check_unmasker,
 )
-from polydec.lab.testing.examples import artefacts, example
+from polydec.lab.testing.examples import example_artefacts, example_mechanism
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.methods.diffusion.unmaskers.in_order import InOrder
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import BLOCKS, Kit
 from reasoned import Reasoned
@@ -24,9 +24,9 @@ from reasoned import Reasoned
 STEPPED = ["confidence", "margin", "entropy", "at_random", "left_to_right"]
 
 
-@pytest.mark.parametrize("name", registry.mechanisms("unmaskers"))
+@pytest.mark.parametrize("name", registry.mechanism_classes("unmaskers"))
 def test_unmasker(record_counts, name):
-    unmasker = example(registry.mechanisms("unmaskers")[name])
+    unmasker = example_mechanism(registry.mechanism_classes("unmaskers")[name])
     if name == "agreement":  # blocks of a contract are too short for its warm-up
         unmasker = replace(unmasker, warmup=0)
     record_counts(check_unmasker(unmasker))
@@ -35,35 +35,37 @@ def test_unmasker(record_counts, name):
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("name", STEPPED)
 def test_fixed_steps(record_counts, name, steps):
-    record_counts(check_unmasker(registry.mechanisms("unmaskers")[name](steps)))
+    record_counts(check_unmasker(registry.mechanism_classes("unmaskers")[name](steps)))
 
 
 @pytest.mark.parametrize("name", STEPPED)
 def test_as_many_steps_as_gaps(record_counts, name):
-    unmasker = registry.mechanisms("unmaskers")[name](3)
+    unmasker = registry.mechanism_classes("unmaskers")[name](3)
     reasons = {"parallel": "a block of the contract holds three gaps"}
     record_counts(check_unmasker(Reasoned(unmasker, reasons)))
 
 
 def test_two_in_an_order(record_counts):
-    record_counts(check_unmasker(InOrder(2)))
+    record_counts(check_unmasker(InOrderUnmasker(2)))
 
 
-@pytest.mark.parametrize("name", registry.mechanisms("refreshes"))
+@pytest.mark.parametrize("name", registry.mechanism_classes("refreshes"))
 def test_refresh(record_counts, name):
-    record_counts(check_refresh(example(registry.mechanisms("refreshes")[name])))
+    record_counts(check_refresh(example_mechanism(registry.mechanism_classes("refreshes")[name])))
 
 
 def made(name, denoiser, own=0, shapers=(), **options):
     """A recipe over a toy denoiser, with the blocks, the draft and the artefacts that it needs."""
-    card = registry.get(name).CARD
+    card = registry.get_recipe_module(name).CARD
     if BLOCKS in card.needs or own:
         denoiser = replace(denoiser, block=own or 4)
     size = denoiser.vocab.size
     draft = (
-        toy(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None) if card.needs_draft else None
+        toy_law(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None)
+        if card.needs_draft
+        else None
     )
-    kit = Kit(denoiser, draft, artefacts(denoiser.vocab), shapers=shapers)
+    kit = Kit(denoiser, draft, example_artefacts(denoiser.vocab), shapers=shapers)
     return registry.build(name, kit, options)[0]
 
 

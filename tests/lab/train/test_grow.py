@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from polydec.lab.train.grow import grown
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.grow import grow_network
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 
-SMALL = Shape(40, width=32, layers=2, heads=4, kv_heads=2, inner=48, context=32)
+SMALL = LlamaShape(40, width=32, layers=2, heads=4, kv_heads=2, inner=48, context=32)
 TOKENS = torch.arange(20).view(2, 10)
 
 
@@ -14,17 +14,17 @@ TOKENS = torch.arange(20).view(2, 10)
     "shape",
     [
         SMALL,
-        Shape(40, 32, 4, 4, 2, 48, 32),
-        Shape(40, 64, 3, 8, 4, 96, 32),
-        Shape(40, 48, 2, 6, 3, 48, 32),
+        LlamaShape(40, 32, 4, 4, 2, 48, 32),
+        LlamaShape(40, 64, 3, 8, 4, 96, 32),
+        LlamaShape(40, 48, 2, 6, 3, 48, 32),
     ],
 )
 def test_it_begins_with_the_same_law_and_all_of_it_learns(shape):
-    small = Llama(SMALL, seed=3)
+    small = TrainableLlama(SMALL, seed=3)
     with torch.no_grad():
         for p in small.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    large = grown(small, shape, seed=4)
+    large = grow_network(small, shape, seed=4)
     assert torch.allclose(large(TOKENS), small(TOKENS), atol=1e-4)
     rate = 0.1
     for _ in range(3):  # what writes nothing moves first, then what it reads
@@ -40,12 +40,12 @@ def test_it_begins_with_the_same_law_and_all_of_it_learns(shape):
 
 
 def test_what_does_not_fit_is_refused():
-    small = Llama(SMALL, seed=3)
+    small = TrainableLlama(SMALL, seed=3)
     with pytest.raises(
         ValueError, match="layers is 1: it must be at least that of the network to begin with, 2"
     ):
-        grown(small, Shape(40, 32, 1, 4, 2, 48, 32), 0)
+        grow_network(small, LlamaShape(40, 32, 1, 4, 2, 48, 32), 0)
     with pytest.raises(ValueError, match="heads of 16: they must be those"):
-        grown(small, Shape(40, 64, 2, 4, 2, 48, 32), 0)
+        grow_network(small, LlamaShape(40, 64, 2, 4, 2, 48, 32), 0)
     with pytest.raises(ValueError, match="head of its own"):
-        grown(Llama(SMALL, tokens=torch.arange(40)), SMALL, 0)
+        grow_network(TrainableLlama(SMALL, tokens=torch.arange(40)), SMALL, 0)

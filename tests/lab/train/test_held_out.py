@@ -9,10 +9,15 @@ from polydec import load
 from polydec.lab.bench import parallelbench
 from polydec.lab.train import earlier, joint
 from polydec.lab.train.data import ASSISTANT, USER, held_out
-from polydec.lab.train.diffusion import DiffusionSpec, Rows, begun
-from polydec.lab.train.earlier import RUNS, Run, fresh, learned
-from polydec.lab.train.filter import FilterSpec, asked
-from polydec.lab.train.insertion import InsertionSpec, examples
+from polydec.lab.train.diffusion import DiffusionSpec, DiffusionTaskRows, start_diffusion_student
+from polydec.lab.train.earlier import (
+    RUNS,
+    EarlierTrainingStage,
+    embedded_training_questions,
+    fresh_held_out_tasks,
+)
+from polydec.lab.train.filter import FilterSpec, filter_training_prompts
+from polydec.lab.train.insertion import InsertionSpec, draw_insertion_examples
 from polydec.lab.train.joint import JointSpec, train_joint
 from polydec.lab.train.tasks import (
     LONG,
@@ -21,10 +26,10 @@ from polydec.lab.train.tasks import (
     TASKS,
     TOWNS,
     VARIED,
-    Variety,
-    make,
-    right,
-    variety,
+    TaskVariety,
+    draw_task,
+    is_right_task_answer,
+    task_variety,
 )
 
 MODEL = "zoo:diffusion"
@@ -32,7 +37,7 @@ MODEL = "zoo:diffusion"
 
 @pytest.fixture(scope="module")
 def student():
-    return begun(DiffusionSpec("", SHIPPED, start=MODEL, length=288))
+    return start_diffusion_student(DiffusionSpec("", SHIPPED, start=MODEL, length=288))
 
 
 def questions(rows, decode):
@@ -45,17 +50,21 @@ def questions(rows, decode):
 
 def of_diffusion(student, varied, monkeypatch):
     spec = DiffusionSpec("", SHIPPED, length=96, shortest=96, varied=varied, rows=35)
-    return [rows for step in range(3) for rows in Rows(student.tokenizer, spec).batch(step)[0]]
+    return [
+        rows
+        for step in range(3)
+        for rows in DiffusionTaskRows(student.tokenizer, spec).batch(step)[0]
+    ]
 
 
 def of_insertion(student, varied, monkeypatch):
     spec = InsertionSpec("", rows=105, start=MODEL, varied=varied)
-    return [e.prompt for e in examples(spec, student, 0)]
+    return [e.prompt for e in draw_insertion_examples(spec, student, 0)]
 
 
 def of_filter_and_dparallel(student, varied, monkeypatch):
     lm = load(MODEL, draft=None, threads=1)
-    return asked(lm, FilterSpec("", MODEL, each=15, varied=varied))
+    return filter_training_prompts(lm, FilterSpec("", MODEL, each=15, varied=varied))
 
 
 def of_joint(student, varied, monkeypatch):
@@ -68,7 +77,7 @@ def of_joint(student, varied, monkeypatch):
         rows.extend(token_BT)
         raise Enough
 
-    monkeypatch.setattr(joint, "written", spy)
+    monkeypatch.setattr(joint, "sample_answer_trajectories", spy)
     with pytest.raises(Enough):
         train_joint(JointSpec("", MODEL, texts=105, rows=105, varied=varied))
     return rows
@@ -96,31 +105,35 @@ def test_no_trainer_asks_what_is_held_out(trainer, varied, student, monkeypatch)
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_is_held_out_or_not_by_its_question(name, of):
     for held in (False, True):
-        some = [make(name, 1, i, held, of) for i in range(30)]
+        some = [draw_task(name, 1, i, held, of) for i in range(30)]
         assert all(held_out(t.question) == held for t in some)
-        assert all(right(name, t.question, t.answer) for t in some)
-        assert not any(right(name, t.question, t.answer[:20] + "!") for t in some)
-        assert some == [make(name, 1, i, held, of) for i in range(30)]
+        assert all(is_right_task_answer(name, t.question, t.answer) for t in some)
+        assert not any(is_right_task_answer(name, t.question, t.answer[:20] + "!") for t in some)
+        assert some == [draw_task(name, 1, i, held, of) for i in range(30)]
 
 
 def test_lengths_and_values_vary():
-    said = [make("copy", 0, i, of=VARIED).answer for i in range(300)]
+    said = [draw_task("copy", 0, i, of=VARIED).answer for i in range(300)]
     assert {len(x) for x in said} == set(range(3, 10))
     assert any(x.isdigit() for x in said) and any(c.isalpha() for x in said for c in x)
-    towns = {make("slots", 0, i, of=VARIED).question.split(", ")[1] for i in range(250)}
+    towns = {draw_task("slots", 0, i, of=VARIED).question.split(", ")[1] for i in range(250)}
     assert len(towns - {*TOWNS}) > 90 and towns & {*TOWNS}  # made up, and listed
-    assert variety(True) is VARIED and variety(False) is SIX
-    assert {len(make("count", 0, i, of=Variety(5, 7)).answer) for i in range(60)} == {5, 6, 7}
+    assert task_variety(True) is VARIED and task_variety(False) is SIX
+    assert {len(draw_task("count", 0, i, of=TaskVariety(5, 7)).answer) for i in range(60)} == {
+        5,
+        6,
+        7,
+    }
     for wrong in ((2, 6), (6, 5), (3, 10)):
         with pytest.raises(ValueError, match=f"least is {wrong[0]} and most is {wrong[1]}"):
-            Variety(*wrong)
+            TaskVariety(*wrong)
 
 
 def test_the_stages_are_the_questions_that_training_drew():
     """Against a loop over steps as training goes through them: all tasks in turn, or those that go on in every other step."""
     for run in (
-        Run(7, 5, ("copy", "fill", "copy"), 4),
-        Run(8, 6, ("copy", "on", "pick", "keep"), 5),
+        EarlierTrainingStage(7, 5, ("copy", "fill", "copy"), 4),
+        EarlierTrainingStage(8, 6, ("copy", "on", "pick", "keep"), 5),
     ):
         mixed, want = any(x in LONG for x in run.tasks), {}
         for step in range(run.steps):
@@ -134,30 +147,38 @@ def test_the_stages_are_the_questions_that_training_drew():
 @pytest.fixture
 def few(monkeypatch):
     """Two short stages in place of all."""
-    monkeypatch.setattr(earlier, "RUNS", (Run(0, 40, SHIPPED), Run(3, 40, ("copy", "on"))))
-    learned.cache_clear()
+    monkeypatch.setattr(
+        earlier,
+        "RUNS",
+        (EarlierTrainingStage(0, 40, SHIPPED), EarlierTrainingStage(3, 40, ("copy", "on"))),
+    )
+    embedded_training_questions.cache_clear()
     yield
-    learned.cache_clear()
+    embedded_training_questions.cache_clear()
 
 
 def test_what_is_measured_was_not_trained(few):
-    assert len(RUNS) == 13 and len(learned("copy")) > 300
+    assert len(RUNS) == 13 and len(embedded_training_questions("copy")) > 300
     drawn = {TASKS["copy"](random.Random(f"copy 0 {i} False"), SIX).question for i in (0, 7, 14)}
-    assert drawn <= learned("copy")
+    assert drawn <= embedded_training_questions("copy")
     for name in SHIPPED:
-        some = [t.question for t in fresh(name, 77, 60)]
+        some = [t.question for t in fresh_held_out_tasks(name, 77, 60)]
         assert len(some) == 60 == len({*some}) and all(map(held_out, some))
-        assert not {*some} & learned(name)
-    asked = [t.question for t in fresh("on", 77, 20)]  # ten questions, four of them held out
+        assert not {*some} & embedded_training_questions(name)
+    asked = [
+        t.question for t in fresh_held_out_tasks("on", 77, 20)
+    ]  # ten questions, four of them held out
     assert len(asked) == 20 and len({*asked}) == 4 and all(map(held_out, asked))
 
 
 def test_a_suite_says_which_of_its_questions_were_trained(monkeypatch):
-    every = frozenset(make("fill", 0, i, unseen=True).question for i in range(300))
+    every = frozenset(draw_task("fill", 0, i, unseen=True).question for i in range(300))
     for module in (earlier, parallelbench):
         monkeypatch.setattr(
-            module, "learned", lambda name: every if name == "fill" else frozenset()
+            module,
+            "embedded_training_questions",
+            lambda name: every if name == "fill" else frozenset(),
         )
-    some = list(parallelbench.problems("parallelbench-digits", 3))
+    some = list(parallelbench.suite_problems("parallelbench-digits", 3))
     assert [p.task for p in some] == [name for name in parallelbench.DIGITS for _ in range(3)]
     assert all(held_out(p.question) and p.known == (p.task == "fill") for p in some)

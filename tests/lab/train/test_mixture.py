@@ -8,23 +8,23 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from polydec.core.types import Want
-from polydec.lab.train.network import Experts, Llama, Shape, balance
+from polydec.core.types import ScoreRequest
+from polydec.lab.train.network import LlamaShape, MixtralMoeBlock, TrainableLlama, load_balance_loss
 from polydec.lab.train.specs.reasoner import ReasonerSpec
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-SHAPE = Shape(40, width=32, layers=2, heads=2, kv_heads=1, inner=24, context=64, experts=5)
+SHAPE = LlamaShape(40, width=32, layers=2, heads=2, kv_heads=1, inner=24, context=64, experts=5)
 
 
 def test_what_is_trained_is_what_decodes():
-    network, tokens = Llama(SHAPE, seed=3), tuple(range(2, 20))
+    network, tokens = TrainableLlama(SHAPE, seed=3), tuple(range(2, 20))
     config = SHAPE.config()
     assert config["model_type"] == "mixtral" and config["num_local_experts"] == 5
-    decoding = Transformer.build(config, dict(network.state_dict()), dtype="float64")
+    decoding = LlamaTransformer.build(config, dict(network.state_dict()), dtype="float64")
     cache = decoding.new_cache()
     cache.stage(range(-1, len(tokens) - 1))
-    query = Query(cache, 0, tokens, range(len(tokens)), Want())
+    query = NetworkQuery(cache, 0, tokens, range(len(tokens)), ScoreRequest())
     decoded = decoding.forward([query])[0].logits_RV
     with torch.no_grad():
         trained = network(torch.tensor([tokens]))[0]
@@ -32,7 +32,7 @@ def test_what_is_trained_is_what_decodes():
 
 
 def test_a_row_is_the_sum_of_its_two_likeliest_experts():
-    part, x_NH = Experts(SHAPE), torch.randn(7, 32)
+    part, x_NH = MixtralMoeBlock(SHAPE), torch.randn(7, 32)
     with torch.no_grad():
         chance_NE = torch.softmax(part.gate(x_NH), -1)
         for row, chance_E, got in zip(x_NH, chance_NE, part(x_NH), strict=True):
@@ -49,7 +49,7 @@ def test_a_row_is_the_sum_of_its_two_likeliest_experts():
 
 def test_the_balance_is_one_where_all_are_used_alike_and_grows_where_they_are_not():
     torch.manual_seed(0)
-    part, x_NH = Experts(SHAPE), torch.randn(400, 32)
+    part, x_NH = MixtralMoeBlock(SHAPE), torch.randn(400, 32)
     with torch.no_grad():
         part.gate.weight.zero_()
         part.gate.weight[0, 0] = 1e-6
@@ -62,15 +62,15 @@ def test_the_balance_is_one_where_all_are_used_alike_and_grows_where_they_are_no
         spread = float(part.balance)
         part(torch.ones(400, 32) * 9)  # all rows go the same way
         assert 0.9 < spread < 1.5 < float(part.balance) <= 2.51
-    network = Llama(SHAPE, seed=1)
+    network = TrainableLlama(SHAPE, seed=1)
     network(torch.arange(12)[None])
-    found = [p.balance for p in network.modules() if isinstance(p, Experts)]
-    assert torch.allclose(balance(network), sum(found) / len(found))
-    balance(network).backward()
+    found = [p.balance for p in network.modules() if isinstance(p, MixtralMoeBlock)]
+    assert torch.allclose(load_balance_loss(network), sum(found) / len(found))
+    load_balance_loss(network).backward()
     gate = network.get_submodule("model.layers.0.block_sparse_moe.gate")
     assert float(gate.weight.grad.abs().sum()) > 0
-    dense = Llama(replace(SHAPE, experts=0))
-    assert float(balance(dense)) == 1.0
+    dense = TrainableLlama(replace(SHAPE, experts=0))
+    assert float(load_balance_loss(dense)) == 1.0
 
 
 def test_what_does_not_fit_is_refused():

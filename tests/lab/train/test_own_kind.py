@@ -24,20 +24,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from polydec.base.options import AtLeast, keep_ranges
-from polydec.core.types import Exactness, Vocab
+from polydec.core.types import Exactness, TokenVocabulary
 from polydec.models.learned import artefact
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Trained
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.own_text import Lessons, gather
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import fingerprint
-from polydec.lab.train.specs.command import Command
+from polydec.methods.registry.kit import ArtefactNeed
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_training, run_identity
+from polydec.lab.train.own_text import TargetTextStates, gather_target_text
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import samples_fingerprint
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Seed, Steps, Target
-from polydec.lab.train.target import autoregressive
+from polydec.lab.train.target import load_autoregressive_model
 
-KIND = artefact.Kind("guess", "guess", "guess.safetensors", "guess")
+KIND = artefact.ArtefactKind("guess", "guess", "guess.safetensors", "guess")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Guess:
     reads: ClassVar[bool] = False
     network: ClassVar[None] = None
 
-    vocab: Vocab
+    vocab: TokenVocabulary
     weight_VH: torch.Tensor
 
     def fit(self, target, draft):
@@ -75,8 +75,8 @@ class Guess:
 
 
 def load(path):
-    config, tensors = artefact.read(path, KIND)
-    vocab = Vocab(config["vocab_size"], frozenset(), config["tokenizer"])
+    config, tensors = artefact.read_artefact_files(path, KIND)
+    vocab = TokenVocabulary(config["vocab_size"], frozenset(), config["tokenizer"])
     return Guess(vocab, tensors["weight"])
 
 
@@ -84,7 +84,7 @@ def examples(vocab, width, draft_width):
     return (Guess(vocab, torch.zeros(vocab.size, width)),)
 
 
-NEED = Trained("guess")
+NEED = ArtefactNeed("guess")
 CARD = Card(
     name="guess",
     title="Guess",
@@ -102,14 +102,14 @@ CARD = Card(
 
 
 def build(kit):
-    from polydec.methods.speculative.drafters.heads import FromHeads
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.heads import HeadsDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = FromHeads(kit.need(Guess), Chain(), prompt=False)
-    return Speculative(kit.target, drafter, Match(), Fixed(1))
+    drafter = HeadsDrafter(kit.need(Guess), ChainTree(), prompt=False)
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(1))
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ class GuessSpec:
 
 
 def train(spec):
-    return carry_out("guess", spec, course)
+    return run_training("guess", spec, course)
 
 
 def course(spec):
-    point = autoregressive(spec.target)
-    samples = gather(spec, point.lm, point.text, unseen=False)
-    lessons = Lessons.of(point.lm, samples)
+    point = load_autoregressive_model(spec.target)
+    samples = gather_target_text(spec, point.lm, point.text, unseen=False)
+    lessons = TargetTextStates.of(point.lm, samples)
     here = torch.arange(len(lessons.token_N))
     at_N = here[here + 1 < lessons.end_N]
     state_NH, aim_N = lessons.state_NH[at_N], lessons.token_N[at_N + 1]
@@ -148,29 +148,29 @@ def course(spec):
     made = lambda: Guess(point.lm.vocab, net.weight)
 
     def loss(step):
-        g = dice(spec.seed, step, "rows")
+        g = generator_for(spec.seed, step, "rows")
         some = torch.randint(len(at_N), (spec.rows,), generator=g)
         return cross_entropy(linear(made().start(state_NH[some]), net.weight), aim_N[some]), spec.rows
 
-    def save(out, result):
+    def save_artefact(out, result):
         about = {"vocab_size": point.lm.vocab.size, "tokenizer": point.lm.vocab.tokenizer}
-        artefact.save(out, KIND, {"weight": net.weight}, about)
+        artefact.save_artefact(out, KIND, {"weight": net.weight}, about)
 
-    known_as = identity(spec, samples=fingerprint(samples))
+    known_as = run_identity(spec, samples=samples_fingerprint(samples))
     measure = lambda: {"states": len(at_N)}
-    schedule = Schedule(spec.steps, 1e-2, decay=1.0, save_every=10, log_every=10)
-    return Course(net, loss, schedule, known_as, save, measure)
+    schedule = TrainingSchedule(spec.steps, 1e-2, decay=1.0, save_every=10, log_every=10)
+    return TrainingRun(net, loss, schedule, known_as, save_artefact, measure)
 
 
-COMMAND = Command("guess", "Train a guess; prints JSON.", GuessSpec, __name__ + ":train")
+COMMAND = TrainingCommand("guess", "Train a guess; prints JSON.", GuessSpec, __name__ + ":train")
 '''
 STUDENT = """
-from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
 from polydec.models.learned.kinds import eagle
 from polydec.lab.train.kinds.eagle import make_eagle
-from polydec.lab.train.students import Kind
+from polydec.lab.train.students import DrafterKind
 
-KINDS = {"own-eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0)}
+KINDS = {"own-eagle": DrafterKind(make_eagle(False), EagleDrafter, eagle.save, 1, 1.0)}
 """
 POINTS = """
 [polydec.methods]
@@ -250,7 +250,9 @@ def test_a_name_of_ours_stays_ours_and_plug_ins_can_be_left_out(installed):
     assert shown.stdout.count("Of the package polydec-guess.") == 1  # guess, not lm
     assert "Train a small language model" in shown.stdout
     every = forked_with(
-        installed, "-c", "from polydec.lab.commands import training; training.commands()"
+        installed,
+        "-c",
+        "from polydec.lab.commands import training; training.training_commands()",
     )
     assert "its plug-in 'lm' of polydec.training is left out: the name lm is taken" in every.stderr
     without = ran(installed, "train", "--help", POLYDEC_PLUGINS="off")

@@ -11,29 +11,40 @@ from polydec import api
 from polydec.lab.train import problems, selfplay
 from polydec.lab.train.data import held_out
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.prm import PrmSpec, learn, train_prm
-from polydec.lab.train.problems import KINDS, flawed, labels, make, right_until, solved
+from polydec.lab.train.prm import PrmSpec, label_solution_steps, train_prm
+from polydec.lab.train.problems import (
+    KINDS,
+    draw_flawed_solution,
+    draw_problem,
+    is_right_solution,
+    label_solution_lines,
+    right_until,
+)
 from polydec.lab.train.reasoner import (
     NOT_LEARNED,
+    ReasonerRows,
     ReasonerSpec,
-    Rows,
     number_tokenizer,
     train_reasoner,
 )
-from polydec.lab.train.solutions import Drawn, right
+from polydec.lab.train.solutions import LabelledSolution, right_token_flags
 
 SOME = [(kind, i) for kind in KINDS for i in range(60)]
 
 
 def test_solutions_are_right_and_a_slip_is_seen_where_it_stands():
     for kind, i in SOME:
-        problem = make(kind, 0, i)
-        assert solved(problem, problem.solution) and all(labels(problem, problem.solution))
-        assert not solved(problem, "\n".join(problem.steps)) and not solved(
+        problem = draw_problem(kind, 0, i)
+        assert is_right_solution(problem, problem.solution) and all(
+            label_solution_lines(problem, problem.solution)
+        )
+        assert not is_right_solution(problem, "\n".join(problem.steps)) and not is_right_solution(
             problem, problem.solution + "\n=1"
         )
-        before, wrong = flawed(problem, 0, i)
-        said = labels(problem, "\n".join((*before, wrong, *problem.steps[len(before) + 1 :])))
+        before, wrong = draw_flawed_solution(problem, 0, i)
+        said = label_solution_lines(
+            problem, "\n".join((*before, wrong, *problem.steps[len(before) + 1 :]))
+        )
         assert said[: len(before) + 1] == (True,) * len(before) + (False,) and not any(
             said[len(before) :]
         )
@@ -41,7 +52,7 @@ def test_solutions_are_right_and_a_slip_is_seen_where_it_stands():
 
 def test_every_chain_is_arithmetic():
     for i in range(60):
-        problem = make("chain", 1, i)
+        problem = draw_problem("chain", 1, i)
         for step in problem.steps:
             left, right = step.split("=")
             assert eval(left) == int(right) and 0 <= int(right) <= problems.LARGEST
@@ -52,7 +63,7 @@ def test_every_chain_is_arithmetic():
 
 
 def test_any_way_to_the_goal_is_right():
-    problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
+    problem = problems.ReasoningProblem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
     for text, said in (
         ("3*4=12 2\n12*2=24\n=24", (True,) * 3),
         ("4*2=8 3\n8*3=24\n=24", (True,) * 3),
@@ -60,28 +71,31 @@ def test_any_way_to_the_goal_is_right():
         ("2*3=6 4\n6+4=10\n=10", (True, False, False)),
         ("2*3=6\n", (False, False)),
     ):
-        assert labels(problem, text) == said, text
-    assert labels(problem, "2*3=6 4\n6*4=24\n=12") == (True, True, False)
+        assert label_solution_lines(problem, text) == said, text
+    assert label_solution_lines(problem, "2*3=6 4\n6*4=24\n=12") == (True, True, False)
 
 
 def test_one_order_fits():
     for i in range(40):
-        names, *clues = make("order", 2, i).question.split(" ")
+        names, *clues = draw_problem("order", 2, i).question.split(" ")
         fits = [
             p
             for p in problems.permutations(names)
             if all(problems._fits("".join(p), c) for c in clues)
         ]
-        assert ["".join(p) for p in fits] == [make("order", 2, i).answer]
+        assert ["".join(p) for p in fits] == [draw_problem("order", 2, i).answer]
 
 
 def test_held_out_problems_are_others():
-    asked = {held: {make(kind, 3, i, held).question for kind, i in SOME} for held in (False, True)}
+    asked = {
+        held: {draw_problem(kind, 3, i, held).question for kind, i in SOME}
+        for held in (False, True)
+    }
     assert all(held_out(q) for q in asked[True]) and not any(held_out(q) for q in asked[False])
     with pytest.raises(
         ValueError, match="kinds has 'sudoku': it must be one of chain, make, order"
     ):
-        make("sudoku", 0, 0)
+        draw_problem("sudoku", 0, 0)
 
 
 def test_rows_say_what_is_learned_and_what_is_judged():
@@ -93,7 +107,7 @@ def test_rows_say_what_is_learned_and_what_is_judged():
         "=",
         "24",
     ]
-    rows = Rows(tokenizer, ReasonerSpec("x", flawed=0.5))
+    rows = ReasonerRows(tokenizer, ReasonerSpec("x", flawed=0.5))
     token_BT, next_BT, right_BT = rows.batch(4, 6)
     assert torch.equal(token_BT, rows.batch(4, 6)[0]) and not torch.equal(
         token_BT, rows.batch(5, 6)[0]
@@ -114,7 +128,7 @@ def test_rows_say_what_is_learned_and_what_is_judged():
 
 
 def test_how_far_a_text_is_right():
-    problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
+    problem = problems.ReasoningProblem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
     for text, until in (
         ("3*4=12 2\n12*2=24\n=24", 20),
         ("3*4=12 2\n", 9),
@@ -129,8 +143,8 @@ def test_how_far_a_text_is_right():
     ):
         assert right_until(problem, text) == until, text
     for kind, i in SOME:
-        problem = make(kind, 0, i)
-        before, wrong = flawed(problem, 0, i)
+        problem = draw_problem(kind, 0, i)
+        before, wrong = draw_flawed_solution(problem, 0, i)
         text = "\n".join((*before, wrong))
         assert right_until(problem, problem.solution) == len(problem.solution)
         assert len(text) - len(wrong) <= right_until(problem, text + "\n") <= len(text)
@@ -144,26 +158,27 @@ class Bytes:
 
 
 def test_every_token_of_a_solution_is_judged():
-    problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
+    problem = problems.ReasoningProblem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
     said = [ord(c) for c in "2*3=6 4\n6+"]
-    assert right(problem, Bytes(), said, frozenset({0})) == (True,) * 9 + (False,)
+    assert right_token_flags(problem, Bytes(), said, frozenset({0})) == (True,) * 9 + (False,)
     whole = [ord(c) for c in problem.solution]
-    assert all(right(problem, Bytes(), [*whole, 0], frozenset({0})))
-    assert right(problem, Bytes(), [*whole[:9], 0], frozenset({0})) == (True,) * 9 + (
+    assert all(right_token_flags(problem, Bytes(), [*whole, 0], frozenset({0})))
+    assert right_token_flags(problem, Bytes(), [*whole[:9], 0], frozenset({0})) == (True,) * 9 + (
         False,
     )  # an end too early
     assert (
-        right(problem, Bytes(), [*whole[:3], 0, *whole[3:]], frozenset({1}))[3:] == (False,) * 16
+        right_token_flags(problem, Bytes(), [*whole[:3], 0, *whole[3:]], frozenset({1}))[3:]
+        == (False,) * 16
     )  # a special token within
 
 
 def test_solutions_of_its_own_stand_for_slips():
     tokenizer = number_tokenizer()
-    problem = make("chain", 0, 0)
-    drawn = Drawn(problem, (256, 258), (7, 8, 9), (True, False, False))
-    token_BT, next_BT, right_BT = Rows(tokenizer, ReasonerSpec("x", flawed=0.99), [drawn]).batch(
-        0, 4
-    )
+    problem = draw_problem("chain", 0, 0)
+    drawn = LabelledSolution(problem, (256, 258), (7, 8, 9), (True, False, False))
+    token_BT, next_BT, right_BT = ReasonerRows(
+        tokenizer, ReasonerSpec("x", flawed=0.99), [drawn]
+    ).batch(0, 4)
     assert (token_BT[:, :5] == torch.tensor([256, 258, 7, 8, 9])).any() and (
         next_BT[:, :4] == NOT_LEARNED
     ).any()
@@ -213,7 +228,7 @@ def test_both_are_trained_and_used(tmp_path):
         start=str(tmp_path / "r"),
     )
     done = train_reasoner(judging)
-    assert done["steps"] == 2 and len(selfplay.read(tmp_path / "o" / "own.jsonl")) == 3
+    assert done["steps"] == 2 and len(selfplay.read_samples(tmp_path / "o" / "own.jsonl")) == 3
     assert math.isfinite(done["loss"]), "a batch of its own solutions alone has no token to learn"
     judged = api.load(str(tmp_path / "o"), trained=[str(tmp_path / "o" / "prm")])
     assert (
@@ -228,7 +243,7 @@ def test_both_are_trained_and_used(tmp_path):
     for name, held, count in (("text", False, 12), ("held", True, 10)):
         with open(tmp_path / "p" / f"{name}.jsonl", "w") as f:
             for i in range(count):
-                problem = make("chain", spec.seed + 1, i, held)
+                problem = draw_problem("chain", spec.seed + 1, i, held)
                 said = problem.solution if i % 2 else problem.solution.replace("=", "=1", 1)
                 ids = lm.checkpoint.text.chat([{"role": "user", "content": problem.question}])
                 f.write(
@@ -244,7 +259,9 @@ def test_both_are_trained_and_used(tmp_path):
                     + "\n"
                 )
     with pytest.raises(ValueError, match="none of 1 solutions of the target has a line that ends"):
-        learn(lm.checkpoint, [Drawn(problem, tuple(ids), (7, 8, 9), (True, False, False))])
+        label_solution_steps(
+            lm.checkpoint, [LabelledSolution(problem, tuple(ids), (7, 8, 9), (True, False, False))]
+        )
     figures = train_prm(spec)
     assert figures["held_out"]["steps"] > 6 and 0 < figures["held_out"]["right"] < 1
     lm = api.load(str(tmp_path / "r"), trained=[str(tmp_path / "p")])

@@ -12,21 +12,21 @@ from polydec.lab.train import graphs, sums
 from polydec.lab.train.context import train_context
 from polydec.lab.train.contexts import continuous_cot, hidden_cot
 from polydec.lab.train.data import held_out
-from polydec.lab.train.extended import extend, thought
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.extended import feed_continuous_thoughts, forward_with_past
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import KINDS, ContextSpec
 
 SMALL = {"steps": 6, "rows": 4, "width": 32, "layers": 2}
 
 
 def network(seed=0):
-    return Llama(Shape(260, 32, 2, 2, 1, 64, 80), seed=seed)
+    return TrainableLlama(LlamaShape(260, 32, 2, 2, 1, 64, 80), seed=seed)
 
 
 @pytest.mark.parametrize("nodes, hops", [(8, 3), (12, 3), (26, 6)])
 def test_only_the_answer_is_reached(nodes, hops):
     for i in range(40):
-        made = graphs.graph(f"{i}", nodes, hops, unseen=bool(i % 2))
+        made = graphs.draw_reachability_graph(f"{i}", nodes, hops, unseen=bool(i % 2))
         edges, asked = made.question.split("?")
         pairs = {tuple(e) for e in edges.split("|")}
         names, root = asked.split(">")
@@ -43,7 +43,7 @@ def test_only_the_answer_is_reached(nodes, hops):
 
 def test_sums_are_right():
     for i in range(40):
-        made = sums.drawn(f"{i}", 4, bool(i % 2))
+        made = sums.draw_last_digit_sum(f"{i}", 4, bool(i % 2))
         value, rest = int(made.question[0]), made.question[1:]
         for at in range(4):
             value = eval(f"{value}{rest[2 * at]}{rest[2 * at + 1]}") % 10
@@ -55,8 +55,8 @@ def test_a_network_goes_on_from_its_past():
     net = network()
     token_BT = torch.randint(0, 260, (3, 9), generator=torch.Generator().manual_seed(1))
     x = net.model.embed_tokens(token_BT)
-    first, past = extend(net.model, x[:, :4])
-    second, _ = extend(net.model, x[:, 4:], past)
+    first, past = forward_with_past(net.model, x[:, :4])
+    second, _ = forward_with_past(net.model, x[:, 4:], past)
     got = net.model.norm(torch.cat([first, second], dim=1))
     torch.testing.assert_close(got, net.model(token_BT), atol=1e-5, rtol=0.0)
 
@@ -64,10 +64,10 @@ def test_a_network_goes_on_from_its_past():
 def test_thoughts_are_the_states_that_the_head_reads_and_gradients_go_through_them():
     net = network()
     x = net.model.embed_tokens(torch.tensor([[5, 6, 7]])).detach().requires_grad_()
-    states, _ = thought(net.model, x, 2)
+    states, _ = feed_continuous_thoughts(net.model, x, 2)
     again = x
     for at in range(3):
-        state = net.model.norm(extend(net.model, again)[0])[:, -1:]
+        state = net.model.norm(forward_with_past(net.model, again)[0])[:, -1:]
         torch.testing.assert_close(states[:, at : at + 1], state, atol=1e-5, rtol=0.0)
         again = torch.cat([again, state], dim=1)
     states[:, 2].sum().backward()
@@ -75,26 +75,30 @@ def test_thoughts_are_the_states_that_the_head_reads_and_gradients_go_through_th
 
 
 def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
-    rows = [graphs.graph(f"{i}", 8, 3) for i in range(4)]
-    law = continuous_cot.frontier(rows, 2)
+    rows = [graphs.draw_reachability_graph(f"{i}", 8, 3) for i in range(4)]
+    law = continuous_cot.frontier_node_law(rows, 2)
     assert torch.allclose(law.sum(-1), torch.ones(4))
     for law_V, row in zip(law, rows):
         assert {i for i, p in enumerate(law_V.tolist()) if p} == {
             continuous_cot.IDS[x] for x in row.frontier[1]
         }
     spec = ContextSpec("x", steps=100, hops=3)
-    stages = [continuous_cot.stage(spec, at) for at in (0, 39, 40, 54, 55, 69, 70, 99)]
+    stages = [
+        continuous_cot.thought_curriculum_stage(spec, at) for at in (0, 39, 40, 54, 55, 69, 70, 99)
+    ]
     assert stages == [0, 0, 1, 1, 2, 2, 3, 3]
     net = network()
     losses = [continuous_cot.latent_loss(net, rows, s).item() for s in range(4)]
-    logits, answer = continuous_cot.latent(net, rows, 3)
+    logits, answer = continuous_cot.latent_thought_logits(net, rows, 3)
     told = torch.stack(
         [
-            -(continuous_cot.frontier(rows, d) * logits[:, d - 1].log_softmax(-1)).sum(-1).mean()
+            -(continuous_cot.frontier_node_law(rows, d) * logits[:, d - 1].log_softmax(-1))
+            .sum(-1)
+            .mean()
             for d in (1, 2, 3)
         ]
     )
-    right = continuous_cot.letters([r.answer for r in rows])
+    right = continuous_cot.encode_node_letters([r.answer for r in rows])
     last = -answer[:, 0].log_softmax(-1)[torch.arange(4), right].mean() / 2
     last -= answer[:, 1].log_softmax(-1)[:, continuous_cot.IDS["<|end|>"]].mean() / 2
     wanted = [*(float(told[: s + 1].mean()) for s in range(3)), float(told.mean() + last)]
@@ -103,16 +107,18 @@ def test_the_loss_asks_for_the_frontier_and_at_last_for_the_answer():
 
 def test_the_first_stage_asks_where_edges_lead(monkeypatch):
     """Behind every node that is asked for, the law of the nodes below it, and nothing elsewhere."""
-    rows = [graphs.graph(f"{i}", 8, 3) for i in range(4)]
+    rows = [graphs.draw_reachability_graph(f"{i}", 8, 3) for i in range(4)]
     read, net = [], network()
-    monkeypatch.setattr(Llama, "forward", lambda s, t: read.append(t) or torch.zeros(*t.shape, 260))
+    monkeypatch.setattr(
+        TrainableLlama, "forward", lambda s, t: read.append(t) or torch.zeros(*t.shape, 260)
+    )
     assert continuous_cot.lookup_loss(net, rows, 0).item() == pytest.approx(math.log(260), abs=1e-3)
     called = {token: letter for letter, token in continuous_cot.IDS.items()}
     for row, ids in zip(rows, read[0].tolist()):
         text = "".join(called[x] for x in ids[1:])
         assert text.startswith(row.question[:-1])
         asked = text[len(row.question) - 1 :].split(">")
-        assert len(asked) == continuous_cot.queries(rows) and set(asked) <= set(row.below)
+        assert len(asked) == continuous_cot.query_node_count(rows) and set(asked) <= set(row.below)
 
     def knows(self, token_BT):
         logits = torch.full((*token_BT.shape, 260), -30.0)
@@ -124,7 +130,7 @@ def test_the_first_stage_asks_where_edges_lead(monkeypatch):
                 logits_TV[len(row.question), continuous_cot.IDS[child]] = 0.0
         return logits
 
-    monkeypatch.setattr(Llama, "forward", knows)
+    monkeypatch.setattr(TrainableLlama, "forward", knows)
     entropy = [math.log(len(row.below[x])) for row, x in asked_of(rows)]
     got = continuous_cot.lookup_loss(net, rows, 0).item()
     assert got == pytest.approx(sum(entropy) / len(entropy), abs=1e-3)
@@ -135,7 +141,7 @@ def asked_of(rows):
     for row in rows:
         names = sorted(row.below)
         random.Random(row.question).shuffle(names)
-        for name in (names * 9)[: continuous_cot.queries(rows)]:
+        for name in (names * 9)[: continuous_cot.query_node_count(rows)]:
             yield row, name
 
 
@@ -161,11 +167,15 @@ def test_the_engine_thinks_as_in_training(tmp_path):
     lm = load(spec.out, draft=None)
     net = continuous_cot.course(spec).network  # of the same shape
     net.load_state_dict(dict(torch.load(tmp_path / "c" / "state.pt")["network"].items()))
-    rows = [graphs.graph(f"{i}", 8, 3, unseen=True) for i in range(24)]
+    rows = [graphs.draw_reachability_graph(f"{i}", 8, 3, unseen=True) for i in range(24)]
     seen = set()
     for thoughts in range(4):
         with torch.no_grad():
-            want = continuous_cot.latent(net, rows, thoughts)[1][:, 0].argmax(-1).tolist()
+            want = (
+                continuous_cot.latent_thought_logits(net, rows, thoughts)[1][:, 0]
+                .argmax(-1)
+                .tolist()
+            )
         options = {"thoughts": thoughts}
         assert answered(lm, rows, steer="continuous-cot", steer_options=options) == want
         seen.add(tuple(want))
@@ -178,15 +188,17 @@ def test_a_hidden_thought_is_read_as_in_training(tmp_path):
     assert {"right", "of_another", "of_zeros", "found_again"} <= set(result)
     lm = load(spec.out, draft=f"{spec.out}/thinker", trained=[f"{spec.out}/thought"])
     assert lm.artefacts[0].mark == hidden_cot.IDS[hidden_cot.MARK]
-    rows = [sums.drawn(f"{i}", 3, True) for i in range(24)]
-    answering = hidden_cot.Answering(hidden_cot.load_directory(spec.out), 0)
+    rows = [sums.draw_last_digit_sum(f"{i}", 3, True) for i in range(24)]
+    answering = hidden_cot.HiddenThoughtAnswerer(hidden_cot.load_directory(spec.out), 0)
     made = lm.artefacts[0]
     with torch.no_grad():
         answering.bridge.weight.copy_(made.weight)
         answering.bridge.bias.copy_(made.bias)
         answering.bridge.scale.copy_(made.scale)
         thinker = hidden_cot.load_directory(f"{spec.out}/thinker")
-        want = answering.logits(rows, hidden_cot.thoughts(thinker, rows))[:, 0].argmax(-1)
+        want = answering.logits(rows, hidden_cot.thinker_mark_states(thinker, rows))[:, 0].argmax(
+            -1
+        )
     assert answered(lm, rows, steer="hidden-cot") == want.tolist()
 
 
@@ -194,17 +206,17 @@ def test_what_thinks_is_frozen_and_its_chain_lies_behind_the_mark():
     """No gradient reaches it in the second stage, and in the first its state at the mark sees the
     question alone."""
     net = network()
-    net = Llama(Shape(261, 32, 2, 2, 1, 64, 64), seed=3)
-    rows = [sums.drawn(f"{i}", 3) for i in range(4)]
-    state = hidden_cot.thoughts(net, rows)
+    net = TrainableLlama(LlamaShape(261, 32, 2, 2, 1, 64, 64), seed=3)
+    rows = [sums.draw_last_digit_sum(f"{i}", 3) for i in range(4)]
+    state = hidden_cot.thinker_mark_states(net, rows)
     assert not state.requires_grad
-    others = [sums.Sum(row.question, row.chain[::-1]) for row in rows]
-    assert torch.equal(state, hidden_cot.thoughts(net, others))
+    others = [sums.LastDigitSum(row.question, row.chain[::-1]) for row in rows]
+    assert torch.equal(state, hidden_cot.thinker_mark_states(net, others))
     own, shuffled = torch.randn(6, 8), torch.randn(6, 8)
     assert (
-        float(hidden_cot.contrastive(own, own))
+        float(hidden_cot.info_nce_loss(own, own))
         < 1e-2
-        < float(hidden_cot.contrastive(own, shuffled))
+        < float(hidden_cot.info_nce_loss(own, shuffled))
     )
 
 

@@ -9,10 +9,10 @@ import torch
 
 import micro
 from polydec import Engine, load
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import selfplay
-from polydec.lab.train.deer import Lesson, begun, train_deer
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.deer import DeerObjective, start_deer_network, train_deer
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.deer import DeerSpec
 from polydec.models.sessions import sources
 
@@ -91,15 +91,15 @@ def test_the_saved_model_computes_what_was_trained(given, tmp_path, shifted):
     mask, boundary = lm.draft.lm.mask, lm.draft.lm.boundary
     assert (boundary is None, lm.draft.lm.shifted) == (shifted, shifted)
     base = sources.open_source(given[0])
-    network = begun(base.config, dict(base.weights.items()), mask, asked)
+    network = start_deer_network(base.config, dict(base.weights.items()), mask, asked)
     network.load_state_dict({n: source.weights[n].float() for n in network.state_dict()})
-    lesson, mark = Lesson(network, mask, asked), () if shifted else (boundary,)
-    row = lesson.cut(Sample((3, 7), (9, 8, 11, 7)), 1, range(3), 3)
+    lesson, mark = DeerObjective(network, mask, asked), () if shifted else (boundary,)
+    row = lesson.cut(TrainingSample((3, 7), (9, 8, 11, 7)), 1, range(3), 3)
     assert row.token == (3, 7, 9, *mark, mask, mask, mask) and row.right == (8, 11, 7)
     canvas = (3, 7, 9, *mark, None, None, None)
     n = len(canvas)
-    logw = run([lm.draft.lm.open(n).score(canvas, range(n - 3, n), range(n))])[0]
-    other = Sample((3,), (9, 8))  # a shorter row beside it, which padding must not reach
+    logw = run_coroutines([lm.draft.lm.open(n).score(canvas, range(n - 3, n), range(n))])[0]
+    other = TrainingSample((3,), (9, 8))  # a shorter row beside it, which padding must not reach
     together = lesson.logits([row, lesson.cut(other, 1, range(1), 1)])
     assert torch.allclose(together[:3].double(), logw, atol=0.05)
 
@@ -109,8 +109,8 @@ def test_the_rows_of_both_stages(given, tmp_path):
     source = sources.open_source(given[0])
     size = source.config["vocab_size"]
     asked = spec(given, tmp_path, last=5, decay=0.5)
-    lesson = Lesson(None, size, asked)
-    sample = selfplay.read(Path(given[1]))[0]
+    lesson = DeerObjective(None, size, asked)
+    sample = selfplay.read_samples(Path(given[1]))[0]
     n, rng = len(sample.prompt_ids), np.random.default_rng(0)
     text = (*sample.prompt_ids, *sample.output_ids)
     whole, counts, cuts = 0, set(), set()
@@ -139,11 +139,11 @@ def test_a_weighted_loss_is_that_of_the_formula(given, tmp_path):
     source = sources.open_source(given[0])
     size = source.config["vocab_size"]
     asked = spec(given, tmp_path)
-    network = begun(source.config, dict(source.weights.items()), size, asked)
-    lesson = Lesson(network, size, asked)
+    network = start_deer_network(source.config, dict(source.weights.items()), size, asked)
+    lesson = DeerObjective(network, size, asked)
     rows = [
-        lesson.cut(Sample((3,), (7, 9, 8)), 0, range(3), 3, 0.5),
-        lesson.cut(Sample((3, 4), (9, 8)), 1, [0], 1),
+        lesson.cut(TrainingSample((3,), (7, 9, 8)), 0, range(3), 3, 0.5),
+        lesson.cut(TrainingSample((3, 4), (9, 8)), 1, [0], 1),
     ]
     logp = lesson.logits(rows).log_softmax(-1)
     assert logp.shape == (4, size)

@@ -12,25 +12,30 @@ import torch
 import micro
 from polydec import Engine, load
 from polydec.base.errors import RequestError
-from polydec.core.scheduler import run
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.lab.train.diffusion import (
     DiffusionSpec,
-    Rows,
-    begun,
+    DiffusionTaskRows,
+    apply_prompt_dropout,
     block_loss,
     block_sight,
-    dropped,
     masked_loss,
     next_token_loss,
+    start_diffusion_student,
     train_diffusion,
 )
-from polydec.lab.train.dparallel import DParallelSpec, certain_loss, parts, train_dparallel
+from polydec.lab.train.dparallel import (
+    DParallelSpec,
+    certain_loss,
+    split_answer_blocks,
+    train_dparallel,
+)
 from polydec.lab.train.filter import FilterSpec, _pairs, train_filter
-from polydec.lab.train.lora import adapt, merge
-from polydec.lab.train.network import Llama, Shape, bidirectional
-from polydec.lab.train.tasks import LONG, TASKS, make, right
-from polydec.methods.diffusion.loop.types import entropy
+from polydec.lab.train.lora import add_lora_adapters, merge_lora_adapters
+from polydec.lab.train.network import LlamaShape, TrainableLlama, make_bidirectional
+from polydec.lab.train.tasks import LONG, TASKS, draw_task, is_right_task_answer
+from polydec.methods.diffusion.loop.types import row_entropy
 from polydec.models.learned.kinds import filter as filters
 
 
@@ -75,7 +80,7 @@ def test_the_network_sees_both_ways_and_ours_agrees(trained):
     out, _ = trained
     model = load(str(out), dtype="float32").checkpoint.lm
     config = json.loads((out / "config.json").read_text())
-    network = bidirectional(from_weights(config, load_file(str(out / "model.safetensors"))))
+    network = make_bidirectional(from_weights(config, load_file(str(out / "model.safetensors"))))
     canvas = (5, 9, None, 11, None, 30)
     want = (
         network(torch.tensor([[model.mask if x is None else x for x in canvas]]))[0][[2, 4]]
@@ -86,7 +91,7 @@ def test_the_network_sees_both_ways_and_ours_agrees(trained):
     async def go():
         return await model.open(6).score(canvas, (2, 4), range(6))
 
-    got = run([go()])[0]
+    got = run_coroutines([go()])[0]
     assert float((got - want)[:, : model.mask].abs().max()) < 1e-3
 
 
@@ -176,12 +181,12 @@ def test_the_loss_is_a_tight_bound_for_independent_tokens():
 
 def test_questions_are_never_masked(monkeypatch):
     seen = []
-    network = bidirectional(Llama(Shape(40, 32, 1, 2, 2, 32, 16)))
+    network = make_bidirectional(TrainableLlama(LlamaShape(40, 32, 1, 2, 2, 32, 16)))
 
     def forward(self, token_BT, *more):
         return seen.append(token_BT) or torch.zeros(*token_BT.shape, 40)
 
-    monkeypatch.setattr(Llama, "forward", forward)
+    monkeypatch.setattr(TrainableLlama, "forward", forward)
     token_BT, answer_BT = (
         torch.randint(0, 30, (64, 16)),
         (torch.arange(16) >= 7)[None].expand(64, -1),
@@ -195,18 +200,20 @@ def test_questions_are_never_masked(monkeypatch):
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_are_right(name):
     for i in range(50):
-        task = make(name, 3, i)
-        assert task == make(name, 3, i) and right(name, task.question, task.answer)
-        assert right(name, task.question, task.answer[:-1]) == (
+        task = draw_task(name, 3, i)
+        assert task == draw_task(name, 3, i) and is_right_task_answer(
+            name, task.question, task.answer
+        )
+        assert is_right_task_answer(name, task.question, task.answer[:-1]) == (
             name in LONG
         )  # whose beginnings are right, too
-        assert not right(name, task.question, task.answer[:30] + "x") and not right(
-            name, task.question, ""
-        )
-    assert {make(name, 3, i) for i in range(20)} != {
-        make(name, 3, i, unseen=True) for i in range(20)
+        assert not is_right_task_answer(
+            name, task.question, task.answer[:30] + "x"
+        ) and not is_right_task_answer(name, task.question, "")
+    assert {draw_task(name, 3, i) for i in range(20)} != {
+        draw_task(name, 3, i, unseen=True) for i in range(20)
     }
-    assert len({make(name, s, 0) for s in range(20)}) > 3  # of some there are ten questions
+    assert len({draw_task(name, s, 0) for s in range(20)}) > 3  # of some there are ten questions
 
 
 def test_replacing_needs_exactly_one_place():
@@ -219,12 +226,12 @@ def test_replacing_needs_exactly_one_place():
         ("743217", False),
         ("943216", False),
     ):
-        assert right("replace", "replace: 543216 7", answer) == good
+        assert is_right_task_answer("replace", "replace: 543216 7", answer) == good
 
 
 def test_every_other_step_has_long_rows_of_tasks_that_go_on(tmp_path):
     spec = DiffusionSpec(str(tmp_path), ("copy", "table"), rows=8, long=120, width=32, layers=1)
-    rows, lengths = Rows(begun(spec).tokenizer, spec), []
+    rows, lengths = DiffusionTaskRows(start_diffusion_student(spec).tokenizer, spec), []
     for step in range(12):
         token_BT, answer_BT = rows.batch(step)
         ends = (token_BT == 1).sum(1)
@@ -269,12 +276,12 @@ def test_a_task_that_does_not_fit_is_said(tmp_path):
     with pytest.raises(
         ValueError, match="shortest is 20: none of 50 tasks of 'slots' fits into 20"
     ):
-        Rows(train_tokenizer(["a"], 260), spec).batch(0)
+        DiffusionTaskRows(train_tokenizer(["a"], 260), spec).batch(0)
 
 
 def test_a_block_sees_itself_and_what_is_clean_before_it():
     """The gradient of a noisy block's logits: its own noisy tokens, and clean ones of earlier blocks alone."""
-    network = Llama(Shape(12, 32, 2, 2, 2, 32, 16))
+    network = TrainableLlama(LlamaShape(12, 32, 2, 2, 2, 32, 16))
     token = torch.randint(0, 10, (1, 16))
     x = network.model.embed_tokens(token).detach().requires_grad_(True)
     network.model.embed_tokens.forward = lambda t: x
@@ -295,7 +302,7 @@ def test_a_block_sees_itself_and_what_is_clean_before_it():
 
 def test_one_noisy_row_is_many_passes_at_once():
     """A noisy block's logits beside the clean row are those of the block behind the clean blocks before it."""
-    network = bidirectional(Llama(Shape(12, 32, 2, 2, 2, 32, 16)))
+    network = make_bidirectional(TrainableLlama(LlamaShape(12, 32, 2, 2, 2, 32, 16)))
     clean, noisy = torch.randint(0, 10, (1, 8)), torch.full((1, 8), 11)
     both = network(torch.cat([noisy, clean], 1), torch.arange(8).repeat(2), block_sight(8, 4))[
         0, 4:8
@@ -312,8 +319,8 @@ def test_complementary_masks_ask_for_each_token_once(monkeypatch):
         asked.append(token_BT[:, :16] == 39)
         return torch.zeros(*token_BT.shape, 40)
 
-    monkeypatch.setattr(Llama, "forward", forward)
-    network = Llama(Shape(40, 32, 1, 2, 2, 32, 16))
+    monkeypatch.setattr(TrainableLlama, "forward", forward)
+    network = TrainableLlama(LlamaShape(40, 32, 1, 2, 2, 32, 16))
     token_BT, answer_BT = torch.randint(0, 30, (8, 16)), (torch.arange(16) >= 7)[None].expand(8, -1)
     loss = block_loss(network, token_BT, answer_BT, 39, torch.Generator().manual_seed(1), 4)
     assert (
@@ -372,10 +379,10 @@ def test_an_autoregressive_model_learns_all_of_an_answer_that_goes_on():
 @pytest.mark.parametrize("written", [False, True])
 def test_a_filter_learns_from_what_was_right_when(written):
     """Pass by pass over a toy: the greatest probabilities, which of their tokens the answer has, and which are gaps."""
-    chain = Chain(3, 5, sharp=2.0)
+    chain = MarkovChainNetwork(3, 5, sharp=2.0)
     spec = FilterSpec("x", max_tokens=7, block=4, written=written)
     final = (0, 1, 2, 0, 3, 1, 2, 0, 4, 1)
-    (got,) = run([_pairs(ToyDenoiser(chain), (0, 1, 2), final, spec)])
+    (got,) = run_coroutines([_pairs(ToyDenoiser(chain), (0, 1, 2), final, spec)])
     canvas, rows = [0, 1, 2, *(None,) * 7], []
     for block in (range(3, 7), range(7, 10)):
         while gap := [i for i in block if canvas[i] is None]:
@@ -423,7 +430,7 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained, written
 
 
 def test_a_filter_of_before_its_layer_had_a_width_of_its_own_is_read(tmp_path):
-    one = filters.fresh(5, 5, 0)
+    one = filters.new_confidence_filter(5, 5, 0)
     filters.save(tmp_path, one, {})
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(
@@ -462,18 +469,20 @@ def test_questions_are_left_out_as_guidance_leaves_them_out():
     """Rows of gaps before the answer, as many as asked for; of a causal model the chat template around nothing."""
     token_BT = torch.arange(200 * 12).view(200, 12)
     answer_BT = torch.arange(12)[None].expand(200, -1) >= 5
-    out_BT = dropped(token_BT, answer_BT, -7, 0.3, torch.Generator().manual_seed(1))
+    out_BT = apply_prompt_dropout(token_BT, answer_BT, -7, 0.3, torch.Generator().manual_seed(1))
     rows = [(r[:5] == -7).all().item() for r in out_BT]
     assert 40 < sum(rows) < 80 and torch.equal(out_BT[:, 5:], token_BT[:, 5:])
     assert all(
         torch.equal(a[:5], b[:5]) or x for a, b, x in zip(out_BT, token_BT, rows, strict=True)
     )
-    assert torch.equal(dropped(token_BT, answer_BT, -7, 0.0, torch.Generator()), token_BT)
+    assert torch.equal(
+        apply_prompt_dropout(token_BT, answer_BT, -7, 0.0, torch.Generator()), token_BT
+    )
 
     spec = DiffusionSpec("", ("copy",), start="zoo:diffusion", causal=True, drop=0.4, rows=40)
-    tokenizer = begun(spec).tokenizer
-    token_BT, answer_BT = Rows(tokenizer, spec).batch(0)
-    whole_BT, all_BT = Rows(tokenizer, replace(spec, drop=0.0)).batch(0)
+    tokenizer = start_diffusion_student(spec).tokenizer
+    token_BT, answer_BT = DiffusionTaskRows(tokenizer, spec).batch(0)
+    whole_BT, all_BT = DiffusionTaskRows(tokenizer, replace(spec, drop=0.0)).batch(0)
     short = [i for i in range(40) if int(answer_BT[i].sum()) > int(all_BT[i].sum())]
     assert 6 < len(short) < 30
     for i in range(40):
@@ -495,7 +504,7 @@ def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
     seen = set()
     for seed in range(40):
         g = torch.Generator().manual_seed(seed)
-        part_BT, later_BT = parts(answer_BT, 4, g)
+        part_BT, later_BT = split_answer_blocks(answer_BT, 4, g)
         assert not (part_BT & later_BT).any() and not ((part_BT | later_BT) & ~answer_BT).any()
         for begin, length, part_T, later_T in (
             (3, 10, part_BT[0], later_BT[0]),
@@ -508,7 +517,7 @@ def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
             assert [i for i in range(14) if later_T[i]] == [*range(stop, begin + length)]
             seen.add((begin, block))
     assert seen == {(3, 0), (3, 1), (3, 2), (6, 0), (6, 1)}
-    whole, none = parts(answer_BT, 0, g)
+    whole, none = split_answer_blocks(answer_BT, 0, g)
     assert torch.equal(whole, answer_BT) and not none.any()
 
     fed, shares = [], []
@@ -521,7 +530,7 @@ def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
     for seed in range(60):
         fed.clear()
         g = torch.Generator().manual_seed(seed)
-        part_BT, later_BT = parts(answer_BT, 4, g)
+        part_BT, later_BT = split_answer_blocks(answer_BT, 4, g)
         certain_loss(network, token_BT, answer_BT, part_BT, 4, g, 1.0, later_BT, True)
         gaps_BT = [x == 4 for x in fed]
         assert all((x & ~part_BT == later_BT).all() for x in gaps_BT)
@@ -532,11 +541,13 @@ def test_a_block_is_learned_between_what_stands_and_what_is_hidden():
 
 
 def test_adapters_begin_as_nothing_and_become_part_of_the_weights(trained):
-    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    student = start_diffusion_student(
+        DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40)
+    )
     network, token_BT = student.network, torch.arange(12)[None]
     see = torch.ones(1, 1, 12, 12, dtype=torch.bool)
     names, before = list(network.state_dict()), network(token_BT, None, see)
-    adapt(network, 2, 0)
+    add_lora_adapters(network, 2, 0)
     assert torch.equal(network(token_BT, None, see), before)
     learned = {n for n, p in network.named_parameters() if p.requires_grad}
     assert learned and all(n.endswith((".up", ".down")) for n in learned)
@@ -546,7 +557,7 @@ def test_adapters_begin_as_nothing_and_become_part_of_the_weights(trained):
                 p.add_(0.1)
     after = network(token_BT, None, see)
     assert not torch.allclose(after, before)
-    merge(network)
+    merge_lora_adapters(network)
     assert list(network.state_dict()) == names or set(network.state_dict()) == set(names)
     assert torch.allclose(network(token_BT, None, see), after, atol=1e-5)
 
@@ -570,7 +581,8 @@ def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
     canvas, rows = (*load(spec.out).ids("copy: 1"), *(None,) * 6), None
     rows = [i for i, x in enumerate(canvas) if x is None]
     a, b = (
-        run([m.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0] for m in (made, old)
+        run_coroutines([m.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0]
+        for m in (made, old)
     )
     finite = a > float("-inf")
     assert not torch.allclose(a[finite], b[finite], atol=1e-3)
@@ -599,7 +611,9 @@ def test_any_checkpoint_learns_from_any_text(elsewhere, tmp_path):
     canvas = (*made.ids("Where is fox 3?"), *(None,) * 6)
     rows = [i for i, x in enumerate(canvas) if x is None]
     after, before = (
-        run([lm.checkpoint.lm.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0]
+        run_coroutines(
+            [lm.checkpoint.lm.open(len(canvas)).score(canvas, rows, range(len(canvas)))]
+        )[0]
         for lm in (made, old)
     )
     finite = after > float("-inf")
@@ -625,7 +639,9 @@ def test_a_filter_learns_from_any_text(elsewhere, tmp_path):
 
 def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):
     """A row's loss is that of the row alone, without the padding that a longer neighbour makes."""
-    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    student = start_diffusion_student(
+        DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40)
+    )
     token_BT = torch.randint(0, 20, (1, 24), generator=torch.Generator().manual_seed(1))
     canvas_BT, losses = torch.arange(24)[None] < 18, []
     for behind in (3, 7):
@@ -669,8 +685,10 @@ def test_certainty_has_a_weight(tmp_path, trained):
         for digits in range(100_000, 1_000_000, 37_037):
             prompt = lm.ids(f"copy: {digits}")
             canvas, rows = (*prompt, *(None,) * 10), range(len(prompt), len(prompt) + 10)
-            (logw_RV,) = run([model.open(len(canvas)).score(canvas, rows, range(len(canvas)))])
-            each.append(float(entropy(logw_RV.log_softmax(-1)).mean()))
+            (logw_RV,) = run_coroutines(
+                [model.open(len(canvas)).score(canvas, rows, range(len(canvas)))]
+            )
+            each.append(float(row_entropy(logw_RV.log_softmax(-1)).mean()))
         nats[beta] = sum(each) / len(each)
     assert (
         nats[4.0] != nats[0.0]
@@ -679,7 +697,9 @@ def test_certainty_has_a_weight(tmp_path, trained):
 
 def test_certainty_is_what_its_weight_presses(trained):
     """From one model, on one batch: a few steps with the weight leave less entropy at right tokens than as many without."""
-    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    student = start_diffusion_student(
+        DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40)
+    )
     token_BT = torch.randint(0, 20, (8, 24), generator=torch.Generator().manual_seed(1))
     canvas_BT = torch.ones(8, 24, dtype=torch.bool)
     answer_BT = canvas_BT & (torch.arange(24) >= 9)

@@ -12,21 +12,21 @@ from polydec.lab.train import selfplay
 from polydec.lab.train.acceptance import chain_passes
 from polydec.lab.train.draft import (
     POLICIES,
+    DistillationObjective,
     DraftSpec,
-    Lesson,
     batch_of,
-    outputs,
+    output_token_states,
     shape_of,
     train_draft,
 )
-from polydec.lab.train.network import Llama, Shape, save_directory
-from polydec.lab.train.selfplay import Mode, Sample
-from polydec.lab.train.teacher import Teacher
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
+from polydec.lab.train.selfplay import SamplingMode, TrainingSample
+from polydec.lab.train.teacher import TeacherModel
 from polydec.lab.train.tokens import tokenizer_files, train_tokenizer
 from polydec.models.sessions import checkpoint, sources
 
 torch.set_num_threads(1)
-SHAPE = Shape(300, width=32, layers=3, heads=4, kv_heads=2, inner=48, context=128)
+SHAPE = LlamaShape(300, width=32, layers=3, heads=4, kv_heads=2, inner=48, context=128)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def target(tmp_path_factory):
     """A random network, sharp enough to be worth guessing."""
     where = tmp_path_factory.mktemp("target")
     tokenizer = train_tokenizer(["what is the sum of two and three, and who said so?"] * 3, 300)
-    network = Llama(SHAPE, seed=1)
+    network = TrainableLlama(SHAPE, seed=1)
     with torch.no_grad():
         network.model.embed_tokens.weight.mul_(10)
     save_directory(
@@ -76,8 +76,8 @@ def test_draft_is_trained_saved_and_loads(target, root, tmp_path):
     assert result["curve"][-1][1] < result["curve"][0][1]
     assert result["held_out"]["all"]["tokens"] > 0
     point, base = (
-        checkpoint.load(str(tmp_path), dtype="float32"),
-        checkpoint.load(str(target), dtype="float32"),
+        checkpoint.load_bundle(str(tmp_path), dtype="float32"),
+        checkpoint.load_bundle(str(target), dtype="float32"),
     )
     point.lm.vocab.require_same(base.lm.vocab, "the draft")
     config = json.loads((tmp_path / "config.json").read_text())
@@ -88,27 +88,27 @@ def test_draft_is_trained_saved_and_loads(target, root, tmp_path):
 def test_saved_draft_answers_what_training_computes(target, root, tmp_path, width):
     """The engine's network, from the saved files, against the trainable one; the borrowed table and the cut vocabulary
     included."""
-    from polydec.core.scheduler import run
-    from polydec.core.types import Draft, Want
+    from polydec.core.scheduler import run_coroutines
+    from polydec.core.types import Draft, ScoreRequest
 
     made = []
-    real = module.save
+    real = module.save_draft_student
 
     def keep(out, student, *rest):
         made.append(student)
         real(out, student, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "save", keep)
+        patch.setattr(module, "save_draft_student", keep)
         train_draft(spec(target, root, tmp_path, width=width))
     ids = (0, 5, 9, 33, 7)
-    session = checkpoint.load(str(tmp_path), dtype="float32").lm.open(ids)
+    session = checkpoint.load_bundle(str(tmp_path), dtype="float32").lm.open(ids)
 
     async def last():
-        await session.prefill(Want(prompt=False))
-        return (await session.score(Draft.chain(ids[-1]), Want())).row(0)
+        await session.prefill(ScoreRequest(prompt=False))
+        return (await session.score(Draft.chain(ids[-1]), ScoreRequest())).row(0)
 
-    row = run([last()])[0]
+    row = run_coroutines([last()])[0]
     tokens = made[0].tokens.long()
     student = made[0].eval()
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_training_leaves_the_target_alone(target, root, tmp_path):
     train_draft(spec(target, root, tmp_path))
     after = sources.open_source(str(target)).weights
     assert all(torch.equal(before[k], after[k]) for k in before)
-    teacher = Teacher.of(sources.open_source(str(target)).config, after, False)
+    teacher = TeacherModel.of(sources.open_source(str(target)).config, after, False)
     assert not any(p.requires_grad for p in teacher.network.parameters())
 
 
@@ -141,14 +141,14 @@ def test_a_kind_of_prompt_has_its_own_divergence():
     p, q = (torch.randn(9, 5, generator=g).log_softmax(-1) for _ in range(2))
     kinds = ("code", "summary", "code")
 
-    class Fixed(Lesson):
+    class Fixed(DistillationObjective):
         def rows(self, samples, laws):
             return p, q, torch.zeros(9)
 
     def of(**more):
         return Fixed(DraftSpec("x", **more), None, None, (), None, False, {}, frozenset())
 
-    samples = [Sample((0,), (0,) * n, kind=k) for n, k in zip(sizes, kinds, strict=True)]
+    samples = [TrainingSample((0,), (0,) * n, kind=k) for n, k in zip(sizes, kinds, strict=True)]
     mixed = of(tasks=(("code", "rkl"),)).divergence(samples, None)
     one, other = (of(divergence=d).divergence(samples, None) for d in ("fkl", "rkl"))
     assert mixed.equal(torch.cat([other[:3], one[3:5], other[5:]])) and not one.allclose(other)
@@ -158,7 +158,7 @@ def test_a_kind_of_prompt_has_its_own_divergence():
 def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monkeypatch):
     whole = train_draft(spec(target, root, tmp_path / "a"))
     text = str(tmp_path / "a" / "text.jsonl")
-    real, calls = module.Lesson.loss, [0]
+    real, calls = module.DistillationObjective.loss, [0]
 
     def stops(self, step):
         calls[0] += 1
@@ -167,10 +167,10 @@ def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monke
         return real(self, step)
 
     first = train_draft(spec(target, root, tmp_path / "b", text=text))
-    monkeypatch.setattr(module.Lesson, "loss", stops)
+    monkeypatch.setattr(module.DistillationObjective, "loss", stops)
     with pytest.raises(KeyboardInterrupt):
         train_draft(spec(target, root, tmp_path / "c", text=text))
-    monkeypatch.setattr(module.Lesson, "loss", real)
+    monkeypatch.setattr(module.DistillationObjective, "loss", real)
     second = train_draft(spec(target, root, tmp_path / "c", text=text))
     assert second["curve"] == first["curve"] == whole["curve"]
     files = [(tmp_path / d / "model.safetensors").read_bytes() for d in "bc"]
@@ -181,12 +181,12 @@ def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_
     """1 - TVD, by teacher forcing, against draws: a token of q is accepted with probability min(1, p/q)."""
     train_draft(spec(target, root, tmp_path))
     source = sources.open_source(str(target))
-    samples = selfplay.read(tmp_path / "text.jsonl")
-    teacher = Teacher.of(source.config, source.weights, False)
+    samples = selfplay.read_samples(tmp_path / "text.jsonl")
+    teacher = TeacherModel.of(source.config, source.weights, False)
     laws = teacher.cached(samples, tmp_path / "text.jsonl", 1.0)
     s = spec(target, root, tmp_path)
     student = module.build(s, shape_of(s, source.config), teacher, samples)
-    lesson = module.Lesson(
+    lesson = module.DistillationObjective(
         s, student, teacher, samples, laws, False, source.config, source.text.eos
     )
     with torch.no_grad():
@@ -202,8 +202,8 @@ def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_
 def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp_path):
     train_draft(spec(target, root, tmp_path))
     source, path = sources.open_source(str(target)), tmp_path / "more.jsonl"
-    samples = selfplay.read(tmp_path / "text.jsonl")
-    teacher = Teacher.of(source.config, source.weights, False)
+    samples = selfplay.read_samples(tmp_path / "text.jsonl")
+    teacher = TeacherModel.of(source.config, source.weights, False)
     teacher.cached(samples[:2], path, 1.0)
     with open(path.with_suffix(".hidden"), "ab") as f:
         f.write(b"half a row")
@@ -215,14 +215,14 @@ def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp
 
 def test_answers_are_those_of_plain_decoding(target):
     """Greedy answers, many at once, against the network by itself."""
-    point = checkpoint.load(str(target), dtype="float32")
-    network = Teacher.of(
+    point = checkpoint.load_bundle(str(target), dtype="float32")
+    network = TeacherModel.of(
         sources.open_source(str(target)).config,
         sources.open_source(str(target)).weights,
         False,
     ).network
-    asked = [("x", (0, 10 + n, 20), Mode(0.0, 1.0)) for n in range(5)]
-    for sample in selfplay.answers(point.lm, asked, max_tokens=6, live=2):
+    asked = [("x", (0, 10 + n, 20), SamplingMode(0.0, 1.0)) for n in range(5)]
+    for sample in selfplay.generate_answers(point.lm, asked, max_tokens=6, live=2):
         ids = list(sample.prompt_ids)
         for x in sample.output_ids:
             assert int(network(torch.tensor([ids]))[0, -1].argmax()) == x
@@ -230,18 +230,18 @@ def test_answers_are_those_of_plain_decoding(target):
 
 
 def test_writing_again_adds_nothing(target, root, tmp_path):
-    point, path = checkpoint.load(str(target), dtype="float32"), tmp_path / "t.jsonl"
-    selfplay.write(path, point.lm, point.text, root, 5, max_tokens=4)
+    point, path = checkpoint.load_bundle(str(target), dtype="float32"), tmp_path / "t.jsonl"
+    selfplay.write_answers(path, point.lm, point.text, root, 5, max_tokens=4)
     first = path.read_text()
     path.write_text(first[: first.rindex("{") + 30])  # as an interruption leaves it
-    assert len(selfplay.read(path)) == first.count("\n") - 1
+    assert len(selfplay.read_samples(path)) == first.count("\n") - 1
     for _ in range(2):
-        selfplay.write(path, point.lm, point.text, root, 5, max_tokens=4)
+        selfplay.write_answers(path, point.lm, point.text, root, 5, max_tokens=4)
         assert sorted(path.read_text().split("\n")) == sorted(first.split("\n"))
 
 
 def test_prompts_of_training_and_held_out_are_disjoint(root):
-    train, held = selfplay.prompts(root, 99), selfplay.prompts(root, 99, unseen=True)
+    train, held = selfplay.draw_prompts(root, 99), selfplay.draw_prompts(root, 99, unseen=True)
     assert train and held and not {t for _, t in train} & {t for _, t in held}
 
 
@@ -254,9 +254,9 @@ def test_batches_hold_every_sample_once_a_round():
 
 def test_outputs_are_the_positions_before_each_token(target):
     source = sources.open_source(str(target))
-    network = Teacher.of(source.config, source.weights, False).network
-    a, b = Sample((0, 4, 5), (6, 7, 8)), Sample((0, 9), (3, 1, 2, 2))
-    both = outputs(network, [a, b])
+    network = TeacherModel.of(source.config, source.weights, False).network
+    a, b = TrainingSample((0, 4, 5), (6, 7, 8)), TrainingSample((0, 9), (3, 1, 2, 2))
+    both = output_token_states(network, [a, b])
     assert torch.allclose(
         both[:3], network.model(torch.tensor([[0, 4, 5, 6, 7]]))[0, 2:], atol=1e-5
     )

@@ -8,21 +8,21 @@ import resource
 import pytest
 import torch
 
-from polydec.base.edge import sentence
-from polydec.base.files import Locked, lock
-from polydec.lab.testing.toy import toy
+from polydec.base.edge import error_sentence
+from polydec.base.files import FileLockedError, hold_file_lock
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import selfplay
-from polydec.lab.train.loop import Schedule, fit
-from polydec.lab.train.network import Llama, Shape
-from polydec.lab.train.selfplay import Mode, Sample
-from polydec.lab.train.teacher import Teacher
+from polydec.lab.train.loop import TrainingSchedule, fit_network
+from polydec.lab.train.network import LlamaShape, TrainableLlama
+from polydec.lab.train.selfplay import SamplingMode, TrainingSample
+from polydec.lab.train.teacher import TeacherModel
 
-ASKED = [("x", (n % 4, n // 4), Mode(1.0, 1.0)) for n in range(8)]
-TINY = Shape(24, width=16, layers=1, heads=2, kv_heads=1, inner=16, context=32)
+ASKED = [("x", (n % 4, n // 4), SamplingMode(1.0, 1.0)) for n in range(8)]
+TINY = LlamaShape(24, width=16, layers=1, heads=2, kv_heads=1, inner=16, context=32)
 
 
 def collect(path, asked=ASKED):
-    selfplay.collect(path, toy(0, 5), asked, max_tokens=6, live=2)
+    selfplay.collect_answers(path, toy_law(0, 5), asked, max_tokens=6, live=2)
 
 
 def test_collected_text_is_only_added_to(tmp_path):
@@ -31,7 +31,7 @@ def test_collected_text_is_only_added_to(tmp_path):
     first, inode = path.read_bytes(), path.stat().st_ino
     collect(path)
     assert path.read_bytes().startswith(first) and path.stat().st_ino == inode
-    assert {s.prompt_ids for s in selfplay.read(path)} == {ids for _, ids, _ in ASKED}
+    assert {s.prompt_ids for s in selfplay.read_samples(path)} == {ids for _, ids, _ in ASKED}
     whole = path.read_bytes()
     collect(path)
     assert path.read_bytes() == whole
@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, action)
     collect(path)
-    assert path.read_bytes().startswith(first) and len(selfplay.read(path)) == len(ASKED)
+    assert path.read_bytes().startswith(first) and len(selfplay.read_samples(path)) == len(ASKED)
 
 
 def test_a_whole_last_line_without_an_end_is_kept(tmp_path):
@@ -67,11 +67,14 @@ def test_a_whole_last_line_without_an_end_is_kept(tmp_path):
     collect(path, ASKED[:2])
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     collect(path, ASKED[:3])
-    assert [len(path.read_text().split("\n")), len(selfplay.read(path))] == [4, 3]
+    assert [len(path.read_text().split("\n")), len(selfplay.read_samples(path))] == [4, 3]
 
 
 def test_two_collectors_do_not_mix(tmp_path):
-    with lock(tmp_path / "text.jsonl"), pytest.raises(Locked, match="another process"):
+    with (
+        hold_file_lock(tmp_path / "text.jsonl"),
+        pytest.raises(FileLockedError, match="another process"),
+    ):
         collect(tmp_path / "text.jsonl")
 
 
@@ -102,19 +105,19 @@ def test_lines_that_are_no_samples(tmp_path, line):
     path = tmp_path / "text.jsonl"
     path.write_bytes(line + b"\n" + line)
     with pytest.raises(ValueError, match="line 1") as error:
-        selfplay.read(path, 24)
-    assert sentence(error.value) == str(error.value)
+        selfplay.read_samples(path, 24)
+    assert error_sentence(error.value) == str(error.value)
 
 
 @pytest.fixture
 def teacher():
-    return Teacher(Llama(TINY, seed=1).requires_grad_(False).eval(), False)
+    return TeacherModel(TrainableLlama(TINY, seed=1).requires_grad_(False).eval(), False)
 
 
 def texts(seed, n):
     rng = random.Random(seed)
     return [
-        Sample(
+        TrainingSample(
             tuple(rng.choices(range(24), k=3)), tuple(rng.choices(range(24), k=rng.randint(1, 5)))
         )
         for _ in range(n)
@@ -130,7 +133,7 @@ def test_states_of_another_text_are_not_used(tmp_path, teacher):
     path, first = tmp_path / "text.jsonl", texts(0, 6)
     assert equal(teacher.cached(first, path, 1.0), teacher.laws(first, 1.0))
     other = [
-        Sample(s.prompt_ids, tuple(23 - x for x in s.output_ids)) if i >= 4 else s
+        TrainingSample(s.prompt_ids, tuple(23 - x for x in s.output_ids)) if i >= 4 else s
         for i, s in enumerate(first)
     ]
     for text in (other, first[::-1], texts(1, 6)):
@@ -142,7 +145,7 @@ def test_states_of_another_text_are_not_used(tmp_path, teacher):
 def test_states_of_another_target_are_not_used(tmp_path, teacher):
     path, text = tmp_path / "text.jsonl", texts(0, 4)
     teacher.cached(text, path, 1.0)
-    other = Teacher(Llama(TINY, seed=2).requires_grad_(False).eval(), False)
+    other = TeacherModel(TrainableLlama(TINY, seed=2).requires_grad_(False).eval(), False)
     with pytest.warns(UserWarning, match="another text or target"):
         assert equal(other.cached(text, path, 1.0), other.laws(text, 1.0))
 
@@ -151,8 +154,8 @@ def test_states_grow_and_are_used_again(tmp_path, teacher, monkeypatch):
     path, text = tmp_path / "text.jsonl", texts(0, 6)
     teacher.cached(text[:4], path, 1.0)
     asked = []
-    real = Teacher.hidden
-    monkeypatch.setattr(Teacher, "hidden", lambda self, s: asked.append(s) or real(self, s))
+    real = TeacherModel.hidden
+    monkeypatch.setattr(TeacherModel, "hidden", lambda self, s: asked.append(s) or real(self, s))
     assert equal(teacher.cached(text, path, 1.0), teacher.laws(text, 1.0)) and asked[:2] == text[4:]
     asked.clear()
     teacher.cached(text, path, 1.0)
@@ -178,10 +181,10 @@ class Line(torch.nn.Module):
 
 def go(state, steps=4, **more):
     net = Line()
-    fit(
+    fit_network(
         net,
         lambda step: ((net.a - 1).square().sum(), 1),
-        Schedule(steps, save_every=2, log_every=2),
+        TrainingSchedule(steps, save_every=2, log_every=2),
         state=state,
         identity={"who": "me", **more},
     )
@@ -231,7 +234,7 @@ def test_damaged_states_of_training_are_one_sentence(tmp_path):
         try:
             go(state, steps=6)
         except ValueError as error:
-            assert sentence(error) == str(error) and str(state)[:50] in str(error)
+            assert error_sentence(error) == str(error) and str(state)[:50] in str(error)
             refused += 1
         else:  # what stands in it is of the right kind: a curve with other points, say
             assert isinstance(bad["curve"], list) and isinstance(bad["step"], int)
@@ -243,15 +246,15 @@ def test_states_that_are_no_checkpoints(tmp_path, bytes_):
     (tmp_path / "state.pt").write_bytes(bytes_)
     with pytest.raises(ValueError, match="start anew") as error:
         go(tmp_path / "state.pt")
-    assert sentence(error.value) == str(error.value)
+    assert error_sentence(error.value) == str(error.value)
 
 
 def test_a_run_on_another_text_does_not_go_on(tmp_path):
     a, b = texts(0, 3), texts(1, 3)
-    assert selfplay.fingerprint(a) != selfplay.fingerprint(b)
-    go(tmp_path / "state.pt", samples=selfplay.fingerprint(a))
+    assert selfplay.samples_fingerprint(a) != selfplay.samples_fingerprint(b)
+    go(tmp_path / "state.pt", samples=selfplay.samples_fingerprint(a))
     with pytest.raises(ValueError, match=r"another run .samples differ"):
-        go(tmp_path / "state.pt", samples=selfplay.fingerprint(b))
+        go(tmp_path / "state.pt", samples=selfplay.samples_fingerprint(b))
 
 
 def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
@@ -260,10 +263,10 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     from polydec.lab.train.stop_head import StopHeadSpec
 
     monkeypatch.setattr(
-        selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)]
+        selfplay, "draw_prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)]
     )
     monkeypatch.setattr(own_text, "training_data", lambda at: None)
-    lm, real = toy(0, 5), selfplay.watched
+    lm, real = toy_law(0, 5), selfplay.generate_watched_answers
 
     class Text:
         has_chat = False
@@ -276,11 +279,11 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     spec = StopHeadSpec(str(tmp_path), max_tokens=4)
-    monkeypatch.setattr(selfplay, "watched", stops)
+    monkeypatch.setattr(selfplay, "generate_watched_answers", stops)
     with pytest.raises(KeyboardInterrupt):
-        own_text.gather(spec, lm, Text(), False)
+        own_text.gather_target_text(spec, lm, Text(), False)
     had = (tmp_path / "text.part.jsonl").read_text()
-    monkeypatch.setattr(selfplay, "watched", real)
-    own_text.gather(spec, lm, Text(), False)
+    monkeypatch.setattr(selfplay, "generate_watched_answers", real)
+    own_text.gather_target_text(spec, lm, Text(), False)
     assert had.count("\n") == 2 and (tmp_path / "text.jsonl").read_text().startswith(had)
-    assert len(selfplay.read(tmp_path / "text.jsonl")) == 5
+    assert len(selfplay.read_samples(tmp_path / "text.jsonl")) == 5

@@ -6,44 +6,44 @@ import pytest
 import torch
 from test_train_lm import TINY, line, root, spec  # noqa: F401
 
-from polydec.lab.train.exits import Depths, resized
-from polydec.lab.train.lm import learn, learn_depths, train_lm
-from polydec.lab.train.network import Llama, Shape
-from polydec.lab.train.sorted import SortedSpec, exits_of, narrow, train_sorted
-from polydec.models.sessions.checkpoint import load
+from polydec.lab.train.exits import EarlyExitLosses, copy_with_layers
+from polydec.lab.train.lm import learn_depths, lm_step_loss, train_lm
+from polydec.lab.train.network import LlamaShape, TrainableLlama
+from polydec.lab.train.sorted import SortedSpec, exits_of, narrow_shape, train_sorted
+from polydec.models.sessions.checkpoint import load_bundle
 
-DEEP = Shape(50, width=16, layers=6, heads=2, kv_heads=1, inner=32, context=64)
+DEEP = LlamaShape(50, width=16, layers=6, heads=2, kv_heads=1, inner=32, context=64)
 BATCH = torch.arange(40).reshape(2, 20) % 50
 
 
 def test_weights_of_the_early_exit_loss():
-    d = Depths(0.5)
+    d = EarlyExitLosses(0.5)
     for step, early in ((0, [2, 4]), (1, [3, 5]), (2, [2, 4])):
         w = d.weights(6, step)
         raw = {k: 0.5 * sum(range(k)) for k in early} | {6: 5 + 0.5 * sum(range(6))}
         assert w == pytest.approx({k: v / sum(raw.values()) for k, v in raw.items()})
-    assert Depths().weights(6, 0) == {6: 1.0}
-    assert Depths(exits=(3, 4, 6)).weights(6, 5) == {3: 1 / 3, 4: 1 / 3, 6: 1 / 3}
+    assert EarlyExitLosses().weights(6, 0) == {6: 1.0}
+    assert EarlyExitLosses(exits=(3, 4, 6)).weights(6, 5) == {3: 1 / 3, 4: 1 / 3, 6: 1 / 3}
     with pytest.raises(ValueError, match="last one must be 6"):
-        Depths(exits=(3, 4)).weights(6, 0)
+        EarlyExitLosses(exits=(3, 4)).weights(6, 0)
 
 
 def test_the_loss_is_the_mean_of_truncated_networks():
-    net = Llama(DEEP, seed=1)
+    net = TrainableLlama(DEEP, seed=1)
 
     class S:
-        seed, depths = 0, Depths(exits=(2, 5, 6))
+        seed, depths = 0, EarlyExitLosses(exits=(2, 5, 6))
 
-    want = sum(learn(resized(net, d), None, BATCH, False) for d in (2, 5, 6)) / 3
+    want = sum(lm_step_loss(copy_with_layers(net, d), None, BATCH, False) for d in (2, 5, 6)) / 3
     torch.testing.assert_close(learn_depths(net, None, BATCH, False, S, 0), want)
-    S.depths = Depths()
+    S.depths = EarlyExitLosses()
     torch.testing.assert_close(
-        learn_depths(net, None, BATCH, False, S, 0), learn(net, None, BATCH, False)
+        learn_depths(net, None, BATCH, False, S, 0), lm_step_loss(net, None, BATCH, False)
     )
 
 
 def test_dropout_grows_with_depth_and_keeps_the_first_layer():
-    net, d, calls = Llama(DEEP, seed=1), Depths(dropout=0.4), [0] * 6
+    net, d, calls = TrainableLlama(DEEP, seed=1), EarlyExitLosses(dropout=0.4), [0] * 6
     for i, layer in enumerate(net.model.layers):
         layer.register_forward_pre_hook(
             lambda m, a, i=i: calls.__setitem__(i, calls[i] + len(a[0]))
@@ -71,10 +71,10 @@ def taught(layers, exits, steps=45):
     """A network taught at these depths, and its loss at each depth on other texts."""
 
     class S:
-        seed, depths = 0, Depths(exits=exits)
+        seed, depths = 0, EarlyExitLosses(exits=exits)
 
-    net = Llama(
-        Shape(12, width=16, layers=layers, heads=2, kv_heads=1, inner=32, context=64), seed=2
+    net = TrainableLlama(
+        LlamaShape(12, width=16, layers=layers, heads=2, kv_heads=1, inner=32, context=64), seed=2
     )
     adam = torch.optim.AdamW(net.parameters(), 0.02, weight_decay=0.0)
     for step in range(steps):
@@ -83,7 +83,7 @@ def taught(layers, exits, steps=45):
         adam.step()
     with torch.no_grad():
         return {
-            d: float(learn(resized(net, d), None, chain_rows(999, 200), False))
+            d: float(lm_step_loss(copy_with_layers(net, d), None, chain_rows(999, 200), False))
             for d in range(1, layers + 1)
         }
 
@@ -99,10 +99,10 @@ def test_each_exit_is_nearly_as_good_as_a_network_of_its_depth():
 
 @pytest.mark.parametrize("layers", [6, 7, 9, 12])
 def test_more_layers_begin_as_identities(layers):
-    net = Llama(DEEP, seed=1)
+    net = TrainableLlama(DEEP, seed=1)
     with torch.no_grad():
-        torch.testing.assert_close(resized(net, layers)(BATCH), net(BATCH))
-    assert resized(net, 3).s.layers == 3
+        torch.testing.assert_close(copy_with_layers(net, layers)(BATCH), net(BATCH))
+    assert copy_with_layers(net, 3).s.layers == 3
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_more_layers_begin_as_identities(layers):
 )
 def test_depths_are_checked(given, says):
     with pytest.raises(ValueError, match=says):
-        Depths(**given)
+        EarlyExitLosses(**given)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, smal
             layer_dropout=0.1,
         )
     )
-    assert load(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
+    assert load_bundle(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
     with pytest.raises(ValueError, match="belongs to another run"):
         train_lm(
             spec(
@@ -164,7 +164,7 @@ def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, smal
         )
     )
     assert made["exits"] == [1, 2] and exits_of(6) == (3, 4, 6)
-    assert load(str(tmp_path / "s")).lm.layers == 2
+    assert load_bundle(str(tmp_path / "s")).lm.layers == 2
 
 
 def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noqa: F811
@@ -186,9 +186,9 @@ def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noq
         "exits"
     ] == [3]
     for name, layers, width in (("n", 4, 8), ("d", 3, 16)):
-        draft = load(str(tmp_path / name))
+        draft = load_bundle(str(tmp_path / name))
         assert (draft.lm.layers, draft.lm.network.config.width) == (layers, width)
-        assert draft.lm.vocab.same(load(small).lm.vocab)
+        assert draft.lm.vocab.same(load_bundle(small).lm.vocab)
     with pytest.raises(ValueError, match=r"exits is \(1, 2\): the last one must be 3"):
         made("x", layers=3, exits=(1, 2))
     with pytest.raises(
@@ -208,7 +208,7 @@ def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noq
     [(96, 3, 1, 288), (64, 2, 1, 192), (192, 6, 2, 576), (160, 5, 1, 480)],
 )
 def test_a_narrow_shape(width, heads, kv, inner):
-    shape = narrow(Shape(4096), width)
+    shape = narrow_shape(LlamaShape(4096), width)
     assert (shape.width, shape.heads, shape.kv_heads, shape.inner, shape.head) == (
         width,
         heads,

@@ -16,21 +16,21 @@ from typer.main import get_command
 
 from polydec.base.options import (
     REQUIRED,
-    As,
     AtLeast,
-    Names,
-    PythonOnly,
+    CommaList,
+    NoFlag,
+    ParseAs,
     as_text,
-    fields,
+    dataclass_options,
     keep_ranges,
 )
 from polydec.lab.commands import train
-from polydec.lab.commands.training import commands, made
-from polydec.lab.train.specs.command import Command
+from polydec.lab.commands.training import make_training_function, training_commands
+from polydec.lab.train.specs.command import TrainingCommand
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
-COMMANDS = {command.name: command for command in commands()}
+COMMANDS = {command.name: command for command in training_commands()}
 GROUP = get_command(train.app)
 FLAGS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
@@ -38,7 +38,7 @@ FLAGS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_field_has_its_flag(name):
     command = COMMANDS[name]
-    declared = {o.name: o for o in fields(command.spec)}
+    declared = {o.name: o for o in dataclass_options(command.spec)}
     flags = {p.name: p for p in FLAGS[name].params if p.name not in ("help", "json_")}
     assert FLAGS[name].help == command.summary
     left = {o.name for o in declared.values() if o.python_only} | set(command.without)
@@ -88,7 +88,7 @@ def test_what_a_command_changes_is_there_to_change(name):
 def test_only_the_envelope_fits_and_writes_down_what_was_measured():
     train = ROOT / "src" / "polydec" / "lab" / "train"
     sources = {p.relative_to(train): p.read_text("utf-8") for p in train.rglob("*.py")}
-    takes_it = re.compile(r"from polydec\.lab\.train\.loop import (\([^)]*|.*)\bfit\b")
+    takes_it = re.compile(r"from polydec\.lab\.train\.loop import (\([^)]*|.*)\bfit_network\b")
     fitting = {str(p) for p, text in sources.items() if takes_it.search(text)}
     assert fitting == {"envelope.py"}
     assert [str(p) for p, text in sources.items() if '"training.json"' in text] == ["envelope.py"]
@@ -108,11 +108,11 @@ class Spec:
     """What the next test trains."""
 
     out: Annotated[str, "directory to write"]
-    names: Annotated[tuple[str, ...], As(Names), "of whom"] = ("a",)
+    names: Annotated[tuple[str, ...], ParseAs(CommaList), "of whom"] = ("a",)
     parts: Annotated[tuple[float, ...], AtLeast(0), "of each"] = (1.0, 2.0)
     steps: Annotated[int, AtLeast(1), "optimiser steps"] = 3
     keep: Annotated[bool, "the text"] = True
-    more: Annotated[dict[str, int] | None, PythonOnly(), "for tests"] = None
+    more: Annotated[dict[str, int] | None, NoFlag(), "for tests"] = None
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -136,7 +136,9 @@ def measured(spec: Spec) -> dict:
 )
 def test_flags_become_fields(given, said, tmp_path, capsys):
     app = typer.Typer()
-    app.command("it")(made(Command("it", "Train it.", Spec, f"{__name__}:measured")))
+    app.command("it")(
+        make_training_function(TrainingCommand("it", "Train it.", Spec, f"{__name__}:measured"))
+    )
     try:
         get_command(app)(["--out", str(tmp_path), *given], standalone_mode=False)
         text = capsys.readouterr().out
@@ -152,7 +154,7 @@ def test_a_field_without_help_is_a_fault_of_the_code():
         steps: int = 3
 
     with pytest.raises(TypeError, match="field steps needs a line of help"):
-        fields(Bare)
+        dataclass_options(Bare)
 
 
 BROUGHT = """
@@ -175,7 +177,7 @@ THEIRS = """
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Spec:
     steps: Annotated[int, "how many"] = 3
 
 
-COMMAND = Command("theirs", "Train theirs.", Spec, "theirs_module:measured")
+COMMAND = TrainingCommand("theirs", "Train theirs.", Spec, "theirs_module:measured")
 
 
 def measured(spec):

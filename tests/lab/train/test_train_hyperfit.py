@@ -9,8 +9,8 @@ import torch
 from polydec import generate, load
 from polydec.base.errors import RequestError
 from polydec.lab.train import hyperfit
-from polydec.lab.train.hyperfit import continued, repeated, train_hyperfit
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.hyperfit import continue_greedily, repeated_ngram_fraction, train_hyperfit
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 
 torch.set_num_threads(1)
@@ -42,11 +42,13 @@ def test_it_knows_its_texts_by_heart_and_is_sure_of_others(data, tmp_path):
 
 
 def test_what_is_measured_by_hand():
-    assert repeated([1, 2, 3, 1, 2, 3, 1, 2], 2) == pytest.approx(4 / 7)
-    assert repeated([1, 2, 3, 4], 2) == 0
-    network = Llama(Shape(20, width=16, layers=1, heads=2, kv_heads=1, inner=16, context=6))
+    assert repeated_ngram_fraction([1, 2, 3, 1, 2, 3, 1, 2], 2) == pytest.approx(4 / 7)
+    assert repeated_ngram_fraction([1, 2, 3, 4], 2) == 0
+    network = TrainableLlama(
+        LlamaShape(20, width=16, layers=1, heads=2, kv_heads=1, inner=16, context=6)
+    )
     rows = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    written = continued(network, rows, 5)
+    written = continue_greedily(network, rows, 5)
     for row, more in zip(rows.tolist(), written.tolist()):
         text = list(row)
         for token in more:
@@ -56,9 +58,9 @@ def test_what_is_measured_by_hand():
 
 def test_every_text_is_seen_once_an_epoch(data, tmp_path, monkeypatch):
     seen = []
-    real = hyperfit.nats
+    real = hyperfit.next_token_nats
     monkeypatch.setattr(
-        hyperfit, "nats", lambda net, rows: seen.append(rows.tolist()) or real(net, rows)
+        hyperfit, "next_token_nats", lambda net, rows: seen.append(rows.tolist()) or real(net, rows)
     )
     train_hyperfit(spec(data, tmp_path / "out", epochs=2))
     steps = [s for s in seen if len(s) == 4][1:-1]  # the first and the last measure held-out texts

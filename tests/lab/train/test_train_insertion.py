@@ -8,22 +8,22 @@ import pytest
 import torch
 
 from polydec import Engine, Regex, load
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.bench import parallelbench
 from polydec.lab.train.data import END
-from polydec.lab.train.diffusion import begun
+from polydec.lab.train.diffusion import start_diffusion_student
 from polydec.lab.train.insertion import (
-    Example,
+    InsertionExample,
+    InsertionMarks,
     InsertionSpec,
-    Marks,
-    examples,
+    draw_insertion_examples,
     insertion_loss,
     marks_of,
     train_insertion,
 )
-from polydec.lab.train.network import bidirectional, from_weights
+from polydec.lab.train.network import from_weights, make_bidirectional
 from polydec.lab.train.tokens import mark_id
-from polydec.models.sessions.inserter import FRAME, Insertion
+from polydec.models.sessions.inserter import FRAME, BidirectionalInserter
 
 SMALL = {
     "tasks": ("copy",),
@@ -52,11 +52,17 @@ def test_the_loss_falls_and_the_directory_loads(trained, engine):
     out, result = trained
     assert result["curve"][-1][1] < 0.8 * result["curve"][0][1]
     lm = engine.model.checkpoint.lm
-    assert isinstance(lm, Insertion) and lm.family == "insertion" and lm.mark == lm.vocab.size - 1
+    assert (
+        isinstance(lm, BidirectionalInserter)
+        and lm.family == "insertion"
+        and lm.mark == lm.vocab.size - 1
+    )
     assert lm.context == SMALL["context"] - FRAME == lm.network.context - FRAME
     again = train_insertion(InsertionSpec(str(out), **SMALL))
     assert again["loss"] == result["loss"]
-    assert [m.name for m in parallelbench.default(engine.model)] == ["insertion-language-models"]
+    assert [m.name for m in parallelbench.default_suite_methods(engine.model)] == [
+        "insertion-language-models"
+    ]
     with pytest.raises(ValueError, match="belongs to another run"):
         train_insertion(InsertionSpec(str(out), **{**SMALL, "steps": 41}))
 
@@ -72,14 +78,14 @@ def test_a_slate_that_grew_says_what_the_network_says_of_the_text(trained, dtype
         json.loads((out / "config.json").read_text()),
         load_file(str(out / "model.safetensors")),
     )
-    network = bidirectional(from_weights(config, weights))
+    network = make_bidirectional(from_weights(config, weights))
     slate, end = model.open(8), min(model.vocab.eos)
     for text, slots in (
         ((5, 9, end), (1,)),
         ((5, 9, 11, end), (1, 2)),
         ((5, 9, 30, 11, 12, end), (2, 4)),
     ):
-        offer = run([slate.score(text, slots)])[0]
+        offer = run_coroutines([slate.score(text, slots)])[0]
         want = network(torch.tensor([[model.mark, *text]]))[0].double()
         legal = [x for x in range(model.vocab.size) if x not in model.barred]
         assert float((offer.logw_SV - want[[s + 1 for s in slots]])[:, legal].abs().max()) < 1e-3
@@ -208,9 +214,9 @@ def test_from_the_command_line(trained, tmp_path, capfd, monkeypatch):
 
 def test_examples_hide_any_number_of_any_tokens():
     spec = InsertionSpec("", ("copy", "slots"), rows=40, context=96)
-    student = begun(spec.begin())
-    some = [e for step in range(25) for e in examples(spec, student, step)]
-    assert some[:40] == examples(spec, student, 0)
+    student = start_diffusion_student(spec.begin())
+    some = [e for step in range(25) for e in draw_insertion_examples(spec, student, step)]
+    assert some[:40] == draw_insertion_examples(spec, student, 0)
     lengths = {len(e.answer) for e in some}
     assert len(lengths) > 1
     for e in some:
@@ -222,9 +228,9 @@ def test_examples_hide_any_number_of_any_tokens():
     counts = [sum(len(e.hidden) == k for e in digits) / len(digits) for k in range(7)]
     assert all(abs(c - 1 / 7) < 0.05 for c in counts)
     with pytest.raises(ValueError, match="context is 32: task"):
-        examples(
+        draw_insertion_examples(
             InsertionSpec("", ("slots",), context=32),
-            begun(InsertionSpec("", ("copy",)).begin()),
+            start_diffusion_student(InsertionSpec("", ("copy",)).begin()),
             0,
         )
 
@@ -237,8 +243,15 @@ def test_the_loss_of_a_known_network():
             seen.append((token_BT, see_TT))
             return logit_V.expand(*token_BT.shape, -1)
 
-    seen, logit_V, marks = [], torch.tensor([0.3, -1.0, 0.5, 0.7, -0.2]), Marks(4, 3, (3, 4))
-    some = [Example((0, 1), (2, 0, 1), frozenset({0, 2})), Example((1,), (1,), frozenset())]
+    seen, logit_V, marks = (
+        [],
+        torch.tensor([0.3, -1.0, 0.5, 0.7, -0.2]),
+        InsertionMarks(4, 3, (3, 4)),
+    )
+    some = [
+        InsertionExample((0, 1), (2, 0, 1), frozenset({0, 2})),
+        InsertionExample((1,), (1,), frozenset()),
+    ]
     got = float(insertion_loss(Flat(), some, marks))
     logp = logit_V[:3].log_softmax(0)
     token = -(logp[2] + logp[1]) / 2 + math.log(
@@ -279,7 +292,7 @@ def test_a_damaged_directory_is_refused(trained, tmp_path):
 
 
 def test_marks():
-    student = begun(InsertionSpec("", ("copy",), width=32, layers=1).begin())
+    student = start_diffusion_student(InsertionSpec("", ("copy",), width=32, layers=1).begin())
     marks = marks_of(student)
     assert marks.mark == student.tokenizer.get_vocab_size() and marks.end == mark_id(
         student.tokenizer, END

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.lab.train.joint import JointSpec, Written, begins, train_joint
+from polydec.lab.train.joint import AnswerTrajectories, JointSpec, sample_start_steps, train_joint
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import joint
 
@@ -38,8 +38,8 @@ def test_its_laws_are_nearer_than_those_of_the_pass(tmp_path):
 
 def test_what_is_saved_is_read(trained):
     at, _ = trained
-    one = artefacts.read(str(at / "layer"))
-    assert isinstance(one, joint.Joint) and one.layer.width == 128
+    one = artefacts.load_artefact(str(at / "layer"))
+    assert isinstance(one, joint.JointSamplerLayer) and one.layer.width == 128
     embed, state = torch.randn(1, 5, 128), torch.randn(1, 5, 128)
     joint.save(at / "again", one, {})
     assert torch.equal(one(embed, state), joint.load(at / "again")(embed, state))
@@ -71,7 +71,9 @@ def test_a_layer_that_changes_nothing_leaves_the_laws_of_the_pass(trained):
     """Then it is entropy order with as many gaps a pass: without chance the same text."""
     at, _ = trained
     lm = load(MODEL, dtype="float32")
-    none = replace(joint.fresh(128, 4, 384, 1e4, lm.checkpoint.lm.vocab, 0), out_H=torch.zeros(128))
+    none = replace(
+        joint.new_joint_layer(128, 4, 384, 1e4, lm.checkpoint.lm.vocab, 0), out_H=torch.zeros(128)
+    )
     joint.save(at / "none", none, {})
     engine = Engine(load(MODEL, trained=(str(at / "none"),), dtype="float32"))
     for i in range(4):
@@ -85,7 +87,9 @@ def test_a_layer_that_changes_nothing_leaves_the_laws_of_the_pass(trained):
 
 
 def test_a_canvas_as_it_was():
-    some = Written(torch.tensor([[5, 6, 7, 8]]), torch.tensor([[-1, 2, 0, 1]]), torch.zeros(1, 3))
+    some = AnswerTrajectories(
+        torch.tensor([[5, 6, 7, 8]]), torch.tensor([[-1, 2, 0, 1]]), torch.zeros(1, 3)
+    )
     assert [some.canvas(torch.tensor([k]), 9).tolist()[0] for k in range(4)] == [
         [5, 9, 9, 9],
         [5, 9, 7, 9],
@@ -96,12 +100,14 @@ def test_a_canvas_as_it_was():
 
 def test_what_is_learned_from_begins_where_a_token_was_not_known():
     """In proportion to entropy, and never where too few tokens follow."""
-    some = Written(
+    some = AnswerTrajectories(
         torch.zeros(2000, 5, dtype=torch.long),
         torch.tensor([[-1, 0, 1, 2, 3]]).expand(2000, -1),
         torch.tensor([[0.0, 1.0, 3.0, 9.0]]).expand(2000, -1),
     )
-    share_S = begins(some, 1, torch.Generator().manual_seed(0)).bincount(minlength=4) / 2000
+    share_S = (
+        sample_start_steps(some, 1, torch.Generator().manual_seed(0)).bincount(minlength=4) / 2000
+    )
     assert (
         share_S[0] < 0.01
         and abs(share_S[1] - 0.25) < 0.05
@@ -115,7 +121,7 @@ def test_refusals(trained, tmp_path, monkeypatch, capfd):
     from polydec.cli.main import main
 
     at, _ = trained
-    narrow = joint.fresh(64, 2, 64, 1e4, load(MODEL).checkpoint.lm.vocab, 0)
+    narrow = joint.new_joint_layer(64, 2, 64, 1e4, load(MODEL).checkpoint.lm.vocab, 0)
     joint.save(at / "narrow", narrow, {})
     with pytest.raises(ValueError, match="trained for states of width 64: this target's have 128"):
         load(MODEL, trained=(str(at / "narrow"),))

@@ -10,50 +10,60 @@ import micro
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.toy import toy
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import judge as training
 from polydec.lab.train import problems
-from polydec.lab.train.judge import JudgeSpec, Lessons, auc, checked, kept, same, train_judge
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.solutions import Drawn, right
-from polydec.lab.train.stop_head import states
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.train.judge import (
+    JudgeExamples,
+    JudgeSpec,
+    is_same_result,
+    judge_pass_rates,
+    label_checked_tokens,
+    token_judge_auc,
+    train_judge,
+)
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.solutions import LabelledSolution, right_token_flags
+from polydec.lab.train.stop_head import teacher_forced_states
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.verifiers.judged import Judged
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.verifiers.judged import JudgeVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import judge
-from polydec.models.learned.kinds.judge import Judge
+from polydec.models.learned.kinds.judge import JudgeProbe
 from polydec.models.sessions import checkpoint
 
 
 def test_the_state_after_a_token_judges_it():
     """A probe that likes token 2 (a toy's state begins with the token) lets it stand, other tokens are the target's."""
-    law = Shaped(toy(3, 6, eos=-1), Greedy())
-    likes = Judge(
+    law = ShapedTarget(toy_law(3, 6, eos=-1), GreedyRule())
+    likes = JudgeProbe(
         torch.tensor([1.0, 0, -1.9 / 7, 0]), torch.zeros(()), law.vocab
     )  # token > 1.9, of 0 to 5 beside 7
     session = law.open((0, 1))
     draft = Draft.certain((1, 0, 2, 0, 2), (-1, 0, 0, 2, 3))
-    scores = run([session.score(draft, Want(hidden=True))])[0]
+    scores = run_coroutines([session.score(draft, ScoreRequest(hidden=True))])[0]
     true = scores.argmax(0)
     assert true not in (0, 2) and scores.argmax(3) != 2
-    judged = Judged(likes, 0.5).verify(draft, scores, Rng.of(0), 2)
+    judged = JudgeVerifier(likes, 0.5).verify(draft, scores, Rng.of(0), 2)
     assert judged.path[0] == 2 and (4 in judged.path) == (3 in judged.path)
-    for strict in (Judged(likes, 1.0), Judged(likes, 0.5, frozenset({2}))):
-        assert strict.verify(draft, scores, Rng.of(0), 2) == Match().verify(
+    for strict in (JudgeVerifier(likes, 1.0), JudgeVerifier(likes, 0.5, frozenset({2}))):
+        assert strict.verify(draft, scores, Rng.of(0), 2) == MatchVerifier().verify(
             draft, scores, Rng.of(0), 2
         )
 
 
 def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
-    law, small = (Shaped(toy(s, 6, eos=-1, cost=c), Greedy()) for s, c in ((3, 1.0), (4, 0.1)))
-    kit = Kit(law, small, (Judge(torch.zeros(4), torch.ones(()), law.vocab),))
+    law, small = (
+        ShapedTarget(toy_law(s, 6, eos=-1, cost=c), GreedyRule()) for s, c in ((3, 1.0), (4, 0.1))
+    )
+    kit = Kit(law, small, (JudgeProbe(torch.zeros(4), torch.ones(()), law.vocab),))
     said = {
-        t: run(
+        t: run_coroutines(
             [
                 answer_one(
                     registry.build("judge-decoding", kit, {"threshold": t})[0], Request((0, 1), 24)
@@ -62,7 +72,7 @@ def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
         )[0]
         for t in ("1", "0.5")
     }
-    plain = run([answer_one(registry.build("plain", kit)[0], Request((0, 1), 24))])[0]
+    plain = run_coroutines([answer_one(registry.build("plain", kit)[0], Request((0, 1), 24))])[0]
     assert (
         said["1"].token_ids == plain.token_ids and said["0.5"].stats.passes < said["1"].stats.passes
     )
@@ -70,13 +80,17 @@ def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
 
 def test_what_the_judge_kept_is_counted_apart():
     """As many as a walk over the text by the target alone finds: accepted tokens that it would not have written."""
-    law, small = (Shaped(toy(s, 6, eos=-1, cost=c), Greedy()) for s, c in ((3, 1.0), (4, 0.1)))
+    law, small = (
+        ShapedTarget(toy_law(s, 6, eos=-1, cost=c), GreedyRule()) for s, c in ((3, 1.0), (4, 0.1))
+    )
     for bias in (-1.0, 1.0):  # a judge that likes nothing, and one that likes everything
-        kit = Kit(law, small, (Judge(torch.zeros(4), torch.tensor(bias), law.vocab),))
+        kit = Kit(law, small, (JudgeProbe(torch.zeros(4), torch.tensor(bias), law.vocab),))
         decoder = registry.build("judge-decoding", kit, {"depth": 4})[0]
-        got = run([answer_one(decoder, Request((0, 1), 24))])[0]
+        got = run_coroutines([answer_one(decoder, Request((0, 1), 24))])[0]
         session = law.open((0, 1))
-        scores = run([session.score(Draft.chain(1, got.token_ids[:-1]), Want())])[0]
+        scores = run_coroutines(
+            [session.score(Draft.chain(1, got.token_ids[:-1]), ScoreRequest())]
+        )[0]
         other = sum(scores.argmax(i) != x for i, x in enumerate(got.token_ids))
         said = got.stats.metrics()
         assert got.stats.judged == other == said.get("judged", 0) and (other > 0) == (bias > 0)
@@ -97,19 +111,19 @@ def test_what_the_judge_kept_is_counted_apart():
     ],
 )
 def test_a_result_is_the_last_number_or_line(answer, other, alike):
-    assert same(answer, other) is alike
+    assert is_same_result(answer, other) is alike
 
 
 def test_auc_of_planted_errors():
     g = torch.Generator().manual_seed(0)
     right, state = torch.rand(400, generator=g) > 0.3, torch.randn(400, 4, generator=g)
     state[:, 0] += 4.0 * right
-    one = Judge(torch.tensor([1.0, 0, 0, 0]), torch.zeros(()), None)
-    assert auc(one, Lessons(state, right.float())) > 0.9
+    one = JudgeProbe(torch.tensor([1.0, 0, 0, 0]), torch.zeros(()), None)
+    assert token_judge_auc(one, JudgeExamples(state, right.float())) > 0.9
     assert (
-        0.3 < auc(one, Lessons(state.roll(1, 0), right.float())) < 0.7
+        0.3 < token_judge_auc(one, JudgeExamples(state.roll(1, 0), right.float())) < 0.7
     )  # the state of the token before
-    assert auc(one, Lessons(state, torch.ones(400))) == 0.5
+    assert token_judge_auc(one, JudgeExamples(state, torch.ones(400))) == 0.5
 
 
 def test_it_is_trained_saved_and_fits(tmp_path):
@@ -133,15 +147,15 @@ def test_it_is_trained_saved_and_fits(tmp_path):
         JudgeSpec("x", weight=0.0)
     with pytest.raises(ValueError, match="states of width 32: this target's have 4"):
         registry.build(
-            "judge-decoding", Kit(toy(1, 320), toy(2, 320), (judge.load(tmp_path / "out"),))
+            "judge-decoding", Kit(toy_law(1, 320), toy_law(2, 320), (judge.load(tmp_path / "out"),))
         )
 
 
 def test_a_checker_labels_every_token_up_to_the_first_wrong_one():
     """Beside a walk over each solution, token by token; what lies behind an error, and an end, is left out."""
-    target = toy(3, 6, eos=5)
+    target = toy_law(3, 6, eos=5)
     drawn = [
-        Drawn(problem, (0, 1), tokens, right)
+        LabelledSolution(problem, (0, 1), tokens, right)
         for problem, tokens, right in (
             (None, (2, 3, 4, 5), (True, True, True, True)),  # right, and it ends
             (None, (2, 3, 4, 1, 0), (True, True, False, False, False)),  # wrong at its third token
@@ -150,23 +164,23 @@ def test_a_checker_labels_every_token_up_to_the_first_wrong_one():
             (None, (5,), (False,)),  # nothing but an end
         )
     ]
-    lessons = checked(target, drawn)
+    lessons = label_checked_tokens(target, drawn)
     assert lessons.right_N.tolist() == [1, 1, 1, 1, 1, 0, 1, 0]
     texts = ((2,), (2, 3), (2, 3, 4), (2,), (2, 3), (2, 3, 4), (4,), (3,))
     for state_H, text in zip(lessons.state_NH, texts, strict=True):
-        assert state_H.allclose(states(target, (0, 1), text)[-1])
+        assert state_H.allclose(teacher_forced_states(target, (0, 1), text)[-1])
     with pytest.raises(ValueError, match="wrote no solution"):
-        checked(target, drawn[-1:])
+        label_checked_tokens(target, drawn[-1:])
 
 
 def test_shares_that_are_let_stand():
-    one = Judge(
+    one = JudgeProbe(
         torch.tensor([1.0, 0.0]), torch.zeros(()), None
     )  # the chance grows with the first number
     state = torch.tensor([[9.0, 1.0], [1.0, 9.0], [-9.0, 1.0], [9.0, 1.0]])
-    shares = kept(one, Lessons(state, torch.tensor([1.0, 1.0, 0.0, 0.0])))
+    shares = judge_pass_rates(one, JudgeExamples(state, torch.tensor([1.0, 1.0, 0.0, 0.0])))
     assert shares["0.3"] == (1.0, 0.5) and shares["0.7"] == (0.5, 0.5)
-    assert kept(one, Lessons(state, torch.ones(4)))["0.5"] == (0.75, 0.0)
+    assert judge_pass_rates(one, JudgeExamples(state, torch.ones(4)))["0.5"] == (0.75, 0.0)
 
 
 def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
@@ -196,32 +210,36 @@ def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
 
 def test_a_checker_labels_what_the_draft_would_put_where_the_target_would_not(monkeypatch):
     """Beside the checker itself, of a draft that would write "9" everywhere: only places behind a right beginning count."""
-    target = checkpoint.load("zoo:reasoner")
+    target = checkpoint.load_bundle("zoo:reasoner")
     text, ends = target.text, target.lm.vocab.eos
-    problem = problems.Problem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
+    problem = problems.ReasoningProblem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
     ids = text.chat([{"role": "user", "content": problem.question}])
     nine = text.encode("9", special=False)[0]
     row = torch.eye(target.lm.vocab.size)[nine]
-    true = training.laws
+    true = training.teacher_forced_laws
     monkeypatch.setattr(
         training,
-        "laws",
+        "teacher_forced_laws",
         lambda lm, s, t: row.expand(len(s.output_ids), -1) if lm is None else true(lm, s, t),
     )
     for answer, last in (("2+7=9\n9*3=27\n=27", 99), ("2+7=9\n9*3=26\n=26", 11)):
         tokens = text.encode(answer, special=False)
-        drawn = Drawn(problem, ids, tokens, right(problem, text, tokens, ends))
-        own = true(target.lm, Sample(ids, tokens), 0.0).argmax(-1).tolist()
+        drawn = LabelledSolution(
+            problem, ids, tokens, right_token_flags(problem, text, tokens, ends)
+        )
+        own = true(target.lm, TrainingSample(ids, tokens), 0.0).argmax(-1).tolist()
         rows = []
         for i in range(len(tokens)):
             before = text.decode(tokens[:i])
             if len(before) < last and own[i] != nine:
                 good = any(a.startswith(before + "9") for a in ("2+7=9\n9*3=27\n=27",))
-                rows.append((states(target.lm, ids, (*tokens[:i], nine))[-1], float(good)))
-        lessons = training.differing(target, None, [drawn])
+                rows.append(
+                    (teacher_forced_states(target.lm, ids, (*tokens[:i], nine))[-1], float(good))
+                )
+        lessons = training.label_differing_tokens(target, None, [drawn])
         assert lessons.right_N.tolist() == [good for _, good in rows] and len(rows) > 4
         for state_H, (want_H, _) in zip(lessons.state_NH, rows, strict=True):
             assert state_H.allclose(want_H)
     with pytest.raises(ValueError, match="there is nothing to judge"):
-        monkeypatch.setattr(training, "laws", true)
-        training.differing(target, target.lm, [drawn])
+        monkeypatch.setattr(training, "teacher_forced_laws", true)
+        training.label_differing_tokens(target, target.lm, [drawn])

@@ -10,7 +10,7 @@ import pytest
 import forked
 from polydec.lab.train.data import held_out
 from polydec.lab.train.kinds import KINDS
-from polydec.models.native.library import available
+from polydec.models.native.library import native_step_availability
 
 DIES = """
 import os, signal, sys
@@ -43,7 +43,8 @@ PIECES = ("--length", "8")
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="SIGKILL"),
     pytest.mark.skipif(
-        not available()[0], reason="the torch path's sums depend on who shares a pass"
+        not native_step_availability()[0],
+        reason="the torch path's sums depend on who shares a pass",
     ),
 ]
 

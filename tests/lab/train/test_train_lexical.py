@@ -9,27 +9,27 @@ import micro
 from polydec import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, ScoreRequest, TokenVocabulary
 from polydec.lab.train import lora, tuned
 from polydec.lab.train.lexical import (
-    Units,
-    certain,
+    LexicalUnitModel,
+    confident_token_masks,
+    pad_target_masks,
     side_by_side,
-    taught,
     train_lexical,
     units_loss,
 )
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.lexical_units import LexicalSpec
-from polydec.lab.train.tuned import Rows
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.train.tuned import PaddedTextRows
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.models.learned.kinds import probes
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def base(tmp_path_factory):
 
 def test_pads_are_taught_in_spans_alone():
     """By hand: tokens 4, 5 and 7 of the text belong to the span of the token before them, and token 2 ends the prompt."""
-    rows = Rows.of([Sample((9, 9, 9), (9, 9, 9, 9, 9))])
+    rows = PaddedTextRows.of([TrainingSample((9, 9, 9), (9, 9, 9, 9, 9))])
     sure_BT = torch.zeros(1, 8, dtype=torch.bool)
     sure_BT[0, [4, 5, 7]] = True
-    one, two, three = taught(rows, sure_BT, 3)
+    one, two, three = pad_target_masks(rows, sure_BT, 3)
     # pad 1 behind token t says token t + 2: behind 2 (says 4), 3 (says 5) and 5 (says 7)
     assert one[0].nonzero()[:, 0].tolist() == [2, 3, 5]
     # pad 2 says t + 3, and both t + 2 and t + 3 must be in the span: behind 2 alone
@@ -52,9 +52,9 @@ def test_pads_are_taught_in_spans_alone():
 
 @torch.no_grad()
 def test_a_sure_token_is_one_that_the_model_itself_gives(base):
-    network = tuned.begun(base, 2, 0, 64).network
-    samples = [Sample((5, 6), (7, 8, 9)), Sample((3,), (4,))]
-    sure = certain(network, samples, 0.02)
+    network = tuned.start_tuned_checkpoint(base, 2, 0, 64).network
+    samples = [TrainingSample((5, 6), (7, 8, 9)), TrainingSample((3,), (4,))]
+    sure = confident_token_masks(network, samples, 0.02)
     for sample, flags in zip(samples, sure, strict=True):
         text = (*sample.prompt_ids, *sample.output_ids)
         chances = network(torch.tensor([text]))[0].softmax(-1)
@@ -67,31 +67,31 @@ def test_a_sure_token_is_one_that_the_model_itself_gives(base):
 
 def test_training_sees_pads_as_decoding_does(base):
     """The states of text and pads are those that a session gives of probes behind a token, and text never sees a pad."""
-    made = tuned.begun(base, 2, 0, 64)
+    made = tuned.start_tuned_checkpoint(base, 2, 0, 64)
     network, g = made.network, torch.Generator().manual_seed(1)
     for p in network.parameters():
         if p.requires_grad:
             p.data += torch.randn(p.shape, generator=g) / 16
-    units = Units(network, torch.randn(2, 32, generator=g))
+    units = LexicalUnitModel(network, torch.randn(2, 32, generator=g))
     ids = (5, 6, 7, 8)
     x, *pads = (t.detach()[0] for t in units.states(torch.tensor([ids])))
     assert x.allclose(network.model(torch.tensor([ids]))[0], atol=1e-5)
-    lora.merge(network)
+    lora.merge_lora_adapters(network)
     weights = {k: v.detach() for k, v in network.state_dict().items()}
-    vocab = Vocab(network.s.vocab, frozenset())
-    lm = LM(Transformer.build(made.source.config, weights, dtype="float32"), vocab)
+    vocab = TokenVocabulary(network.s.vocab, frozenset())
+    lm = CausalLaw(LlamaTransformer.build(made.source.config, weights, dtype="float32"), vocab)
     for n in range(1, len(ids) + 1):
         rows = list(units.pads_PH.detach())
         draft = Draft(
             (ids[n - 1],) * 3,
             (-1, 0, 1),
-            (Draw.CERTAIN,) * 3,
+            (DrawKind.CERTAIN,) * 3,
             (None,) * 3,
             (False, True, True),
             (1.0, 0.0, 0.0),
             (None, *rows),
         )
-        scores = run([lm.open(ids[:n]).score(draft, Want(hidden=True))])[0]
+        scores = run_coroutines([lm.open(ids[:n]).score(draft, ScoreRequest(hidden=True))])[0]
         normed = network.model.norm(scores.hidden_NH.float())
         for at, want in zip(normed, (x, *pads), strict=True):
             assert at.allclose(want[n - 1], atol=1e-3)
@@ -99,13 +99,17 @@ def test_training_sees_pads_as_decoding_does(base):
 
 def test_both_the_next_tokens_and_those_of_spans_are_learned(base):
     """The loss falls apart into the two; a pad outside a span weighs nothing."""
-    made = tuned.begun(base, 2, 0, 64)
-    units = Units(made.network, torch.randn(2, 32, generator=torch.Generator().manual_seed(2)))
-    rows = Rows.of([Sample((5, 6), (7, 8, 9, 10))])
+    made = tuned.start_tuned_checkpoint(base, 2, 0, 64)
+    units = LexicalUnitModel(
+        made.network, torch.randn(2, 32, generator=torch.Generator().manual_seed(2))
+    )
+    rows = PaddedTextRows.of([TrainingSample((5, 6), (7, 8, 9, 10))])
     none = torch.zeros(1, 6, dtype=torch.bool)
     plain = float(units_loss(units, rows, none).detach())
-    nats = tuned.surprise(
-        made.network, [Sample((5, 6), (7, 8, 9, 10))], lambda rows: units.states(rows.token_BT)[0]
+    nats = tuned.answer_nats(
+        made.network,
+        [TrainingSample((5, 6), (7, 8, 9, 10))],
+        lambda rows: units.states(rows.token_BT)[0],
     )
     assert plain == pytest.approx(nats, abs=1e-4)
     units_loss(units, rows, none).backward()
@@ -131,12 +135,12 @@ def test_a_span_is_written_in_one_pass(base, tmp_path):
     assert result["nats"]["after"] < result["nats"]["before"]
     assert result["held_out"][0][0] > 0.9
     lm = load(str(tmp_path / "out" / "model"), dtype="float32").checkpoint.lm
-    kit = Kit(Shaped(lm, Greedy()), None, (probes.load(tmp_path / "out"),))
+    kit = Kit(ShapedTarget(lm, GreedyRule()), None, (probes.load(tmp_path / "out"),))
     whole = {}
     for method in ("plain", "lexical-unit-decoding"):
         decoder, _ = registry.build(method, kit, {} if method == "plain" else {"confidence": "0.3"})
         request = Request((3,), max_tokens=24, ignore_eos=True)
-        whole[method] = run([answer_one(decoder, request)])[0]
+        whole[method] = run_coroutines([answer_one(decoder, request)])[0]
     plain, units = whole["plain"], whole["lexical-unit-decoding"]
     assert units.token_ids == plain.token_ids == tuple(rows[0]["output_ids"])
     assert plain.stats.passes >= 23 and units.stats.passes <= 14

@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 import torch
 
-from polydec.base.files import replace
+from polydec.base.files import replace_file_atomically
 from polydec.lab.train import lm as module
 from polydec.lab.train.data import (
     BEGIN,
     END,
-    Packed,
+    PackedTokenStream,
     as_chat,
-    bucket,
     data_root,
-    documents,
+    hash_bucket,
     held_out,
-    pack,
-    split,
+    pack_documents,
+    read_documents,
+    split_documents,
 )
-from polydec.lab.train.evaluate import bits_per_byte, nats
-from polydec.lab.train.lm import LMSpec, encode, pattern_of, train_lm
-from polydec.lab.train.loop import Schedule, fit
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.evaluate import bits_per_byte, sliding_window_nats
+from polydec.lab.train.lm import LMSpec, encode_corpus, pattern_of, train_lm
+from polydec.lab.train.loop import TrainingSchedule, fit_network
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.tokens import CHAT, train_tokenizer
 
 torch.set_num_threads(1)
-TINY = Shape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
+TINY = LlamaShape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
 WORDS = [
     "the",
     "a",
@@ -80,7 +80,7 @@ def root(tmp_path_factory):
 
 def spec(root, out, **more) -> LMSpec:
     given = {
-        "schedule": Schedule(8, 1e-2, muon=0.02, save_every=3, log_every=2),
+        "schedule": TrainingSchedule(8, 1e-2, muon=0.02, save_every=3, log_every=2),
         "shape": TINY,
         "bf16": False,
         "train_mb": (0.05, 0.05, 0.05),
@@ -106,36 +106,38 @@ def test_tokenizer_size_is_checked():
 
 
 def test_chat_template_writes_what_training_saw():
-    from polydec.models.text.tokenizer import Text
+    from polydec.models.text.tokenizer import Tokenizer
 
     tokenizer = train_tokenizer(["hello world"], 300)
-    text = Text(tokenizer, template=CHAT)
+    text = Tokenizer(tokenizer, template=CHAT)
     turns = [{"speaker": "USER", "utterance": "hello"}, {"speaker": "SYSTEM", "utterance": "world"}]
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
     assert text.render(messages, reply=False) == BEGIN + as_chat(turns)
 
 
 def test_split_is_by_hash_and_disjoint(root):
-    parts = split(root, "prose", 10**6, 10**6)
-    assert all(bucket(t) < 7 for t in parts.train)
+    parts = split_documents(root, "prose", 10**6, 10**6)
+    assert all(hash_bucket(t) < 7 for t in parts.train)
     assert all(held_out(t) for t in parts.unseen)
-    assert sorted(parts.train + parts.unseen) == sorted(documents(root, "prose"))
-    assert len(split(root, "code", 500, 500).train) < len(split(root, "code", 5000, 500).train)
+    assert sorted(parts.train + parts.unseen) == sorted(read_documents(root, "prose"))
+    assert len(split_documents(root, "code", 500, 500).train) < len(
+        split_documents(root, "code", 5000, 500).train
+    )
 
 
 def test_missing_data_is_named(tmp_path):
     with pytest.raises(ValueError, match="no such directory"):
         data_root(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="there is no file in it"):
-        list(documents(tmp_path, "code"))
+        list(read_documents(tmp_path, "code"))
     with pytest.raises(ValueError, match="kind is 'poems'"):
-        list(documents(tmp_path, "poems"))
+        list(read_documents(tmp_path, "poems"))
 
 
 def test_a_round_of_rows_holds_every_token_once():
-    stream = pack([[3, 4, 5], [6, 7], [8, 9, 10, 11]], end=1)
+    stream = pack_documents([[3, 4, 5], [6, 7], [8, 9, 10, 11]], end=1)
     assert stream.tolist() == [3, 4, 5, 1, 6, 7, 1, 8, 9, 10, 11, 1]
-    packed = Packed(stream, begin=0, seed=3)
+    packed = PackedTokenStream(stream, begin=0, seed=3)
     rows = [packed.row(i, 4) for i in range(3)]
     assert all(r[0] == 0 and len(r) == 5 for r in rows)
     assert sorted(np.concatenate([r[1:] for r in rows]).tolist()) == sorted(stream.tolist())
@@ -183,7 +185,7 @@ def test_ngram_bad_input():
 
 def test_bits_per_byte_of_the_uniform_law():
     """A network whose head is zero gives log2(V) bits a token, whatever the windows."""
-    network = Llama(TINY)
+    network = TrainableLlama(TINY)
     torch.nn.init.zeros_(network.model.embed_tokens.weight)
     ids = list(np.random.default_rng(0).integers(0, 300, 200))
     assert bits_per_byte(network, [ids], 50, context=64) == pytest.approx(
@@ -198,14 +200,16 @@ def test_windows_give_every_token_half_a_context():
         seen.append((int(window[0, 0]), window.shape[1]))
         return torch.zeros(1, window.shape[1], 300)
 
-    assert nats(forward, list(range(200)), 64) == pytest.approx(199 * np.log(300), rel=1e-6)
+    assert sliding_window_nats(forward, list(range(200)), 64) == pytest.approx(
+        199 * np.log(300), rel=1e-6
+    )
     assert [first for first, _ in seen] == [0, 32, 64, 96, 128, 160][: len(seen)] and seen[-1][
         0
     ] + seen[-1][1] >= 199
 
 
 def test_schedule_rises_stays_and_falls():
-    s = Schedule(100, warmup=0.1, decay=0.5)
+    s = TrainingSchedule(100, warmup=0.1, decay=0.5)
     f = [s.factor(i) for i in range(100)]
     assert f[0] < 0.2 and max(f) == 1.0 and f[20] == f[45] == 1.0 and f[99] < 0.02
     assert all(a >= b for a, b in itertools.pairwise(f[50:]))
@@ -217,7 +221,7 @@ def test_schedule_rises_stays_and_falls():
 )
 def test_schedule_bad_input(field, value):
     with pytest.raises(ValueError, match=field):
-        Schedule(**{field: value})
+        TrainingSchedule(**{field: value})
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def weights(out):
 
 def test_resumed_run_equals_an_uninterrupted_one(root, tmp_path, monkeypatch):
     whole = train_lm(spec(root, tmp_path / "a"))
-    real, calls = module.learn, [0]
+    real, calls = module.lm_step_loss, [0]
 
     def stops(*args):
         calls[0] += 1
@@ -245,13 +249,13 @@ def test_resumed_run_equals_an_uninterrupted_one(root, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(module, "learn", stops)
+    monkeypatch.setattr(module, "lm_step_loss", stops)
     with pytest.raises(KeyboardInterrupt):
         train_lm(spec(root, tmp_path / "b"))
     assert (
         torch.load(tmp_path / "b" / "state.pt", weights_only=True)["step"] == 3
     )  # the last checkpoint interval
-    monkeypatch.setattr(module, "learn", real)
+    monkeypatch.setattr(module, "lm_step_loss", real)
     rest = train_lm(spec(root, tmp_path / "b"))
     assert rest["curve"] == whole["curve"]
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
@@ -267,8 +271,11 @@ def test_state_of_another_run_is_refused(root, tmp_path):
 def test_damaged_state_is_named(tmp_path):
     (tmp_path / "state.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match="not a readable checkpoint"):
-        fit(
-            Llama(TINY), lambda step: (torch.zeros(()), 0), Schedule(1), state=tmp_path / "state.pt"
+        fit_network(
+            TrainableLlama(TINY),
+            lambda step: (torch.zeros(()), 0),
+            TrainingSchedule(1),
+            state=tmp_path / "state.pt",
         )
 
 
@@ -281,7 +288,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(path, broken)
+        replace_file_atomically(path, broken)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -304,21 +311,21 @@ def test_directory_loads_in_transformers_and_here(root, tmp_path):
     ours = load_directory(str(tmp_path))(torch.tensor([ids]))
     with torch.no_grad():
         assert torch.allclose(theirs(torch.tensor([ids])).logits, ours, atol=1e-4)
-    point = checkpoint.load(str(tmp_path), dtype="float32")
+    point = checkpoint.load_bundle(str(tmp_path), dtype="float32")
     assert list(point.text.encode("the old cat")) == ids and point.text.has_chat
     assert point.text.eos == {point.text.tokenizer.token_to_id(END)}
 
 
 def test_student_learns_its_teacher(root, tmp_path):
     train_lm(spec(root, tmp_path / "t"))
-    small = Shape(300, width=8, layers=1, heads=1, kv_heads=1, inner=16, context=64)
+    small = LlamaShape(300, width=8, layers=1, heads=1, kv_heads=1, inner=16, context=64)
     result = train_lm(spec(root, tmp_path / "s", teacher=str(tmp_path / "t"), shape=small))
     assert result["curve"][-1][1] < result["curve"][0][1]
 
 
 def test_encoded_documents_begin_and_end(root):
-    tokenizer = train_tokenizer(documents(root, "prose"), 300)
-    corpus = encode(tokenizer, {"dialogue": split(root, "dialogue", 9000, 3000)})
+    tokenizer = train_tokenizer(read_documents(root, "prose"), 300)
+    corpus = encode_corpus(tokenizer, {"dialogue": split_documents(root, "dialogue", 9000, 3000)})
     begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
     assert all(ids[0] == begin and ids[-1] == end for ids in corpus.unseen["dialogue"])
     assert corpus.train["dialogue"][-1] == end and begin not in corpus.train["dialogue"]
@@ -348,7 +355,7 @@ def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
     def run(steps, state):
         torch.manual_seed(0)
         network, seen, said = torch.nn.Linear(3, 1), [], dict(enumerate(losses))
-        schedule = Schedule(8, judge_every=2, save_every=1)
+        schedule = TrainingSchedule(8, judge_every=2, save_every=1)
         looks = [0]
 
         def loss(step):
@@ -362,7 +369,7 @@ def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
             return torch.tensor(said[looks[0]])
 
         try:
-            fit(network, loss, schedule, state=state, aside=aside)
+            fit_network(network, loss, schedule, state=state, aside=aside)
         except KeyboardInterrupt:
             return None
         return seen, [p.detach().clone() for p in network.parameters()]
@@ -379,6 +386,6 @@ def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
 
 def test_without_a_part_aside_the_last_weights_stay():
     network = torch.nn.Linear(3, 1)
-    fit(network, lambda step: (network(torch.ones(3)).sum() ** 2, 1), Schedule(5))
+    fit_network(network, lambda step: (network(torch.ones(3)).sum() ** 2, 1), TrainingSchedule(5))
     with pytest.raises(ValueError, match="judge_every is 0: it must be at least 1"):
-        Schedule(5, judge_every=0)
+        TrainingSchedule(5, judge_every=0)

@@ -12,21 +12,21 @@ import torch
 from polydec import generate, load
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.lm import LMSpec, learn, load_directory, train_lm
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.lm import LMSpec, lm_step_loss, load_directory, train_lm
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.objectives import cm3, meap, token_unify
 from polydec.lab.train.objectives.cm3 import FILLED, GAPS, CausalMasking
 from polydec.lab.train.objectives.known import KNOWN
-from polydec.lab.train.objectives.meap import MASK, Meap
+from polydec.lab.train.objectives.meap import MASK, MeapObjective
 from polydec.lab.train.objectives.next_token import NextToken
 from polydec.lab.train.objectives.protocols import IGNORED
 from polydec.lab.train.objectives.token_unify import MODE, TokenUnify, offset_weights
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.lm import OBJECTIVES
 from polydec.request.gaps import fill_gaps
 
 torch.set_num_threads(1)
-SHAPE = Shape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
+SHAPE = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
 IDS = {BEGIN: 0, END: 1, MASK: 300, MODE: 301, FILLED: 302} | {
     mark: 303 + k for k, mark in enumerate(GAPS)
 }
@@ -58,12 +58,12 @@ def test_every_name_is_known():
 
 
 @pytest.mark.parametrize(
-    "objective", [NextToken(), Meap(0), CausalMasking(0), TokenUnify((0, 1, 0))], ids=type
+    "objective", [NextToken(), MeapObjective(0), CausalMasking(0), TokenUnify((0, 1, 0))], ids=type
 )
 def test_each_reduces_to_next_tokens_to_the_bit(objective):
-    student = Llama(SHAPE)
+    student = TrainableLlama(SHAPE)
     loss = objective.loss(objective.network(student), batch(0), IDS, np.random.default_rng(0))
-    assert torch.equal(loss, learn(student, None, batch(0), False))
+    assert torch.equal(loss, lm_step_loss(student, None, batch(0), False))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.5, 0.9])
@@ -71,7 +71,7 @@ def test_exactly_so_many_inputs_are_masked_and_other_ones_in_every_row(share):
     places = set()
     for seed in range(20):
         row = batch(1)[0, :-1].numpy()
-        out = meap.holed(row, share, IDS[MASK], IDS[END], np.random.default_rng(seed))
+        out = meap.mask_random_inputs(row, share, IDS[MASK], IDS[END], np.random.default_rng(seed))
         at = np.flatnonzero(out == IDS[MASK])
         allowed = np.count_nonzero(row[1:-1] != IDS[END])
         assert len(at) == min(allowed, max(1, math.floor(share * len(row))))
@@ -83,18 +83,18 @@ def test_exactly_so_many_inputs_are_masked_and_other_ones_in_every_row(share):
 
 def test_a_masked_token_reaches_no_later_state_and_is_still_learned():
     """Its embedding gets no gradient as an input, in an untied network; as a target it lowers the loss."""
-    student = Llama(SHAPE, tokens=torch.arange(SHAPE.vocab))
+    student = TrainableLlama(SHAPE, tokens=torch.arange(SHAPE.vocab))
     row = torch.full((1, 11), 7)
     row[0, 5] = 99
     hidden = next(
         seed
         for seed in range(200)
-        if meap.holed(row[0, :-1].numpy(), 0.15, IDS[MASK], IDS[END], np.random.default_rng(seed))[
-            5
-        ]
+        if meap.mask_random_inputs(
+            row[0, :-1].numpy(), 0.15, IDS[MASK], IDS[END], np.random.default_rng(seed)
+        )[5]
         == IDS[MASK]
     )
-    Meap().loss(student, row, IDS, np.random.default_rng(hidden)).backward()
+    MeapObjective().loss(student, row, IDS, np.random.default_rng(hidden)).backward()
     assert not student.model.embed_tokens.weight.grad[99].any()
     assert student.model.embed_tokens.weight.grad[IDS[MASK]].any()
     assert student.lm_head.weight.grad[99].norm() > 0.1
@@ -104,17 +104,17 @@ def test_a_moved_text_comes_back_and_is_three_tokens_a_span_longer():
     for seed in range(200):
         rng = np.random.default_rng(seed)
         text = rng.integers(4, 290, 30).tolist()
-        spans = cm3.drawn(30, int(rng.integers(0, 4)), rng)
+        spans = cm3.draw_mask_spans(30, int(rng.integers(0, 4)), rng)
         assert spans == sorted(spans) and all(a < b for a, b in spans)
         assert all(b <= c for (_, b), (c, _) in pairwise(spans))
-        row = cm3.moved(text, spans, IDS)
+        row = cm3.move_spans_to_end(text, spans, IDS)
         assert len(row) == 30 + 3 * len(spans) and spliced(row, IDS) == text
 
 
 def test_spans_have_the_published_law():
     """One span is a third of the text in the mean, and rows without one are exp(-mean) of all."""
     rng = np.random.default_rng(0)
-    sizes = [b - a for _ in range(4000) for a, b in cm3.drawn(300, 1, rng)]
+    sizes = [b - a for _ in range(4000) for a, b in cm3.draw_mask_spans(300, 1, rng)]
     assert np.mean(sizes) == pytest.approx(100, abs=4)
     rows = [CausalMasking(1.0).row(batch(2)[0].numpy(), IDS, rng) for _ in range(3000)]
     whole = np.mean([not np.isin(row, [IDS[m] for m in GAPS]).any() for row in rows])
@@ -140,7 +140,7 @@ def test_a_row_keeps_its_length_and_no_span_runs_over_the_end_of_a_text():
 def test_numbered_marks_are_no_labels(monkeypatch):
     seen = []
     monkeypatch.setattr(cm3, "cross_entropy", lambda *args: seen.append(args) or torch.zeros(()))
-    CausalMasking(3.0).loss(Llama(SHAPE), batch(4), IDS, np.random.default_rng(1))
+    CausalMasking(3.0).loss(TrainableLlama(SHAPE), batch(4), IDS, np.random.default_rng(1))
     _, inputs_BT, labels_BT = seen[0]
     marks = torch.tensor([IDS[mark] for mark in GAPS])
     assert torch.isin(inputs_BT, marks).any() and not torch.isin(labels_BT, marks).any()
@@ -150,7 +150,7 @@ def test_numbered_marks_are_no_labels(monkeypatch):
 
 
 def test_drawn_offsets_estimate_the_whole_sum():
-    net = TokenUnify().network(Llama(SHAPE))
+    net = TokenUnify().network(TrainableLlama(SHAPE))
     torch.nn.init.normal_(net.offsets.bias)
     rows = batch(5)
     net.requires_grad_(False)
@@ -159,13 +159,13 @@ def test_drawn_offsets_estimate_the_whole_sum():
     losses = [
         float(
             torch.nn.functional.cross_entropy(
-                token_unify.foretold(net, states[:, : 41 - k], k).flatten(0, 1),
+                token_unify.offset_token_logits(net, states[:, : 41 - k], k).flatten(0, 1),
                 rows[:, k:].flatten(),
             )
         )
         for k in range(1, token_unify.OFFSETS + 1)
     ]
-    assert losses[0] == pytest.approx(float(learn(net.student, None, rows, False)), rel=1e-6)
+    assert losses[0] == pytest.approx(float(lm_step_loss(net.student, None, rows, False)), rel=1e-6)
     whole = float(weights @ np.array(losses))
     spread = float(np.sqrt(weights @ (np.array(losses) - whole) ** 2))
     several = TokenUnify((0, 0, 1), looks=2000)
@@ -179,7 +179,9 @@ def test_masked_steps_learn_only_masks_behind_their_own_mark(monkeypatch):
         token_unify, "cross_entropy", lambda *args: seen.append(args) or torch.zeros(())
     )
     objective = TokenUnify((1, 0, 0))
-    objective.loss(objective.network(Llama(SHAPE)), batch(6), IDS, np.random.default_rng(1))
+    objective.loss(
+        objective.network(TrainableLlama(SHAPE)), batch(6), IDS, np.random.default_rng(1)
+    )
     _, inputs_BT, labels_BT = seen[0]
     learned = labels_BT != IGNORED
     assert (inputs_BT[:, 0] == IDS[MODE]).all() and learned.any(1).all()
@@ -227,7 +229,7 @@ def trained(tmp_path_factory):
             held_kb=2.0,
             bf16=False,
             shape=replace(SHAPE, vocab=330, context=128),
-            **{"schedule": Schedule(12, 1e-2, muon=0.02, save_every=5), **fields},
+            **{"schedule": TrainingSchedule(12, 1e-2, muon=0.02, save_every=5), **fields},
         )
         return train_lm(spec)
 
@@ -269,7 +271,7 @@ def greedy(network, words, ids, parts, sizes):
 
 def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained):
     root, make = trained
-    make("cm3", "gaps", schedule=Schedule(60, 1e-2, muon=0.02, save_every=200), spans=2.0)
+    make("cm3", "gaps", schedule=TrainingSchedule(60, 1e-2, muon=0.02, save_every=200), spans=2.0)
     model, network = load(str(root / "gaps"), dtype="torch"), load_directory(str(root / "gaps"))
     words = model.checkpoint.text
     ids = {m: words.encode(m, special=False)[0] for m in (BEGIN, END, FILLED, *GAPS)}
@@ -298,7 +300,9 @@ def test_what_has_no_gap_or_no_marks_is_refused(trained):
 
 def test_offsets_are_draft_heads_for_medusa(trained):
     root, make = trained
-    result = make("tokenunify", "unified", schedule=Schedule(80, 1e-2, muon=0.02, save_every=70))
+    result = make(
+        "tokenunify", "unified", schedule=TrainingSchedule(80, 1e-2, muon=0.02, save_every=70)
+    )
     log = json.loads((root / "unified" / "training.json").read_text())
     assert set(log["right_at_offset"]) == {"2", "3", "4", "5"} and result["steps"] == 80
     model = load(str(root / "unified"), trained=[str(root / "unified" / "heads")])
@@ -316,6 +320,6 @@ def test_offsets_are_draft_heads_for_medusa(trained):
 
 def test_a_run_goes_on_where_it_was_and_knows_its_objective(trained):
     _, make = trained
-    make("meap", "again", schedule=Schedule(6, 1e-2, muon=0.02, save_every=3))
+    make("meap", "again", schedule=TrainingSchedule(6, 1e-2, muon=0.02, save_every=3))
     with pytest.raises(RequestError, match="mask"):
-        make("meap", "again", schedule=Schedule(6, 1e-2, muon=0.02, save_every=3), mask=0.3)
+        make("meap", "again", schedule=TrainingSchedule(6, 1e-2, muon=0.02, save_every=3), mask=0.3)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import polydec
 from polydec.lab.train.states import StatesSpec, train_states
 from polydec.models.learned import artefacts, published_eagle1, published_medusa
-from polydec.models.learned.export import export
+from polydec.models.learned.export import export_for_engines
 
 H, KV, INNER, VOCAB = 192, 64, 576, 4096
 LAYER = {
@@ -82,7 +82,7 @@ def test_what_is_exported_drafts_as_what_was_trained(kind, methods, tmp_path):
     samples(own / "held.jsonl", 3)
     samples(own / "text.jsonl", 24)
     train_states(StatesSpec(str(own), kind, "zoo:tiny", steps=6, rows=2, length=8, max_tokens=6))
-    export(str(own), tmp_path / "out")
+    export_for_engines(str(own), tmp_path / "out")
     trained = load_file(own / "model.safetensors")
     for folder, shapes in SHAPES[kind].items():
         written = load_file(tmp_path / folder / "model.safetensors")
@@ -98,7 +98,7 @@ def test_what_is_exported_drafts_as_what_was_trained(kind, methods, tmp_path):
         given, said = polydec.load("zoo:tiny", draft=None, ngrams=None, trained=[str(where)]), []
 
         def on(event, said=said):
-            if type(event).__name__ == "Proposed":
+            if type(event).__name__ == "ProposedEvent":
                 said.append((event.parent, event.token))
 
         for method in methods:
@@ -129,4 +129,4 @@ def test_it_learns(kind, changed, tmp_path):
         said = json.loads((out / "training.json").read_text("utf-8"))
         seen[steps] = said["set_aside"][-1][0], load_file(out / "model.safetensors")[changed]
     assert seen[40][0] < seen[1][0] - 0.5 and not torch.equal(seen[1][1], seen[40][1])
-    assert artefacts.read(str(tmp_path / "40"))
+    assert artefacts.load_artefact(str(tmp_path / "40"))

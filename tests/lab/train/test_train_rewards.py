@@ -9,7 +9,7 @@ from polydec.lab.train.reward import train_reward
 from polydec.lab.train.specs.reward import RewardSpec
 from polydec.lab.train.specs.value import ValueSpec
 from polydec.lab.train.value import train_value
-from polydec.models.learned.artefacts import read
+from polydec.models.learned.artefacts import load_artefact
 from polydec.models.learned.kinds import reward
 from polydec.models.learned.kinds.reward import TextReward
 
@@ -27,11 +27,11 @@ def even(tmp_path_factory):
 
 def test_a_classifier_tells_the_files_apart(even):
     spec, result = even
-    judge = read(spec.out).judge
+    judge = load_artefact(spec.out).judge
     assert result["right"] == 1.0 and result["texts"] == 250
     assert judge("2468642") > 1 > -1 > judge("1357713")
     assert judge("2461") > judge("2131") and judge("") == pytest.approx(judge.bias)
-    one = reward.Classifier(judge.weight_S, judge.bias, 1)
+    one = reward.NgramTextClassifier(judge.weight_S, judge.bias, 1)
     assert one("20") == pytest.approx(float(one.shares("20") @ one.weight_S) + one.bias)
 
 
@@ -52,7 +52,7 @@ def test_a_value_network_foretells_and_leads(tmp_path, even):
     result = train_value(spec)
     # Five seeds gave 0.3 to 0.5; 20 answers a prompt are too few (0.36 to 0.97).
     assert result["error"] < 0.8 * result["spread"]
-    judge, means = read(even[0].out).judge, []
+    judge, means = load_artefact(even[0].out).judge, []
     for method, options in (
         ("svdd-mc", {"tries": 1}),
         ("svdd-mc", {"tries": 6}),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polydec.lab.train import router as train
-from polydec.lab.train.router import Lessons, RouterSpec, judge, train_router
+from polydec.lab.train.router import RouterExamples, RouterSpec, measure_router, train_router
 from polydec.models.learned.kinds import router
 
 
@@ -39,10 +39,10 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
 
 def test_killed_once_and_resumed_to_the_same_weights(tmp_path, monkeypatch):
     g, loss, calls = torch.Generator().manual_seed(1), train.binary_cross_entropy_with_logits, []
-    some = Lessons(
+    some = RouterExamples(
         torch.randn(80, 192, generator=g), torch.rand(80, generator=g), torch.randn(80, generator=g)
     )
-    monkeypatch.setattr(train, "gather", lambda *_: some)
+    monkeypatch.setattr(train, "gather_router_examples", lambda *_: some)
 
     def counting(most):
         def counted(*given):
@@ -78,14 +78,14 @@ def test_it_tells_planted_steps():
     g = torch.Generator().manual_seed(0)
     state, advantage = torch.randn(200, 4, generator=g), torch.randn(200, generator=g)
     state[:, 0] += 8.0 * (advantage > 0)
-    one = router.Router(
+    one = router.DraftStateRouter(
         router.StepReward(
             (torch.eye(4), torch.zeros(4)), (torch.tensor([[1.0, 0, 0, 0]]), torch.zeros(1)), None
         )
     )
-    said = judge(one, Lessons(state, -advantage, advantage))
+    said = measure_router(one, RouterExamples(state, -advantage, advantage))
     assert said["auc"] > 0.9 and said["of_value"] == 1.0
-    mutant = judge(
-        one, Lessons(state, -advantage, -advantage)
+    mutant = measure_router(
+        one, RouterExamples(state, -advantage, -advantage)
     )  # labels the wrong way round, a known bug
     assert mutant["auc"] < 0.1 and mutant["of_value"] == 0.0

@@ -5,19 +5,19 @@ import random
 import pytest
 import torch
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train.kinds import KINDS
-from polydec.lab.train.loop import Schedule, fit
-from polydec.lab.train.network import Llama, Shape, from_weights
-from polydec.lab.train.own_text import Lessons
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.states import StatesSpec, divergence, rates
-from polydec.lab.train.students import Shown
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.lab.train.loop import TrainingSchedule, fit_network
+from polydec.lab.train.network import LlamaShape, TrainableLlama, from_weights
+from polydec.lab.train.own_text import TargetTextStates
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.states import StatesSpec, level_divergence, level_hit_rates
+from polydec.lab.train.students import TeacherContext
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
 V, LENGTH, STEPS = 24, 10, 80
-SHAPE = Shape(V, width=V, layers=2, heads=4, kv_heads=2, inner=8, context=64)
+SHAPE = LlamaShape(V, width=V, layers=2, heads=4, kv_heads=2, inner=8, context=64)
 ONE, TWO = [(x + 1,) for x in range(V)], [(2 * x, 2 * x + 1) for x in range(V)]
 SILENT = {"ppd", "lud"}
 """Their probes hear of the text by the target's layers alone, and those of this target say nothing."""
@@ -27,7 +27,9 @@ def knows(rule):
     """A network whose states are one-hot and whose head says what the rule allows."""
     weights = {
         name: torch.zeros_like(t) if name.endswith(("o_proj.weight", "down_proj.weight")) else t
-        for name, t in Llama(SHAPE, tokens=torch.arange(V, dtype=torch.int32)).state_dict().items()
+        for name, t in TrainableLlama(SHAPE, tokens=torch.arange(V, dtype=torch.int32))
+        .state_dict()
+        .items()
     }
     weights["model.embed_tokens.weight"] = torch.eye(V)
     weights["lm_head.weight"] = torch.zeros(V, V)
@@ -41,29 +43,35 @@ def learned(kind, rule, steps=STEPS):
     config, weights = knows(rule)
     target, lm = (
         from_weights(config, weights),
-        LM(Transformer.build(config, weights, dtype="float32"), Vocab(V, frozenset())),
+        CausalLaw(
+            LlamaTransformer.build(config, weights, dtype="float32"),
+            TokenVocabulary(V, frozenset()),
+        ),
     )
     rng, samples, way = random.Random(1), [], KINDS[kind]
     for _ in range(32):
         text = [rng.randrange(V)]
         while len(text) < 32:
             text.append(rng.choice(rule[text[-1]]) % V)
-        samples.append(Sample(tuple(text[:4]), tuple(text[4:])))
+        samples.append(TrainingSample(tuple(text[:4]), tuple(text[4:])))
     levels = 3
-    student = way.start(Shown(target, lm.vocab, torch.arange(V), levels, 1))
-    lessons, held = (Lessons.of(lm, some, way.depths(2)) for some in (samples[:24], samples[24:]))
+    student = way.start(TeacherContext(target, lm.vocab, torch.arange(V), levels, 1))
+    lessons, held = (
+        TargetTextStates.of(lm, some, way.depths(2)) for some in (samples[:24], samples[24:])
+    )
     pieces, spec = lessons.pieces(LENGTH, levels), StatesSpec("", kind, length=LENGTH)
 
     def loss(step):
         g = torch.Generator().manual_seed(step)
         student.at(step, steps)
-        return divergence(
+        return level_divergence(
             student, lessons, pieces[torch.randint(len(pieces), (16,), generator=g)], spec, way
         )[0], 1
 
-    fit(student, loss, Schedule(steps, 1e-2, warmup=0.05, decay=1.0))
+    fit_network(student, loss, TrainingSchedule(steps, 1e-2, warmup=0.05, decay=1.0))
     return [
-        row[0] for row in rates(student, held, held.pieces(LENGTH, levels), LENGTH, levels)
+        row[0]
+        for row in level_hit_rates(student, held, held.pieces(LENGTH, levels), LENGTH, levels)
     ], target
 
 
@@ -103,7 +111,7 @@ def test_further_blocks_change_nothing_before_training_and_learn_then():
     """Four blocks a head begin as one: the same states; and the first step moves each of them."""
     config, weights = knows(ONE)
     target = from_weights(config, weights)
-    shown = Shown(target, Vocab(V, frozenset()), torch.arange(V), 3, 1)
+    shown = TeacherContext(target, TokenVocabulary(V, frozenset()), torch.arange(V), 3, 1)
     one, four = (KINDS[kind].start(shown) for kind in ("hydra++", "hydra++-deep"))
     g = torch.Generator().manual_seed(0)
     entry = torch.randn(2, LENGTH, V, generator=g)
@@ -121,7 +129,7 @@ def test_matrices_of_their_own_begin_as_the_targets_and_part_then():
     """Each head has one: its laws are those of its matrix, which no other head and not the target shares."""
     config, weights = knows(ONE)
     target = from_weights(config, weights)
-    shown = Shown(target, Vocab(V, frozenset()), torch.arange(V), 3, 1)
+    shown = TeacherContext(target, TokenVocabulary(V, frozenset()), torch.arange(V), 3, 1)
     student = KINDS["hydra++-own"].start(shown)
     own = student.model().own_VH
     assert len(own) == 3 and all(torch.equal(t, target.lm_head.weight) for t in own)

@@ -73,14 +73,16 @@ def test_a_run_goes_on_where_it_was(trained, tmp_path):
 def test_every_pair_is_in_one_bucket_and_little_is_filled_up():
     draw = random.Random(1)
     lengths = [(n := draw.randint(1, 60), max(1, draw.randint(n // 4, n))) for _ in range(3000)]
-    two, one = pairs.buckets(lengths, 8, 3), pairs.buckets(lengths, 8, 1)
+    two, one = pairs.bucket_by_length(lengths, 8, 3), pairs.bucket_by_length(lengths, 8, 1)
     for some in (two, one):
         assert sorted(i for b in some for i in b.chosen) == list(range(len(lengths)))
         for b in some:
             assert b.longest == tuple(max(lengths[i][k] for i in b.chosen) for k in (0, 1))
-    share = [pairs.Steps(lengths, 2048, *n).padding(60) for n in ((8, 3), (8, 1), (1, 1))]
+    share = [
+        pairs.BucketBatchSampler(lengths, 2048, *n).padding(60) for n in ((8, 3), (8, 1), (1, 1))
+    ]
     assert share[0] < 0.7 * share[1] and share[1] < 0.7 * share[2]
-    steps = pairs.Steps(lengths, 2048)
+    steps = pairs.BucketBatchSampler(lengths, 2048)
     assert steps.of(7) == steps.of(7) != steps.of(8)
     assert all(
         len(c) * sum(max(lengths[i][k] for i in c) for k in (0, 1)) <= 2048
@@ -91,7 +93,7 @@ def test_every_pair_is_in_one_bucket_and_little_is_filled_up():
 def test_rows_of_both_forms_and_what_is_no_pair(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"source": "a", "target": ""}\n{"prompt": "b", "answer": "c"}\n{"text": "d"}')
-    assert list(pairs.read(path)) == [pairs.Pair("a", ""), pairs.Pair("b", "c")]
+    assert list(pairs.read_text_pairs(path)) == [pairs.TextPair("a", ""), pairs.TextPair("b", "c")]
     for text, refusal in (
         ('{"text": "d"}', "no pair"),
         ('{"source": "a"}', "line 1 .*target"),
@@ -100,7 +102,7 @@ def test_rows_of_both_forms_and_what_is_no_pair(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(PolydecError, match=refusal):
-            list(pairs.read(path))
+            list(pairs.read_text_pairs(path))
 
 
 def test_what_cannot_be_trained_is_one_sentence(trained, tmp_path):

@@ -11,21 +11,21 @@ import micro
 from polydec import load
 from polydec.cli.main import app
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail
 from polydec.lab.train import states
 from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.kinds.eagle3 import quarters_of
-from polydec.lab.train.network import Llama, from_weights
-from polydec.lab.train.own_text import Lessons
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.network import TrainableLlama, from_weights
+from polydec.lab.train.own_text import TargetTextStates
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.states import StatesSpec, train_states
-from polydec.lab.train.students import Shown
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.loop.walk import prefill
+from polydec.lab.train.students import TeacherContext
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.loop.walk import prefill_for_guess
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import narrow
-from polydec.models.learned.state_layer import even
+from polydec.models.learned.state_layer import rms_normalised
 from polydec.models.sessions import checkpoint, sources
 
 TEXT = (5, 6, 7, 8, 30, 31, 9, 40, 41, 12, 50, 61, 7, 70)
@@ -57,20 +57,20 @@ class Chain:
 def test_what_is_trained_is_what_drafts(kind, model):
     """The laws that training compares are those that a drafter at work gives, level by level, on a network."""
     point, source, way = (
-        checkpoint.load(str(model), dtype="float32"),
+        checkpoint.load_bundle(str(model), dtype="float32"),
         sources.open_source(str(model)),
         KINDS[kind],
     )
     levels, known = max(way.levels, 3), 10
-    shown = Shown(
+    shown = TeacherContext(
         from_weights(source.config, source.weights), point.lm.vocab, torch.arange(3, 300), levels, 1
     )
     student = way.start(shown)
     with torch.no_grad():
         for p in student.parameters():  # as if it had been trained
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.05)
-    lessons = Lessons.of(
-        point.lm, [Sample(TEXT[:4], TEXT[4:])], way.depths(point.lm.network.layers)
+    lessons = TargetTextStates.of(
+        point.lm, [TrainingSample(TEXT[:4], TEXT[4:])], way.depths(point.lm.network.layers)
     )
     at = torch.arange(known - 1)[None]
     with torch.no_grad():
@@ -82,16 +82,16 @@ def test_what_is_trained_is_what_drafts(kind, model):
     async def drafted():
         session = point.lm.open(before)
         guess = drafter.open(before, session)
-        await prefill(session, guess, before)
-        draft = await guess.propose(before[-1], len(before), Budget(levels, 24), Rng.of(0))
+        await prefill_for_guess(session, guess, before)
+        draft = await guess.propose(before[-1], len(before), DraftBudget(levels, 24), Rng.of(0))
         scores = await session.score(
-            draft, replace(guess.want, law=Reads.ROW, prompt=False, last=False)
+            draft, replace(guess.want, law=RowDetail.ROW, prompt=False, last=False)
         )
         session.commit(before[-1:])
         guess.learn(draft, scores, Verdict((), TEXT[known - 1]))
-        await guess.propose(TEXT[known - 1], known, Budget(len(trained), 24), Rng.of(0))
+        await guess.propose(TEXT[known - 1], known, DraftBudget(len(trained), 24), Rng.of(0))
 
-    run([drafted()])
+    run_coroutines([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):
         some = slice(None) if student.columns is None else student.columns
         assert row_V[some].exp().allclose(logits.softmax(-1), atol=2e-5)
@@ -128,7 +128,7 @@ def spec(model, out, kind):
 )
 def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monkeypatch):
     whole = train_states(spec(model, tmp_path / "a", kind))
-    cut, loss = spec(model, tmp_path / "b", kind), states.divergence
+    cut, loss = spec(model, tmp_path / "b", kind), states.level_divergence
     calls = []
 
     def dies(*given):
@@ -137,10 +137,10 @@ def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monk
             raise KeyboardInterrupt
         return loss(*given)
 
-    monkeypatch.setattr(states, "divergence", dies)
+    monkeypatch.setattr(states, "level_divergence", dies)
     with pytest.raises(KeyboardInterrupt):
         train_states(cut)
-    monkeypatch.setattr(states, "divergence", loss)
+    monkeypatch.setattr(states, "level_divergence", loss)
     again = train_states(cut)
     assert (
         whole["held_out"] == again["held_out"]
@@ -149,7 +149,7 @@ def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monk
     weights = next(p.name for p in (tmp_path / "a").glob("*.safetensors"))
     assert (tmp_path / "a" / weights).read_bytes() == (tmp_path / "b" / weights).read_bytes()
     lm = load(str(model), draft=None, trained=[str(tmp_path / "a")])
-    one = artefacts.bound(artefacts.read(str(tmp_path / "a")), lm.checkpoint.lm)
+    one = artefacts.bind_artefact(artefacts.load_artefact(str(tmp_path / "a")), lm.checkpoint.lm)
     assert lm.artefacts[0].share > 0 and one.kind == lm.artefacts[0].kind
 
 
@@ -157,14 +157,14 @@ def test_a_narrow_one_begins_as_the_draft_model(model):
     """With embeddings of one length its law before training is the draft model's, whatever the target's states are."""
     source, vocab = (
         sources.open_source(str(model)),
-        checkpoint.load(str(model), dtype="float32").lm.vocab,
+        checkpoint.load_bundle(str(model), dtype="float32").lm.vocab,
     )
     target, tokens = from_weights(source.config, source.weights), torch.arange(3, 300)
-    table = even(target.model.embed_tokens.weight) * 0.5
+    table = rms_normalised(target.model.embed_tokens.weight) * 0.5
     target.model.embed_tokens.weight.data.copy_(table)
-    draft = Llama(replace(target.s, layers=1), outer=table, tokens=tokens.int(), seed=4)
+    draft = TrainableLlama(replace(target.s, layers=1), outer=table, tokens=tokens.int(), seed=4)
     begin = {**draft.state_dict(), "lm_head.tokens": tokens.int()}
-    student = KINDS["eagle-3-narrow"].start(Shown(target, vocab, tokens, 2, 1, begin))
+    student = KINDS["eagle-3-narrow"].start(TeacherContext(target, vocab, tokens, 2, 1, begin))
     window = torch.randint(5, 300, (2, 14, 3))
     with torch.no_grad():
         first = next(
@@ -181,10 +181,10 @@ def test_glancing_ends_with_the_training(model):
     """Falcon's guesses are trained with part of the truth shown, less and less of it, and drawn by the step alone."""
     source, vocab = (
         sources.open_source(str(model)),
-        checkpoint.load(str(model), dtype="float32").lm.vocab,
+        checkpoint.load_bundle(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["falcon"].start(
-        Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1)
+        TeacherContext(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1)
     )
     entry, window = torch.randn(2, 12, 32), torch.randint(5, 300, (2, 14, 3))
 
@@ -203,15 +203,15 @@ def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
     """Falcon's: what falls with the guesses that are wrong is 0 where none is."""
     source, vocab = (
         sources.open_source(str(model)),
-        checkpoint.load(str(model), dtype="float32").lm.vocab,
+        checkpoint.load_bundle(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["falcon"].start(
-        Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1)
+        TeacherContext(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1)
     )
     token_BM, x_BTS = torch.randint(5, 300, (4, 14)), torch.randn(4, 12, 64)
     said = token_BM[:, 2:] if right else token_BM[:, 2:] + 1
     monkeypatch.setattr(
-        Shown,
+        TeacherContext,
         "logits",
         lambda self, state, some=None: torch.nn.functional.one_hot(said, 320).float(),
     )
@@ -229,10 +229,10 @@ def test_places_are_moved_behind_a_few_that_keep_theirs(model):
     """LongSpec's pieces: anywhere in the context, by one offset a piece; where nothing is trained they stand as they are."""
     source, vocab = (
         sources.open_source(str(model)),
-        checkpoint.load(str(model), dtype="float32").lm.vocab,
+        checkpoint.load_bundle(str(model), dtype="float32").lm.vocab,
     )
     student = KINDS["longspec"].start(
-        Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1)
+        TeacherContext(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1)
     )
     student.at(3, 10)
     place_BP = student._places(400, 20)
@@ -258,9 +258,11 @@ def test_a_stage_on_long_pieces_begins_with_what_short_ones_made(model, tmp_path
     """LongSpec's second stage: the weights of the first, and places that no offset moves."""
     source, vocab = (
         sources.open_source(str(model)),
-        checkpoint.load(str(model), dtype="float32").lm.vocab,
+        checkpoint.load_bundle(str(model), dtype="float32").lm.vocab,
     )
-    shown = Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1)
+    shown = TeacherContext(
+        from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1
+    )
     first = KINDS["longspec"].start(shown)
     with torch.no_grad():
         for t in first.tensors:
@@ -279,8 +281,10 @@ def test_a_stage_on_long_pieces_begins_with_what_short_ones_made(model, tmp_path
 
 
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
-    lm = checkpoint.load(str(model), dtype="float32").lm
-    lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])
+    lm = checkpoint.load_bundle(str(model), dtype="float32").lm
+    lessons = TargetTextStates.of(
+        lm, [TrainingSample(TEXT[:4], TEXT[4:]), TrainingSample(TEXT[:2], TEXT[2:9])]
+    )
     assert lessons.token_N.tolist() == [*TEXT[1:], *TEXT[1:9]]
     assert lessons.window_NW[:3].tolist() == [[5, 5, 6], [5, 6, 7], [6, 7, 8]]
     assert lessons.answer_N.tolist() == [*[False] * 3, *[True] * 10, False, *[True] * 7]

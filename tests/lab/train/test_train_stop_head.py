@@ -9,27 +9,27 @@ import torch
 
 from polydec.cli.main import app
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.enumerate import total_variation
-from polydec.lab.testing.examples import head
+from polydec.lab.testing.examples import example_stop_head
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import stop_head as training
-from polydec.lab.train.loop import fit
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.stop_head import Lessons, StopHeadSpec, train_stop_head
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.learned_stop import LearnedStop
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.lab.train.loop import fit_network
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.stop_head import StopHeadExamples, StopHeadSpec, train_stop_head
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.learned_stop import LearnedStopTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import stop_head
 
@@ -46,16 +46,23 @@ class Sure:
 
 
 def grow(tree, target, depth, seed=0):
-    return run([tree.grow(target.open((0, 1)), 1, 2, Budget(depth, depth), Rng.of(seed))])[0]
+    return run_coroutines(
+        [tree.grow(target.open((0, 1)), 1, 2, DraftBudget(depth, depth), Rng.of(seed))]
+    )[0]
 
 
-@pytest.mark.parametrize("target", [toy(3, 6), Shaped(toy(3, 6), Greedy())], ids=["law", "greedy"])
+@pytest.mark.parametrize(
+    "target", [toy_law(3, 6), ShapedTarget(toy_law(3, 6), GreedyRule())], ids=["law", "greedy"]
+)
 def test_threshold_1_is_a_chain_and_0_two_tokens(target):
     for seed in range(5):
-        a, b = (grow(t, target, 5, seed) for t in (LearnedStop(head(), 1.0), Chain()))
+        a, b = (
+            grow(t, target, 5, seed)
+            for t in (LearnedStopTree(example_stop_head(), 1.0), ChainTree())
+        )
         assert (a.token, a.parent, a.draw, a.chance) == (b.token, b.parent, b.draw, b.chance)
-        assert grow(LearnedStop(head(), 0.0), target, 5, seed).token == b.token[:3]
-        assert len(grow(LearnedStop(head(), 0.0, least=4), target, 5, seed)) == 5
+        assert grow(LearnedStopTree(example_stop_head(), 0.0), target, 5, seed).token == b.token[:3]
+        assert len(grow(LearnedStopTree(example_stop_head(), 0.0, least=4), target, 5, seed)) == 5
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_threshold_1_is_a_chain_and_0_two_tokens(target):
 )
 def test_it_stops_once_some_rejection_is_likely(a, threshold):
     want = next(k for k in range(1, 99) if 1 - a ** (k - 1) > threshold)
-    draft = grow(LearnedStop(Sure(a), threshold), toy(3, 6), 30)
+    draft = grow(LearnedStopTree(Sure(a), threshold), toy_law(3, 6), 30)
     assert len(draft) - 1 == want and draft.chance[1:-1] == (a,) * (want - 1)
 
 
@@ -76,7 +83,7 @@ def test_it_reads_the_state_of_the_token_that_was_fed():
             return 1.0
 
     seen = []
-    draft = grow(LearnedStop(Reads(1.0), 0.5), toy(3, 6), 6)
+    draft = grow(LearnedStopTree(Reads(1.0), 0.5), toy_law(3, 6), 6)
     assert seen == list(draft.token[1:-1])
 
 
@@ -84,8 +91,11 @@ def test_it_reads_the_state_of_the_token_that_was_fed():
 def test_the_law_stays(record_counts, threshold):
     record_counts(
         check_law(
-            lambda t, d: Speculative(
-                t, FromModel(d, LearnedStop(head(), threshold)), Exact(), Fixed(3)
+            lambda t, d: SpeculativeDecoder(
+                t,
+                ModelDrafter(d, LearnedStopTree(example_stop_head(), threshold)),
+                ExactVerifier(),
+                FixedPolicy(3),
             ),
             laws=3,
             length=2,
@@ -101,20 +111,24 @@ def test_the_best_threshold_is_as_good_as_the_best_stopping_rule():
             return (drafted * k + scored) / ((1 - a ** (k + 1)) / (1 - a))
 
         best = min(range(1, 31), key=price)
-        lengths = {len(grow(LearnedStop(Sure(a), t / 200), toy(3, 6), 30)) - 1 for t in range(200)}
+        lengths = {
+            len(grow(LearnedStopTree(Sure(a), t / 200), toy_law(3, 6), 30)) - 1 for t in range(200)
+        }
         assert min(map(price, lengths)) == pytest.approx(price(max(best, 2)), rel=0.02)
 
 
 def test_labels_are_acceptance_probabilities():
     """Their mean over the draft's draws is 1 - TV at each position; mixed-in tokens of the target carry none."""
-    target, draft, text = toy(1, 5, eos=-1), toy(2, 5, eos=-1), (2, 0, 3)
-    sample = Sample((0, 1), text)
+    target, draft, text = toy_law(1, 5, eos=-1), toy_law(2, 5, eos=-1), (2, 0, 3)
+    sample = TrainingSample((0, 1), text)
     spec = StopHeadSpec("x", rounds=4000, mixing=0.25)
-    lessons = training.learn(target, draft, [sample], spec, 0)
+    lessons = training.label_drafted_tokens(target, draft, [sample], spec, 0)
     want = 0.0
     for i in range(3):
         p, q = (
-            run([m.open((0, 1)).score(Draft.chain(1, text[:i]), Want())])[0].row(i).exp()
+            run_coroutines([m.open((0, 1)).score(Draft.chain(1, text[:i]), ScoreRequest())])[0]
+            .row(i)
+            .exp()
             for m in (target, draft)
         )
         want += (1 - total_variation(p, q)) / 3
@@ -124,14 +138,20 @@ def test_labels_are_acceptance_probabilities():
 
 
 def test_greedy_labels_say_whether_the_choices_agree():
-    target, draft, text = toy(1, 5, eos=-1), toy(2, 5, eos=-1), (2, 0, 3)
-    lessons = training.learn(
-        target, draft, [Sample((0, 1), text)], StopHeadSpec("x", temperature=0.0, mixing=0.0), 0
+    target, draft, text = toy_law(1, 5, eos=-1), toy_law(2, 5, eos=-1), (2, 0, 3)
+    lessons = training.label_drafted_tokens(
+        target,
+        draft,
+        [TrainingSample((0, 1), text)],
+        StopHeadSpec("x", temperature=0.0, mixing=0.0),
+        0,
     )
     want = []
     for i in range(3):
         p, q = (
-            run([m.open((0, 1)).score(Draft.chain(1, text[:i]), Want())])[0].argmax(i)
+            run_coroutines([m.open((0, 1)).score(Draft.chain(1, text[:i]), ScoreRequest())])[
+                0
+            ].argmax(i)
             for m in (target, draft)
         )
         want.append(float(p == q))
@@ -153,7 +173,7 @@ def test_the_loss_is_least_at_the_weighted_label():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_head_comes_back_as_it_was(tmp_path, tied):
-    one = stop_head.fresh(8, 3, tied, 1)
+    one = stop_head.new_stop_head(8, 3, tied, 1)
     one = stop_head.StopHead(one.blocks, (torch.randn(2, 8), torch.randn(2)))
     stop_head.save(tmp_path, one, {"target": "x"})
     two, x = stop_head.load(tmp_path), torch.randn(5, 8)
@@ -172,13 +192,13 @@ def test_training_tells_tokens_apart(tmp_path):
     x = torch.randn(4000, 6, generator=g)
     y = torch.sigmoid(3 * x[:, 0])
     for tied in (False, True):
-        network = training.Head(stop_head.fresh(6, 2, tied, 0), tied)
-        fit(
+        network = training.TrainableStopHead(stop_head.new_stop_head(6, 2, tied, 0), tied)
+        fit_network(
             network,
             lambda step: (training.weighted_bce(network.head().logits(x), y, 6.0), 4000),  # noqa: B023
-            Schedule(150, 1e-2, decay=1.0),
+            TrainingSchedule(150, 1e-2, decay=1.0),
         )
-        found = training.judge(network.head(), Lessons(x, y), 6.0)
+        found = training.measure_stop_head(network.head(), StopHeadExamples(x, y), 6.0)
         assert found["loss"] < 0.8 * found["loss_of_constant"] and found["ranked"] > 0.9
         assert sum(p.numel() for p in network.parameters()) == (1 if tied else 2) * 42 + 14
 
@@ -189,14 +209,14 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
 
     def noise(target, draft, samples, spec, seed):
         g = torch.Generator().manual_seed(seed)
-        return Lessons(
+        return StopHeadExamples(
             torch.randn(300, 48, generator=g), (torch.rand(300, generator=g) < 0.5).float()
         )
 
-    monkeypatch.setattr(training, "learn", noise)
+    monkeypatch.setattr(training, "label_drafted_tokens", noise)
     for name in ("text.jsonl", "held.jsonl"):
         (tmp_path / name).write_text(
-            "".join(json.dumps(vars(Sample((5, 6), (7, 8)))) + "\n" for _ in range(9))
+            "".join(json.dumps(vars(TrainingSample((5, 6), (7, 8)))) + "\n" for _ in range(9))
         )
     result = train_stop_head(StopHeadSpec(str(tmp_path), target="zoo:tiny", steps=150, rate=1e-2))
     assert result["loss"] < 0.05, "it did not learn them by heart: the test shows nothing"
@@ -205,20 +225,25 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
 
 def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="method specdec-plus-plus needs a stop head: name one"):
-        build("specdec-plus-plus", toy(1), toy(2))
+        build("specdec-plus-plus", toy_law(1), toy_law(2))
     with pytest.raises(
         ValueError, match=r"holds no config\.json: give a directory that `polydec train` made"
     ):
-        artefacts.read(str(tmp_path))
-    stop_head.save(tmp_path, stop_head.fresh(8, 1, False, 0), {})
+        artefacts.load_artefact(str(tmp_path))
+    stop_head.save(tmp_path, stop_head.new_stop_head(8, 1, False, 0), {})
     with pytest.raises(
         ValueError, match="heads were trained for states of width 8: this draft's have 4"
     ):
-        build("specdec-plus-plus", toy(1), toy(2), artefacts=(artefacts.read(str(tmp_path)),))
+        build(
+            "specdec-plus-plus",
+            toy_law(1),
+            toy_law(2),
+            artefacts=(artefacts.load_artefact(str(tmp_path)),),
+        )
     with pytest.raises(
         ValueError, match="head was trained for states of width 8: this draft's have 4"
     ):
-        stop_head.fresh(8, 1, False, 0).logits(torch.zeros(1, 4))
+        stop_head.new_stop_head(8, 1, False, 0).logits(torch.zeros(1, 4))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "depth": 2}))
     with pytest.raises(
@@ -236,13 +261,13 @@ def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
             StopHeadSpec("x", **{field: value})
     for field, value in (("threshold", 1.5), ("least", 0)):
         with pytest.raises(ValueError, match=f"{field} is {value}: it must lie in"):
-            LearnedStop(head(), **{field: value})
+            LearnedStopTree(example_stop_head(), **{field: value})
 
 
 def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
     """End to end, from samples to a decoder that uses it; going on with a finished run changes nothing."""
     text = tmp_path / "text.jsonl"
-    sample = Sample(tuple(range(4, 24)), tuple(range(30, 60)))
+    sample = TrainingSample(tuple(range(4, 24)), tuple(range(30, 60)))
     for name in ("text.jsonl", "held.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(vars(sample)) + "\n" for _ in range(4)))
     spec = StopHeadSpec(

@@ -12,9 +12,9 @@ import torch
 import forked
 from polydec.lab.commands import training
 from polydec.lab.train import envelope, loop
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import fit
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import fit_network
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.models.nets import linear
 
 STEPS = 9
@@ -49,11 +49,11 @@ def made(spec, at=-1, *signals):
         torch.save(network.state_dict(), out / "made.pt")
 
     deep = [p for p in network.parameters() if p.ndim == 2] if spec.muon else ()
-    course = Course(
+    course = TrainingRun(
         network,
         loss,
-        Schedule(STEPS, muon=spec.muon, save_every=500, log_every=4, judge_every=2),
-        identity(spec),
+        TrainingSchedule(STEPS, muon=spec.muon, save_every=500, log_every=4, judge_every=2),
+        run_identity(spec),
         save,
         aside=aside if spec.judged else None,
         deep=deep,
@@ -72,16 +72,16 @@ def kept(out):
 def test_a_stopped_run_goes_on_to_the_bit(number, at, more, tmp_path, capfd):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     whole, cut = Spec(str(tmp_path / "whole"), **more), Spec(str(tmp_path / "cut"), **more)
-    carry_out("test", whole, lambda spec: made(spec)[0])
+    run_training("test", whole, lambda spec: made(spec)[0])
     with pytest.raises(
         KeyboardInterrupt, match=f"stopped after {at + 1} of {STEPS} steps.*goes on"
     ):
-        carry_out("test", cut, lambda spec: made(spec, at, number)[0])
+        run_training("test", cut, lambda spec: made(spec, at, number)[0])
     assert "stopping: the step under way ends" in capfd.readouterr().err
     assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     assert not (tmp_path / "cut" / "made.pt").exists()
     course, seen = made(cut)
-    carry_out("test", cut, lambda spec: course)
+    run_training("test", cut, lambda spec: course)
     assert seen == list(range(at + 1, STEPS)), "no step is lost, and none is taken twice"
     for mine, theirs in zip(kept(tmp_path / "whole"), kept(tmp_path / "cut"), strict=True):
         if isinstance(mine, dict):
@@ -93,7 +93,7 @@ def test_a_stopped_run_goes_on_to_the_bit(number, at, more, tmp_path, capfd):
 def test_the_second_one_ends_it_at_once(tmp_path):
     spec = Spec(str(tmp_path / "a"))
     with pytest.raises(KeyboardInterrupt) as stop:
-        carry_out("test", spec, lambda s: made(s, 2, signal.SIGINT, signal.SIGINT)[0])
+        run_training("test", spec, lambda s: made(s, 2, signal.SIGINT, signal.SIGINT)[0])
     assert not str(stop.value) and not (tmp_path / "a" / STATE).exists()
 
 
@@ -101,7 +101,7 @@ def test_a_job_in_the_background_stays_there(tmp_path):
     """Shells let such a job ignore Ctrl-C."""
     old = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        carry_out("test", Spec(str(tmp_path / "a")), lambda s: made(s, 2, signal.SIGINT)[0])
+        run_training("test", Spec(str(tmp_path / "a")), lambda s: made(s, 2, signal.SIGINT)[0])
     finally:
         signal.signal(signal.SIGINT, old)
     assert (tmp_path / "a" / "made.pt").exists()
@@ -109,10 +109,10 @@ def test_a_job_in_the_background_stays_there(tmp_path):
 
 def test_every_training_that_takes_steps_takes_them_in_the_envelope():
     """`fit` has no other caller, and each command's module leads to it, or takes no steps of its own."""
-    assert envelope.fit is fit
-    counted = {c.name for c in training.commands() if c.name in ("ngrams",)}
+    assert envelope.fit_network is fit_network
+    counted = {c.name for c in training.training_commands() if c.name in ("ngrams",)}
     assert counted == {"ngrams"}, "it counts, in seconds, and keeps nothing between"
-    leads = [c.name for c in training.commands() if hasattr(_module(c), "carry_out")]
+    leads = [c.name for c in training.training_commands() if hasattr(_module(c), "run_training")]
     assert len(leads) >= 25, leads
 
 
@@ -125,9 +125,9 @@ def test_no_clock_decides_what_a_training_computes_in(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "has_bf16", linear.has_bf16)
     for name in ("perf_counter", "monotonic", "time"):
         monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock was asked"))
-    assert loop.arithmetic(tmp_path / "none") == linear.has_bf16()
+    assert loop.is_bf16_run(tmp_path / "none") == linear.has_bf16()
     torch.save({"identity": {"bf16": True}}, tmp_path / STATE)
-    assert loop.arithmetic(tmp_path / STATE) and not loop.arithmetic(tmp_path / STATE, False)
+    assert loop.is_bf16_run(tmp_path / STATE) and not loop.is_bf16_run(tmp_path / STATE, False)
 
 
 STOPS = """

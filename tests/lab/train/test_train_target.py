@@ -2,7 +2,11 @@
 
 import pytest
 
-from polydec.lab.train.diffusion import DiffusionSpec, begun, save
+from polydec.lab.train.diffusion import (
+    DiffusionSpec,
+    save_diffusion_student,
+    start_diffusion_student,
+)
 
 OTHER = "must be an autoregressive model"
 CANVAS = "must be a masked-diffusion model"
@@ -43,9 +47,9 @@ def shifted(tmp_path_factory):
         tmp_path_factory.mktemp("shifted") / "model",
         DiffusionSpec("", ("copy",), width=32),
     )
-    student = begun(spec)
+    student = start_diffusion_student(spec)
     kind = {"polydec_causal": False, "polydec_mask": student.mask, "polydec_shifted": True}
-    save(path, student, kind)
+    save_diffusion_student(path, student, kind)
     return str(path)
 
 

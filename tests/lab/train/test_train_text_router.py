@@ -10,28 +10,28 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.toy import toy
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import problems
 from polydec.lab.train import text_router as training
-from polydec.lab.train.auc import auc
-from polydec.lab.train.spearman import spearman
+from polydec.lab.train.auc import roc_auc
+from polydec.lab.train.spearman import spearman_correlation
 from polydec.lab.train.text_router import (
-    Lesson,
+    TextRouterExample,
     TextRouterSpec,
-    balanced,
-    checker,
+    balance_router_examples,
+    build_step_checker,
     train_text_router,
 )
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.search.loop.arbiters import ByReading
-from polydec.methods.search.loop.arbitrage import Arbitrage, Reader
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.search.loop.arbiters import ReadingArbiter
+from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import text_router
 from polydec.models.sessions import checkpoint
 from rewards import ByToken
@@ -40,11 +40,11 @@ PROMPT = (0, 1, 0)
 
 
 def plain(law):
-    return Speculative(law, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def fresh(law, text, want):
-    return run([law.open(text).score(Draft.chain(text[-1]), want)])[0]
+    return run_coroutines([law.open(text).score(Draft.chain(text[-1]), want)])[0]
 
 
 def reference(target, draft, reader, chance, longest, most, rng):
@@ -60,13 +60,13 @@ def reference(target, draft, reader, chance, longest, most, rng):
                 and not (new and new[-1] in target.vocab.eos)
             ):
                 at, whole = len(PROMPT) + len(text) + len(new), (*PROMPT, *text, *new)
-                row = fresh(law, whole, Want()).row(0)
+                row = fresh(law, whole, ScoreRequest()).row(0)
                 new += (stream.at("token", at).categorical(row.exp().double()),)
             return new
 
         drafted = step(draft, rng.at("draft", len(text)))
         whole = (*PROMPT, *read, 4, *drafted)
-        mine = chance(fresh(reader, whole, Want(hidden=True)).hidden_NH[0]) >= 0.5
+        mine = chance(fresh(reader, whole, ScoreRequest(hidden=True)).hidden_NH[0]) >= 0.5
         stands = step(target, rng) if mine else drafted
         text, read = text + stands, (*read, 5 if mine else 4, *stands)
         called += mine
@@ -80,16 +80,20 @@ def test_it_is_the_loop_of_its_card():
     texts, mixed = set(), 0
     for seed in range(16):
         eos = -1 if seed % 3 == 0 else 2
-        target, draft = (toy(s, 4, sharp=0.7, eos=eos) for s in (seed, seed + 100))
-        reader, router, longest = toy(seed + 200, 6, sharp=0.7, eos=-1), ByToken(seed), 1 + seed % 3
-        decoder = Arbitrage(
+        target, draft = (toy_law(s, 4, sharp=0.7, eos=eos) for s in (seed, seed + 100))
+        reader, router, longest = (
+            toy_law(seed + 200, 6, sharp=0.7, eos=-1),
+            ByToken(seed),
+            1 + seed % 3,
+        )
+        decoder = ArbitrageSearch(
             *map(plain, (target, draft)),
-            ByReading(router, 0.5),
+            ReadingArbiter(router, 0.5),
             "|",
             longest,
-            Reader(plain(reader), 4, 5, 1000),
+            StepReader(plain(reader), 4, 5, 1000),
         )
-        got = run([answer_one(decoder, Request(PROMPT, 9, seed=seed))])[0]
+        got = run_coroutines([answer_one(decoder, Request(PROMPT, 9, seed=seed))])[0]
         text, called, routed = reference(
             target, draft, reader, router.chance, longest, 9, Rng.of(seed)
         )
@@ -102,23 +106,23 @@ def test_it_is_the_loop_of_its_card():
 
 def test_where_the_text_is_longer_than_it_can_read_the_target_writes():
     def called(context):
-        reader = Reader(plain(toy(9, 6, eos=-1)), 4, 5, context)
-        never = ByReading(ByToken(1), 1.0)
-        decoder = Arbitrage(
-            *map(plain, (toy(1, 4, eos=-1), toy(2, 4, eos=-1))), never, "|", 2, reader
+        reader = StepReader(plain(toy_law(9, 6, eos=-1)), 4, 5, context)
+        never = ReadingArbiter(ByToken(1), 1.0)
+        decoder = ArbitrageSearch(
+            *map(plain, (toy_law(1, 4, eos=-1), toy_law(2, 4, eos=-1))), never, "|", 2, reader
         )
-        stats = run([answer_one(decoder, Request(PROMPT, 8))])[0].stats
+        stats = run_coroutines([answer_one(decoder, Request(PROMPT, 8))])[0].stats
         return stats.called, stats.steps
 
     assert called(1000) == (0, 4)
     assert called(len(PROMPT) + 2 * 3) == (2, 4)  # two steps of two tokens and their marks
-    alone = Arbitrage(*map(plain, (toy(1), toy(2))), ByReading(ByToken(1), 0.5))
+    alone = ArbitrageSearch(*map(plain, (toy_law(1), toy_law(2))), ReadingArbiter(ByToken(1), 0.5))
     with pytest.raises(ValueError, match="asks a reader, and there is none"):
-        run([answer_one(alone, Request(PROMPT, 8))])
+        run_coroutines([answer_one(alone, Request(PROMPT, 8))])
 
 
 def test_a_method_takes_it_in_place_of_a_router_on_states(tmp_path):
-    target, draft = toy(1), toy(2)
+    target, draft = toy_law(1), toy_law(2)
     made = text_router.examples(target.vocab, 4, 4)[0]
     text_router.save(tmp_path, made, {})
     again = text_router.load(tmp_path)
@@ -127,7 +131,7 @@ def test_a_method_takes_it_in_place_of_a_router_on_states(tmp_path):
     )
     for tau in ("0", "0.5", "2"):
         answers = [
-            run(
+            run_coroutines(
                 [
                     answer_one(
                         registry.build("arbitrage", Kit(target, draft, (one,)), {"tau": tau})[0],
@@ -139,7 +143,7 @@ def test_a_method_takes_it_in_place_of_a_router_on_states(tmp_path):
         ]
         assert answers[0].token_ids == answers[1].token_ids and answers[0].stats.routed > 0
     with pytest.raises(ValueError, match="vocabulary"):
-        registry.build("arbitrage", Kit(toy(1, 7), toy(2, 7), (made,)))
+        registry.build("arbitrage", Kit(toy_law(1, 7), toy_law(2, 7), (made,)))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "heads": 3}))
     with pytest.raises(ValueError, match="width must be an even multiple of heads"):
@@ -147,18 +151,18 @@ def test_a_method_takes_it_in_place_of_a_router_on_states(tmp_path):
 
 
 def test_classes_are_cut_to_one_size():
-    lessons = [Lesson((i,), i, 0.5, 1.0 if i % 5 == 0 else 0.2) for i in range(50)]
-    cut = balanced(lessons, 0)
+    lessons = [TextRouterExample((i,), i, 0.5, 1.0 if i % 5 == 0 else 0.2) for i in range(50)]
+    cut = balance_router_examples(lessons, 0)
     assert len(cut) == len(set(cut)) == 20 and sum(x.better for x in cut) == 10
     assert {x for x in lessons if x.better} <= set(cut)
-    assert balanced(lessons, 0) == cut != balanced(lessons, 1)
-    assert balanced([x for x in lessons if x.better], 0) == []
+    assert balance_router_examples(lessons, 0) == cut != balance_router_examples(lessons, 1)
+    assert balance_router_examples([x for x in lessons if x.better], 0) == []
 
 
 def test_a_checker_values_steps():
-    text = checkpoint.load("zoo:reasoner").text
-    problem = problems.Problem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
-    worth = checker(problem, text, frozenset((1,)))
+    text = checkpoint.load_bundle("zoo:reasoner").text
+    problem = problems.ReasoningProblem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
+    worth = build_step_checker(problem, text, frozenset((1,)))
 
     def ids(line):
         return text.encode(line, special=False)
@@ -193,15 +197,17 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
     # what decodes with it says what was trained: state and chance of a text that was kept
     text = tuple(kept[-1][0])
     with torch.no_grad():
-        net = training.reading(spec("a"), made.vocab.size)
+        net = training.start_text_router(spec("a"), made.vocab.size)
         net.network.load_state_dict(made.tensors)
         net.head.load_state_dict(
             dict(zip(net.head.state_dict(), (*made.head.inner, *made.head.out), strict=True))
         )
         want = net.logits(
-            *training.padded([Lesson(text, 0, 0.0, 0.0), Lesson((*text, 3), 0, 0.0, 0.0)])
+            *training.pad_router_texts(
+                [TextRouterExample(text, 0, 0.0, 0.0), TextRouterExample((*text, 3), 0, 0.0, 0.0)]
+            )
         )
-    state_H = fresh(made.law, text, Want(hidden=True)).hidden_NH[0]
+    state_H = fresh(made.law, text, ScoreRequest(hidden=True)).hidden_NH[0]
     assert made.chance(state_H) == pytest.approx(float(want[0].sigmoid()), abs=1e-4)
     for bad, message in (
         ({"each": 1, "kinds": ("order",)}, "each is 1: among so many problems"),
@@ -212,9 +218,9 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
 
 
 def test_area_counts_ties_half():
-    assert auc(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([True, False, True])) == 0.25
-    assert auc(torch.tensor([3.0, 2.0]), torch.tensor([True, False])) == 1.0
-    assert auc(torch.tensor([1.0, 2.0]), torch.tensor([True, True])) is None
+    assert roc_auc(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([True, False, True])) == 0.25
+    assert roc_auc(torch.tensor([3.0, 2.0]), torch.tensor([True, False])) == 1.0
+    assert roc_auc(torch.tensor([1.0, 2.0]), torch.tensor([True, True])) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -233,6 +239,6 @@ def test_a_rank_correlation_by_its_definition(seed):
     want = sum(p * q for p, q in zip(x, y)) / math.sqrt(
         sum(p * p for p in x) * sum(q * q for q in y)
     )
-    assert spearman(torch.tensor(a), torch.tensor(b)) == pytest.approx(want, abs=1e-4)
-    assert spearman(torch.tensor(a), torch.tensor(a)) == 1.0
-    assert spearman(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0])) is None
+    assert spearman_correlation(torch.tensor(a), torch.tensor(b)) == pytest.approx(want, abs=1e-4)
+    assert spearman_correlation(torch.tensor(a), torch.tensor(a)) == 1.0
+    assert spearman_correlation(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0])) is None

@@ -7,18 +7,27 @@ import torch
 
 import micro
 from polydec import load
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.train import lora, tuned
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.skipping import SkippingSpec, skipped, surprise, train_skipping
-from polydec.lab.train.tuned import Rows
-from polydec.laws.targets.skipping import Skipping
-from polydec.models.nets.transformer import Transformer
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.skipping import (
+    SkippingSpec,
+    layer_skipping_nats,
+    layer_skipping_states,
+    train_skipping,
+)
+from polydec.lab.train.tuned import PaddedTextRows
+from polydec.laws.targets.skipping import SkippingTarget
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
-SAMPLES = [Sample((5, 6, 7), (8, 9, 10, 11)), Sample((3,), (4, 5)), Sample((20, 21), (22,))]
+SAMPLES = [
+    TrainingSample((5, 6, 7), (8, 9, 10, 11)),
+    TrainingSample((3,), (4, 5)),
+    TrainingSample((20, 21), (22,)),
+]
 KEEP = (0, 3)
 
 
@@ -29,7 +38,7 @@ def base(tmp_path_factory):
 
 def moved(base, rank=2):
     """A network whose adapters, or all of whose layers, are no longer what they began as."""
-    made = tuned.begun(base, rank, 0, 64)
+    made = tuned.start_tuned_checkpoint(base, rank, 0, 64)
     g = torch.Generator().manual_seed(1)
     for p in made.network.parameters():
         if p.requires_grad:
@@ -46,7 +55,9 @@ def test_what_is_saved_is_a_model(base, tmp_path, rank):
     lm = load(str(tmp_path / "tuned"), dtype="float32").checkpoint.lm
     for sample in SAMPLES:
         ids = (*sample.prompt_ids, *sample.output_ids)
-        scores = run([lm.open(ids[:1]).score(Draft.chain(ids[0], ids[1:]), Want())])[0]
+        scores = run_coroutines(
+            [lm.open(ids[:1]).score(Draft.chain(ids[0], ids[1:]), ScoreRequest())]
+        )[0]
         want = made.network(torch.tensor([ids]))[0].log_softmax(-1)
         for i, row in enumerate(want):
             assert scores.row(i).allclose(row.detach().to(scores.row(i).dtype), atol=1e-4)
@@ -70,7 +81,7 @@ def test_an_adapter_has_the_names_that_peft_gives(base, tmp_path):
 def test_adapters_that_were_not_trained_change_nothing_and_embeddings_never_do(base):
     source = sources.open_source(base)
     for rank in (0, 2):
-        network = tuned.begun(base, rank, 0, 64).network
+        network = tuned.start_tuned_checkpoint(base, rank, 0, 64).network
         assert not network.model.embed_tokens.weight.requires_grad
         name = "model.layers.1.mlp.up_proj.weight"
         assert network.model.layers[1].mlp.up_proj.weight.allclose(source.weights[name].float())
@@ -79,22 +90,25 @@ def test_adapters_that_were_not_trained_change_nothing_and_embeddings_never_do(b
 
 
 def test_training_skips_as_decoding_does(base):
-    """The states of each text, in a batch that is filled up, give the laws of `Skipping` for each token of its answer."""
+    """The states of each text, in a batch that is filled up, give the laws of `SkippingTarget` for each token of its answer."""
     made = moved(base)
     network = made.network
-    lora.merge(network)
+    lora.merge_lora_adapters(network)
     weights = {k: v.detach() for k, v in network.state_dict().items()}
-    lm = LM(
-        Transformer.build(made.source.config, weights, dtype="float32"),
-        Vocab(network.s.vocab, frozenset()),
+    lm = CausalLaw(
+        LlamaTransformer.build(made.source.config, weights, dtype="float32"),
+        TokenVocabulary(network.s.vocab, frozenset()),
     )
-    rows = Rows.of(SAMPLES)
-    logp_BTV = network.logits(skipped(network, rows, KEEP)).log_softmax(-1)
-    whole_BTV = network.logits(skipped(network, rows, range(4))).log_softmax(-1)
+    rows = PaddedTextRows.of(SAMPLES)
+    logp_BTV = network.logits(layer_skipping_states(network, rows, KEEP)).log_softmax(-1)
+    whole_BTV = network.logits(layer_skipping_states(network, rows, range(4))).log_softmax(-1)
     for b, sample in enumerate(SAMPLES):
-        session = Skipping(lm, KEEP).open(sample.prompt_ids)
+        session = SkippingTarget(lm, KEEP).open(sample.prompt_ids)
         draft = Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1])
-        scores, begin = run([session.score(draft, Want())])[0], len(sample.prompt_ids) - 1
+        scores, begin = (
+            run_coroutines([session.score(draft, ScoreRequest())])[0],
+            len(sample.prompt_ids) - 1,
+        )
         for i in range(len(sample.output_ids)):
             row = scores.row(i).float()
             assert row.allclose(logp_BTV[b, begin + i].detach(), atol=1e-4), (b, i)
@@ -115,7 +129,9 @@ def test_a_model_learns_to_write_with_few_layers(base, tmp_path):
     assert result["layers"] == list(KEEP)
     nats = result["nats"]
     assert nats["tuned"] < nats["untuned"] - 1.0
-    again = tuned.begun(spec.out, 0, 0, 64).network
-    unseen = [Sample(tuple(r["prompt_ids"]), tuple(r["output_ids"])) for r in rows[::16]]
-    assert surprise(again, unseen, KEEP) == pytest.approx(nats["tuned"], abs=1e-3)
-    assert surprise(again, unseen, range(4)) == pytest.approx(nats["tuned_whole"], abs=1e-3)
+    again = tuned.start_tuned_checkpoint(spec.out, 0, 0, 64).network
+    unseen = [TrainingSample(tuple(r["prompt_ids"]), tuple(r["output_ids"])) for r in rows[::16]]
+    assert layer_skipping_nats(again, unseen, KEEP) == pytest.approx(nats["tuned"], abs=1e-3)
+    assert layer_skipping_nats(again, unseen, range(4)) == pytest.approx(
+        nats["tuned_whole"], abs=1e-3
+    )

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from polydec import api
 from polydec.base.errors import FileError, PolydecError, RequestError
-from polydec.core.types import Vocab, Want
+from polydec.core.types import ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_target import check_target
 from polydec.lab.train.data import END, SPECIAL
 from polydec.lab.train.evaluate import bits_per_byte
@@ -27,9 +27,9 @@ from polydec.lab.train.word_kinds.word_pooled import WordPooled
 from polydec.lab.train.words import train_words
 from polydec.models.formats import word_config
 from polydec.models.formats.word_config import WordConfig
-from polydec.models.nets.query import Query
-from polydec.models.nets.words import WordNetwork, names
-from polydec.models.sessions.lm import LM
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.words import WordNetwork, word_tensor_shapes
+from polydec.models.sessions.lm import CausalLaw
 
 SMALL = WordConfig(8, 0, (1, 2), 32, 2, 32, 2, 3, context=64)
 """Eight tokens: a mark, two that end words, five letters; words of three at most."""
@@ -57,7 +57,9 @@ def row(network, tokens):
     """Log-probabilities of what follows each token, by the network of sessions."""
     cache = network.new_cache()
     cache.stage([i - 1 for i in range(len(tokens))])
-    (answer,) = network.forward([Query(cache, 0, tuple(tokens), range(len(tokens)), Want())])
+    (answer,) = network.forward(
+        [NetworkQuery(cache, 0, tuple(tokens), range(len(tokens)), ScoreRequest())]
+    )
     return answer.logits_RV.log_softmax(-1)
 
 
@@ -77,23 +79,25 @@ def test_whole_texts_and_sessions_have_one_law(config):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_session_keeps_the_contract_of_targets(seed):
     for config in (SMALL, HAT):
-        check_target(LM(served(spoken(seed, config)), Vocab(8, frozenset({2})), chunk=3))
+        check_target(
+            CausalLaw(served(spoken(seed, config)), TokenVocabulary(8, frozenset({2})), chunk=3)
+        )
 
 
 def test_a_draft_of_a_whole_word_takes_one_pass_and_one_step_of_the_backbone():
     """Its bytes, the mark behind them and the next word's first byte: the rows are those of feeding them one by one."""
-    tokens = hat.tokenizer(WORDS, ())
-    serving = served(hat.make(WORDS, tokens))
+    tokens = hat.build_hat_tokenizer(WORDS, ())
+    serving = served(hat.build_hat_network(WORDS, tokens))
     text, word = tokens.encode("One small").ids, tokens.encode(" fox", add_special_tokens=False).ids
     mark = tokens.token_to_id(hat.WORD)
     alone = row(serving, [*text, mark, *word])
     cache = serving.new_cache()
     cache.stage(range(-1, len(text) - 1))
-    serving.forward([Query(cache, 0, tuple(text), (), Want())])
+    serving.forward([NetworkQuery(cache, 0, tuple(text), (), ScoreRequest())])
     cache.commit(range(len(text)))
     before = serving.steps
     cache.stage(range(-1, len(word)))
-    asked = Query(cache, len(text), (mark, *word), range(len(word) + 1), Want())
+    asked = NetworkQuery(cache, len(text), (mark, *word), range(len(word) + 1), ScoreRequest())
     (answer,) = serving.forward([asked])
     assert serving.steps == before + 1
     assert torch.allclose(answer.logits_RV.log_softmax(-1), alone[len(text) :], atol=1e-5)
@@ -139,7 +143,7 @@ WORDS = WordsSpec("x", kind="hat", width=128, longest=12)
 def test_splits_stand_before_white_space_and_never_move():
     """A text comes back whole, what is read of its beginning is the beginning of what is read of it, and every word but the
     first begins with white space."""
-    tokens, r = hat.tokenizer(WORDS, ()), random.Random(5)
+    tokens, r = hat.build_hat_tokenizer(WORDS, ()), random.Random(5)
     mark = tokens.token_to_id(hat.WORD)
 
     def read(text):
@@ -168,8 +172,8 @@ def test_splits_stand_before_white_space_and_never_move():
 
 def test_a_hierarchical_network_closes_a_word_at_its_mark_and_once():
     """One pass of the backbone a whole word, none for the one that is open; the sizes have the paper's ratio."""
-    tokens = hat.tokenizer(WORDS, ())
-    network = hat.make(WORDS, tokens)
+    tokens = hat.build_hat_tokenizer(WORDS, ())
+    network = hat.build_hat_network(WORDS, tokens)
     c = network.c
     assert (c.slots, c.small, c.width, c.encoder, c.decoder) == (1, 32, 128, 2, 2)
     assert c.ends == tuple(sorted((tokens.token_to_id(hat.WORD), tokens.token_to_id(END))))
@@ -185,8 +189,8 @@ def test_a_hierarchical_network_closes_a_word_at_its_mark_and_once():
 
 
 def test_a_prompt_that_ends_inside_a_word_goes_on_as_the_word_does():
-    tokens = hat.tokenizer(WORDS, ())
-    serving = served(hat.make(WORDS, tokens))
+    tokens = hat.build_hat_tokenizer(WORDS, ())
+    serving = served(hat.build_hat_network(WORDS, tokens))
     whole = row(serving, tokens.encode("One small, green fox").ids)
     for text in ("One", "One sm", "One small, gre"):
         ids = tokens.encode(text).ids
@@ -240,13 +244,13 @@ def test_slips_are_of_the_same_letters_whatever_reads_them(trained, monkeypatch)
 def lexical(seed=0):
     tokenizer = train_tokenizer([], 256 + len(SPECIAL))
     spec = WordsSpec("x", kind="lexinvariant", width=64, layers=2, seed=seed)
-    return lexinvariant.make(spec, tokenizer)
+    return lexinvariant.build_lexinvariant_network(spec, tokenizer)
 
 
 def test_renaming_bytes_and_rows_alike_changes_nothing():
     network, r = lexical(), torch.Generator().manual_seed(3)
     texts = torch.randint(4, 260, (4, 80), generator=r).tolist()
-    assert lexinvariant.beside(network, texts, 64)["renamed_apart"] < 1e-4
+    assert lexinvariant.lexinvariant_figures(network, texts, 64)["renamed_apart"] < 1e-4
     token_BT, table_BVH = torch.tensor(texts), network.tables(4, 7)
     turned = table_BVH.roll(1, 1)  # rows renamed, bytes not
     assert not torch.allclose(
@@ -264,7 +268,9 @@ def test_tables_are_drawn_a_text_and_a_step_and_marks_keep_theirs():
     assert torch.equal(tables[0, network.fixed], own[network.fixed])
     assert float(tables[:, 10:].detach().square().sum(-1).mean()) == pytest.approx(1.0, abs=0.05)
     token_BT = torch.tensor([[0, 40, 41, 42]] * 2)
-    first, again, later = (lexinvariant.learn(network, token_BT, i) for i in (3, 3, 4))
+    first, again, later = (
+        lexinvariant.lexinvariant_logits(network, token_BT, i) for i in (3, 3, 4)
+    )
     assert torch.equal(first, again) and not torch.allclose(first, later)
     assert not torch.allclose(first[0], first[1])  # each row has a table of its own
 
@@ -348,7 +354,7 @@ def test_the_engine_has_the_law_that_was_measured(trained):
     engine.run([ticket])
     told = [p.model_logp for p in ticket.completion().prompt_logprobs[1:]]
     ids = lm.checkpoint.text.encode(text)
-    config = word_config.read(json.loads((at / "config.json").read_text()))
+    config = word_config.read_word_config(json.loads((at / "config.json").read_text()))
     network = WordPooled(config, 0)
     network.load_state_dict(load_file(at / "model.safetensors"))
     bits = bits_per_byte(network.eval(), [list(ids)], len(ids) - 1, context=64)
@@ -373,8 +379,8 @@ def test_learning_lowers_the_loss(trained):
 )
 def test_a_config_that_cannot_be_is_one_sentence(change, says):
     with pytest.raises(RequestError, match=says):
-        word_config.read({**SMALL.to_json(eos=2), **change})
-    assert word_config.read(SMALL.to_json(eos=2)) == SMALL
+        word_config.read_word_config({**SMALL.to_json(eos=2), **change})
+    assert word_config.read_word_config(SMALL.to_json(eos=2)) == SMALL
 
 
 def test_weights_of_another_shape_are_refused():
@@ -382,7 +388,7 @@ def test_weights_of_another_shape_are_refused():
     weights["up.weight"] = weights["up.weight"][:4]
     with pytest.raises(FileError, match=r"up.weight has shape \(4, 32\)"):
         WordNetwork(SMALL, weights)
-    assert set(weights) == set(names(SMALL))
+    assert set(weights) == set(word_tensor_shapes(SMALL))
 
 
 def test_what_reads_states_is_refused(trained):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from polydec import api
-from polydec.lab.train.data import KINDS, split
+from polydec.lab.train.data import KINDS, split_documents
 from polydec.lab.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.lab.train.lm import LMSpec, encode, load_directory
+from polydec.lab.train.lm import LMSpec, encode_corpus, load_directory
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.problems import KINDS as PROBLEMS
-from polydec.lab.train.problems import make, solved
+from polydec.lab.train.problems import draw_problem, is_right_solution
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint
 
@@ -32,7 +32,7 @@ def test_sizes(name, least, most):
 def test_weights_stay_small():
     size = sum(
         f.stat().st_size
-        for e in zoo.entries()
+        for e in zoo.zoo_entries()
         if e.package is None and e.path
         for f in e.path.iterdir()
     )
@@ -41,9 +41,9 @@ def test_weights_stay_small():
 
 @pytest.mark.parametrize("name", ["zoo:tiny", pytest.param("zoo:smollm2", marks=pytest.mark.slow)])
 def test_drafts_fit_their_targets(name):
-    if not zoo.get(name).here:
+    if not zoo.find_zoo_entry(name).here:
         pytest.skip(f"{name} is not installed")
-    target, draft = (checkpoint.load(n, dtype="float32").lm for n in (name, f"{name}-draft"))
+    target, draft = (checkpoint.load_bundle(n, dtype="float32").lm for n in (name, f"{name}-draft"))
     target.vocab.require_same(draft.vocab, f"{name}-draft")
     assert draft.network.cost < 0.11 * target.network.cost
 
@@ -51,7 +51,7 @@ def test_drafts_fit_their_targets(name):
 def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_right_solutions_from_wrong_ones():
     lm = api.load("zoo:reasoner", trained=["zoo:reasoner-prm"], threads=1)
     assert 5e6 <= sum(p.numel() for p in load_directory("zoo:reasoner").parameters()) <= 10e6
-    asked = [make(kind, 41, i, unseen=True) for kind in PROBLEMS for i in range(24)]
+    asked = [draw_problem(kind, 41, i, unseen=True) for kind in PROBLEMS for i in range(24)]
     engine, greedy = api.Engine(lm, max_running=24), lm.sampling(temperature=0.0)
     tickets = [
         engine.submit(
@@ -64,14 +64,14 @@ def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_right_sol
     ]
     engine.run(tickets)
     done = [t.completion() for t in tickets]
-    right = [solved(p, d.text) for p, d in zip(asked, done[len(asked) :], strict=True)]
+    right = [is_right_solution(p, d.text) for p, d in zip(asked, done[len(asked) :], strict=True)]
     assert 0.25 < sum(right) / len(right) < 0.85
     for kind, share in (
         ("make", 0.75),
         (None, 0.8),
     ):  # of one kind, and of all together (docs/models.md)
         drawn = [
-            (d.choices[0].score, solved(p, d.text))
+            (d.choices[0].score, is_right_solution(p, d.text))
             for p, d in zip(asked, done)
             if kind in (None, p.kind)
         ]
@@ -83,9 +83,11 @@ def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_right_sol
 @pytest.mark.skipif(not DATA.is_dir(), reason="the directory of data is absent (POLYDEC_DATA)")
 def test_tiny_beats_the_5_gram_on_every_kind_of_text():
     spec, network = LMSpec("unused"), load_directory("zoo:tiny")
-    tokenizer = checkpoint.load("zoo:tiny").text.tokenizer
-    parts = {k: split(DATA, k, int(mb * 1e6), 60_000) for k, mb in zip(KINDS, spec.train_mb)}
-    corpus = encode(tokenizer, parts)
+    tokenizer = checkpoint.load_bundle("zoo:tiny").text.tokenizer
+    parts = {
+        k: split_documents(DATA, k, int(mb * 1e6), 60_000) for k, mb in zip(KINDS, spec.train_mb)
+    }
+    corpus = encode_corpus(tokenizer, parts)
     baseline = NGram.train([corpus.train[k] for k in KINDS], 4096, 5)
     for kind in KINDS:
         held, size = corpus.unseen[kind], corpus.held_bytes[kind]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints.after_thinking import after_thinking
 from polydec.laws.constraints.regex import Regex
 from polydec.models.formats.thinking_marks import FAMILIES, ThinkingReader
@@ -59,7 +59,7 @@ WORDS = {
 
 def language(name, opened=False, budget=None, pattern="a(b|c)*", **more):
     words = WORDS[name]
-    vocab = Vocab(len(words.tokens), frozenset({END}), words=words)
+    vocab = TokenVocabulary(len(words.tokens), frozenset({END}), words=words)
     inner = None if pattern is None else Regex(pattern).language(vocab, frozenset({END}))
     reader = ThinkingReader(BY_NAME[name], opened)
     return after_thinking(

@@ -7,39 +7,47 @@ import pytest
 from polydec import AnyOf, JsonSchema, Regex, SpanOf, generate, load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import bend, pairs
-from polydec.lab.testing.toy import toy
-from polydec.laws.contrasts.difference import Difference
-from polydec.laws.contrasts.gated import Gated
-from polydec.laws.shapers.constrained import Constrained
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.repetition import Repetition
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import bend_target, target_draft_pairs
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.contrasts.difference import DifferenceContrast
+from polydec.laws.contrasts.gated import GatedContrast
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
 from polydec.laws.shapers.sampling import Sampling, build_guard, build_shapers
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.contrast import Contrast
-from polydec.methods.speculative.drafters.first_of import FirstOf
-from polydec.methods.speculative.drafters.forced import Forced
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.contrast import ContrastTarget
+from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+from polydec.methods.speculative.drafters.forced import JumpForwardDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 PROMPT = (0, 1, 0)
 DRAFTERS = {
-    "chain": lambda draft, language: (FromModel(draft, Chain()), Exact(), Fixed(2)),
-    "tree": lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
-    "lookup": lambda draft, language: (Lookup(), Match(), Fixed(3)),
+    "chain": lambda draft, language: (
+        ModelDrafter(draft, ChainTree()),
+        ExactVerifier(),
+        FixedPolicy(2),
+    ),
+    "tree": lambda draft, language: (
+        ModelDrafter(draft, StaticTree((2, 1))),
+        ExactVerifier(),
+        FixedPolicy(2, 4),
+    ),
+    "lookup": lambda draft, language: (LookupDrafter(), MatchVerifier(), FixedPolicy(3)),
     "forced": lambda draft, language: (
-        FirstOf((Forced(draft.vocab, language), Lookup())),
-        Match(),
-        Fixed(3),
+        FirstOfDrafter((JumpForwardDrafter(draft.vocab, language), LookupDrafter())),
+        MatchVerifier(),
+        FixedPolicy(3),
     ),
 }
 CONSTRAINTS = {
@@ -52,46 +60,48 @@ CONSTRAINTS = {
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_output_law_is_the_masked_law(constraint, drafter):
-    for seed, (target, draft) in enumerate(pairs(9)):
+    for seed, (target, draft) in enumerate(target_draft_pairs(9)):
         length = 2 if seed else 3
         language = CONSTRAINTS[constraint].language(target.vocab, target.vocab.eos)
         shapers = (
-            Constrained(language, tuple(target.vocab.eos)),
-            Repetition(1.3),
-            Temperature(0.8),
+            ConstraintRule(language, tuple(target.vocab.eos)),
+            RepetitionPenaltyRule(1.3),
+            TemperatureRule(0.8),
         )
-        decoder = Speculative(
-            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        decoder = SpeculativeDecoder(
+            bend_target(target, shapers), *DRAFTERS[drafter](bend_target(draft, shapers), language)
         )
         got = law_of(lambda rng, d=decoder, k=length: answer_one(d, Request(PROMPT, k), rng))
-        assert distance(got, target_law(target, PROMPT, length, shapers)) < 1e-9
+        assert text_law_distance(got, target_law(target, PROMPT, length, shapers)) < 1e-9
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_contrast_under_a_grammar_and_rules_has_the_law_of_its_definition(drafter):
-    for seed, (target, draft) in enumerate(pairs(6)):
-        steered = Contrast(
-            target, (toy(seed + 50, target.vocab.size),), Gated(Difference(1.7, 0.7, 0.05), 0.9)
+    for seed, (target, draft) in enumerate(target_draft_pairs(6)):
+        steered = ContrastTarget(
+            target,
+            (toy_law(seed + 50, target.vocab.size),),
+            GatedContrast(DifferenceContrast(1.7, 0.7, 0.05), 0.9),
         )
         language = CONSTRAINTS["grammar"].language(target.vocab, target.vocab.eos)
         shapers = (
-            Constrained(language, tuple(target.vocab.eos)),
-            Repetition(1.3),
-            Temperature(0.8),
+            ConstraintRule(language, tuple(target.vocab.eos)),
+            RepetitionPenaltyRule(1.3),
+            TemperatureRule(0.8),
         )
-        decoder = Speculative(
-            bend(steered, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        decoder = SpeculativeDecoder(
+            bend_target(steered, shapers), *DRAFTERS[drafter](bend_target(draft, shapers), language)
         )
         got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
-        assert distance(got, target_law(steered, PROMPT, 2, shapers)) < 1e-9
+        assert text_law_distance(got, target_law(steered, PROMPT, 2, shapers)) < 1e-9
 
 
 def test_everything_that_is_written_is_in_the_language():
     import re
 
-    target, _ = pairs(4)[3]
+    target, _ = target_draft_pairs(4)[3]
     language = Regex("(ab|ca)+b").language(target.vocab, target.vocab.eos)
-    got = target_law(target, PROMPT, 6, (Constrained(language, tuple(target.vocab.eos)),))
+    got = target_law(target, PROMPT, 6, (ConstraintRule(language, tuple(target.vocab.eos)),))
     said = {
         target.vocab.words.decode(x for x in text if x not in target.vocab.eos): text
         for text in got
@@ -105,14 +115,18 @@ def test_everything_that_is_written_is_in_the_language():
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_texts_are_those_of_plain_decoding(drafter):
     for seed in range(6):
-        target, draft = toy(seed, 7, sharp=2.0), toy(seed + seed % 2, 7, sharp=2.0)
+        target, draft = toy_law(seed, 7, sharp=2.0), toy_law(seed + seed % 2, 7, sharp=2.0)
         language = Regex("(ab[cd]|e(a|b){2,3})+f?").language(target.vocab, target.vocab.eos)
-        shapers = (Constrained(language, tuple(target.vocab.eos)), Greedy())
-        some = Speculative(
-            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        shapers = (ConstraintRule(language, tuple(target.vocab.eos)), GreedyRule())
+        some = SpeculativeDecoder(
+            bend_target(target, shapers), *DRAFTERS[drafter](bend_target(draft, shapers), language)
         )
-        plain = Speculative(bend(target, shapers), Nothing(), Match(), Fixed(0))
-        got, want = (run([answer_one(d, Request(PROMPT, 24))])[0].token_ids for d in (some, plain))
+        plain = SpeculativeDecoder(
+            bend_target(target, shapers), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+        )
+        got, want = (
+            run_coroutines([answer_one(d, Request(PROMPT, 24))])[0].token_ids for d in (some, plain)
+        )
         assert got == want
 
 
@@ -170,7 +184,7 @@ def test_how_far_the_mask_bends_the_law_is_reported(lm):
 
 
 def test_guard_counts_what_all_rules_leave():
-    vocab = toy(1, 4).vocab
+    vocab = toy_law(1, 4).vocab
     language = AnyOf(("ab",)).language(vocab, vocab.eos)
     guard = build_guard(Sampling(bad_token_ids=(1,)), eos=vocab.eos, language=language)
     import torch
@@ -185,7 +199,7 @@ def test_guard_counts_what_all_rules_leave():
 
 
 def test_the_mask_stands_first_in_vllms_order_and_before_the_temperature_in_all():
-    vocab = toy(1, 4).vocab
+    vocab = toy_law(1, 4).vocab
     language = AnyOf(("ab",)).language(vocab, vocab.eos)
     for order in ("vllm", "llamacpp", "transformers"):
         sampling = Sampling(repetition_penalty=1.2, top_p=0.9, temperature=0.5)
@@ -193,9 +207,9 @@ def test_the_mask_stands_first_in_vllms_order_and_before_the_temperature_in_all(
             type(s).__name__
             for s in build_shapers(sampling, order=order, eos=vocab.eos, language=language)
         ]
-        assert made.index("Constrained") < made.index("Temperature") and made.index(
-            "Constrained"
-        ) < made.index("TopP")
+        assert made.index("ConstraintRule") < made.index("TemperatureRule") and made.index(
+            "ConstraintRule"
+        ) < made.index("TopPRule")
 
 
 @pytest.mark.parametrize(

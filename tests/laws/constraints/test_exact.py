@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from polydec.core.types import Vocab
-from polydec.lab.fuzz.judged_schemas import byte_vocab, judged, some_schema, spelled_orders
-from polydec.lab.testing.toy import Letters
+from polydec.core.types import TokenVocabulary
+from polydec.lab.fuzz.judged_schemas import byte_vocab, judge_schema, some_schema, spelled_orders
+from polydec.lab.testing.toy import ToyWords
 from polydec.laws.constraints.cells import NumberCell, StringCell
 from polydec.laws.constraints.formats import FORMATS
 from polydec.laws.constraints.json_schema import JsonSchema
@@ -24,8 +24,8 @@ DATA = (
     / "groups_a.jsonl.gz"
 )
 BYTES = tuple(chr(i) for i in range(32, 127))
-VOCAB = Vocab(
-    len(BYTES) + 1, frozenset({len(BYTES)}), words=Letters((*BYTES, "$"), frozenset({len(BYTES)}))
+VOCAB = TokenVocabulary(
+    len(BYTES) + 1, frozenset({len(BYTES)}), words=ToyWords((*BYTES, "$"), frozenset({len(BYTES)}))
 )
 END = len(BYTES)
 VALUES = [
@@ -496,7 +496,7 @@ def test_random_schemas_are_kept_or_refused():
     for i in range(60):
         r = random.Random(f"test/{i}")
         schema = some_schema(r)
-        verdict = judged(schema, r, vocab, looks=6)
+        verdict = judge_schema(schema, r, vocab, looks=6)
         assert not verdict.wrong, (schema, verdict.wrong)
         kept, valid, invalid = (
             kept + (not verdict.refused),
@@ -517,11 +517,11 @@ def test_the_judge_sees_what_is_wrong(monkeypatch):
     }
     looser = JsonSchema.of({"type": "object"})
     monkeypatch.setattr(judged_schemas.JsonSchema, "of", lambda _: looser)
-    assert judged(schema, random.Random(0), byte_vocab(), looks=30).wrong
+    assert judge_schema(schema, random.Random(0), byte_vocab(), looks=30).wrong
     stricter = JsonSchema('{"type": "null"}')
     monkeypatch.setattr(judged_schemas.JsonSchema, "of", lambda _: stricter)
     assert any(
-        "misses" in x for x in judged(schema, random.Random(0), byte_vocab(), looks=30).wrong
+        "misses" in x for x in judge_schema(schema, random.Random(0), byte_vocab(), looks=30).wrong
     )
 
 

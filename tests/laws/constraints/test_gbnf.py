@@ -5,13 +5,13 @@ from test_exact import VOCAB as LETTERS
 
 from polydec.lab.fuzz.judged_schemas import byte_vocab
 from polydec.laws.constraints.gbnf import DEEPEST, lark_of
-from polydec.laws.constraints.lark import Lark
+from polydec.laws.constraints.lark import LarkGrammar
 
 VOCAB = byte_vocab()
 
 
 def accepts(grammar, text):
-    language = Lark(lark_of(grammar)).language(VOCAB, VOCAB.eos)
+    language = LarkGrammar(lark_of(grammar)).language(VOCAB, VOCAB.eos)
     state = language.start()
     for byte in text.encode():
         if not language.allows(state, byte):
@@ -119,9 +119,9 @@ move ::= ([NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8] | ([a-h] "x")? [a-h] [1-8] ("="
     kana = "root ::= jp+ ([ \\t\\n] jp+)*\njp ::= hira | kata | mark\nhira ::= [ぁ-ゟ]\nkata ::= [ァ-ヿ]\nmark ::= [、-〾]"
     assert accepts(kana, "こんにちは カタ、") and not accepts(kana, "abc")
     assert (
-        not Lark(lark_of(kana))
+        not LarkGrammar(lark_of(kana))
         .language(VOCAB, VOCAB.eos)
-        .allows(Lark(lark_of(kana)).language(VOCAB, VOCAB.eos).start(), ord("a"))
+        .allows(LarkGrammar(lark_of(kana)).language(VOCAB, VOCAB.eos).start(), ord("a"))
     )
     with pytest.raises(ValueError, match="no text"):
-        Lark(lark_of(kana)).language(LETTERS, LETTERS.eos)
+        LarkGrammar(lark_of(kana)).language(LETTERS, LETTERS.eos)

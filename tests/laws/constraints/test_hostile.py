@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from polydec.base.apart import Limits, Worker
-from polydec.core.types import Vocab
-from polydec.lab.testing.toy import Letters
+from polydec.base.apart import SubprocessLimits, SubprocessWorker
+from polydec.core.types import TokenVocabulary
+from polydec.lab.testing.toy import ToyWords
 from polydec.laws.constraints import asked, guidance, pieces
 from polydec.laws.constraints.any_of import AnyOf
-from polydec.laws.constraints.bounded import WIDEST, bounded
-from polydec.laws.constraints.endless import endless
+from polydec.laws.constraints.bounded import WIDEST, restrict_number_bounds
+from polydec.laws.constraints.endless import unproductive_rules
 from polydec.laws.constraints.json_schema import JsonSchema
-from polydec.laws.constraints.lark import Lark
+from polydec.laws.constraints.lark import LarkGrammar
 from polydec.laws.constraints.regex import Regex
 from polydec.laws.constraints.span_of import SpanOf
 
 SIGNS = (*'{}[]":,-+.$ \n0123456789', *"abcdefghijklmnopqrstuvwxyz")
-VOCAB = Vocab(
-    len(SIGNS) + 1, frozenset({len(SIGNS)}), words=Letters((*SIGNS, "$"), frozenset({len(SIGNS)}))
+VOCAB = TokenVocabulary(
+    len(SIGNS) + 1, frozenset({len(SIGNS)}), words=ToyWords((*SIGNS, "$"), frozenset({len(SIGNS)}))
 )
 END = len(SIGNS)
 
@@ -58,7 +58,9 @@ def chain(rules, form="r{}: r{}\n"):
 
 def worker(seconds=5.0, memory=guidance.MEMORY):
     script = Path(guidance.__file__).with_name("trial.py")
-    return Worker(script, Limits(memory, seconds, guidance.STACK), "a constraint")
+    return SubprocessWorker(
+        script, SubprocessLimits(memory, seconds, guidance.STACK), "a constraint"
+    )
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def quick(monkeypatch):
     """A worker that computes for a second at most."""
     made = worker(1.0)
     monkeypatch.setattr(guidance, "_WORKER", made)
-    monkeypatch.setattr(guidance, "_COMPILED", guidance._Memory())
+    monkeypatch.setattr(guidance, "_COMPILED", guidance._CompiledConstraintCache())
     yield made
     made.stop()
 
@@ -111,8 +113,8 @@ def test_numbers_that_are_taken_come_out_as_they_are(value):
 
 def test_what_stands_for_any_integer_of_64_bits_is_drawn_in():
     wide = {"type": "integer", "minimum": -(2**63), "maximum": 2**64, "default": 2**64}
-    assert bounded(wide) == {**wide, "minimum": -WIDEST, "maximum": WIDEST}
-    assert bounded({"exclusiveMaximum": 10**17})["exclusiveMaximum"] == 10**17 - 400
+    assert restrict_number_bounds(wide) == {**wide, "minimum": -WIDEST, "maximum": WIDEST}
+    assert restrict_number_bounds({"exclusiveMaximum": 10**17})["exclusiveMaximum"] == 10**17 - 400
     language = JsonSchema.of(wide).language(VOCAB, VOCAB.eos)
     assert accepts(language, str(WIDEST)) and not accepts(language, str(2**63))
 
@@ -122,7 +124,7 @@ def test_drawn_in_bounds_are_exact_and_close():
     for _ in range(2000):
         value = r.randint(2**53 + 1, WIDEST)
         for key, sign in (("maximum", 1), ("minimum", -1), ("exclusiveMaximum", 1)):
-            found = sign * bounded({key: sign * value})[key]
+            found = sign * restrict_number_bounds({key: sign * value})[key]
             assert found <= value - key.startswith("exclusive") and value - found <= 2 * 10**6
             digits = repr(float(found)).partition("e")[0].replace(".", "").rstrip("0")
             assert float(found) == found and digits == str(found).rstrip("0")
@@ -179,9 +181,9 @@ def test_what_would_crash_or_answer_something_else(given, says):
 
 
 def test_what_looks_like_a_name_of_a_token_is_text_in_quotes():
-    words = Letters(("<", "[", "1", "]", "$"), frozenset({4}))
-    vocab = Vocab(5, frozenset({4}), words=words)
-    language = Lark('start: "<[1]" />/? // <[1]>\n').language(vocab, vocab.eos)
+    words = ToyWords(("<", "[", "1", "]", "$"), frozenset({4}))
+    vocab = TokenVocabulary(5, frozenset({4}), words=words)
+    language = LarkGrammar('start: "<[1]" />/? // <[1]>\n').language(vocab, vocab.eos)
     assert language.forced(language.start()) == b"<[1]"
 
 
@@ -217,7 +219,7 @@ def test_what_computes_for_hours_is_given_up(quick, name):
 def test_what_takes_gigabytes_is_given_up(monkeypatch):
     small = worker(memory=64 << 20)
     monkeypatch.setattr(guidance, "_WORKER", small)
-    monkeypatch.setattr(guidance, "_COMPILED", guidance._Memory())
+    monkeypatch.setattr(guidance, "_COMPILED", guidance._CompiledConstraintCache())
     try:
         assert "memory" in refusal(**LOOPS["intersected expressions"])
     finally:
@@ -258,11 +260,11 @@ def test_the_text_of_a_constraint_is_not_kept(quick):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    kept = guidance._Memory()
+    kept = guidance._CompiledConstraintCache()
     for i in range(guidance.KEPT + 9):
-        kept.get(i, lambda: guidance._Compiled(held=1))
+        kept.get(i, lambda: guidance._CompiledConstraint(held=1))
     assert len(kept._known) == guidance.KEPT
-    kept.get("large", lambda: guidance._Compiled(held=guidance.HELD))
+    kept.get("large", lambda: guidance._CompiledConstraint(held=guidance.HELD))
     assert list(kept._known) == ["large"]
 
 
@@ -277,15 +279,15 @@ def test_the_worker_knows_how_much_a_grammar_holds():
 def _spelled():
     from polydec.laws.constraints import pieces
 
-    return pieces.of(VOCAB, VOCAB.eos), tuple(VOCAB.eos)
+    return pieces.token_byte_pieces(VOCAB, VOCAB.eos), tuple(VOCAB.eos)
 
 
 def test_rules_without_text_are_found_in_one_look_at_each():
     """The order in which going round all rules again and again takes longest."""
     n = 20_000
     rules = "".join(f'r{i}: r{i + 1} | "x" lost\n' for i in range(n))
-    assert endless(f'start: r0\n{rules}r{n}: "a"\nlost: lost') == {"lost"}
-    assert endless('start: "' + '\\"' * 200_000) == {"start"} - {"start"}
+    assert unproductive_rules(f'start: r0\n{rules}r{n}: "a"\nlost: lost') == {"lost"}
+    assert unproductive_rules('start: "' + '\\"' * 200_000) == {"start"} - {"start"}
 
 
 def test_spans_of_a_long_text_take_a_few_bytes_a_token():
@@ -308,7 +310,7 @@ def test_spans_of_a_long_text_take_a_few_bytes_a_token():
 def test_a_span_begins_and_ends_between_characters():
     halves = ("a", b"\xc3", b"\xa9", "b", "$")
     words = _Bytes(tuple(x.encode() if isinstance(x, str) else x for x in halves[:-1]))
-    vocab = Vocab(5, frozenset({4}), words=words)
+    vocab = TokenVocabulary(5, frozenset({4}), words=words)
     language = SpanOf("aéb").language(vocab, vocab.eos)
     found, open_ = set(), [((), language.start())]
     while open_:
@@ -351,7 +353,7 @@ def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
 @pytest.mark.parametrize("words", [("a", "b"), ("ab", "abab")], ids=["bytes", "no single bytes"])
 def test_a_long_choice_takes_about_its_own_bytes(words):
     """A node for each byte took 250 of them, and looking through 200,000 took four seconds."""
-    vocab = Vocab(3, frozenset({2}), words=_Bytes(tuple(x.encode() for x in words)))
+    vocab = TokenVocabulary(3, frozenset({2}), words=_Bytes(tuple(x.encode() for x in words)))
     text = "ab" * 10_000
     tracemalloc.start()
     try:
@@ -372,7 +374,7 @@ def test_choices_are_what_they_are_by_definition():
         known = {"".join(r.choices("abc", k=r.randint(1, 3))) for _ in range(r.randint(2, 6))}
         words = (*(x.encode() for x in sorted(known)), b"ab")  # one of them perhaps twice
         size = len(words) + 1
-        vocab = Vocab(size, frozenset({size - 1}), words=_Bytes(words))
+        vocab = TokenVocabulary(size, frozenset({size - 1}), words=_Bytes(words))
         texts = {"".join(r.choices("abc", k=r.randint(1, 7))) for _ in range(r.randint(1, 5))}
         texts = {x.encode() for x in texts if spells(words, x.encode())}
         if not texts:
@@ -410,7 +412,7 @@ def answer(request):
     kept.extend(pieces[::1000])
     return {"pages": int(Path("/proc/self/statm").read_text().split()[1])}
 """)
-    worker = Worker(script, Limits(1 << 30, 20.0), "a test")
+    worker = SubprocessWorker(script, SubprocessLimits(1 << 30, 20.0), "a test")
     try:
         began, grown, after = (worker.ask(b'{"pieces": %d}\n' % n)["pages"] for n in (0, 50_000, 0))
     finally:
@@ -456,7 +458,7 @@ class OneAtATime:
 
 def test_requests_that_share_a_grammar_wait_for_each_other():
     """One grammar is remembered for all: planning one request while another decodes raised "Already borrowed"."""
-    root = guidance.State(OneAtATime())
+    root = guidance.GrammarState(OneAtATime())
     asks = [
         lambda: root.forced() == b"a",
         lambda: root.mask((1,), 2).tolist() == [True, False],

@@ -8,32 +8,34 @@ import jsonschema
 import pytest
 import torch
 
-from polydec import AnyOf, JsonSchema, Lark, Regex, generate, load
+from polydec import AnyOf, JsonSchema, LarkGrammar, Regex, generate, load
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import bend, pairs
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import bend_target, target_draft_pairs
+from polydec.lab.testing.toy import toy_law
 from polydec.laws.constraints import in_time as module
 from polydec.laws.constraints import pieces
-from polydec.laws.constraints.in_time import InTime, Place, in_time
-from polydec.laws.shapers.constrained import Constrained
-from polydec.laws.shapers.temperature import Temperature
-from polydec.methods.speculative.drafters.forced import Forced
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.laws.constraints.in_time import DeadlineLanguage, DeadlineState, in_time
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.methods.speculative.drafters.forced import JumpForwardDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 PROMPT = (0, 1, 0)
 
 
-def ended(constraint, vocab, most) -> InTime:
+def ended(constraint, vocab, most) -> DeadlineLanguage:
     ends = vocab.eos
-    return in_time(constraint.language(vocab, ends), most, pieces.of(vocab, ends), sorted(ends))
+    return in_time(
+        constraint.language(vocab, ends), most, pieces.token_byte_pieces(vocab, ends), sorted(ends)
+    )
 
 
 def walked(language, most, rng) -> list[int]:
@@ -186,7 +188,7 @@ def test_with_time_enough_nothing_is_different(vocab):
     [
         Regex("[a-z]{5}[0-9]+"),
         AnyOf(("some words", "some other words here")),
-        Lark('start: "(" start ")" | "x"'),
+        LarkGrammar('start: "(" start ")" | "x"'),
         JsonSchema.of(SCHEMAS[2]),
     ],
 )
@@ -211,16 +213,18 @@ def test_as_many_tokens_as_the_way_out_takes_leave_no_choice(constraint, vocab):
 def test_known_bugs_are_caught(bug, vocab, monkeypatch):
     """The end takes a token, and a way out leads from where it was found."""
     if bug == "the end is not counted":
-        out = module.Ways.out
+        out = module.LegalEndings.out
         monkeypatch.setattr(
-            module.Ways, "out", lambda *given: None if (way := out(*given)) is None else way[:-1]
+            module.LegalEndings,
+            "out",
+            lambda *given: None if (way := out(*given)) is None else way[:-1],
         )
     else:
-        step = InTime.step
+        step = DeadlineLanguage.step
         monkeypatch.setattr(
-            InTime,
+            DeadlineLanguage,
             "step",
-            lambda self, state, token: Place(
+            lambda self, state, token: DeadlineState(
                 step(self, state, token).inner, state.used + 1, state.look, state.out
             ),
         )
@@ -231,20 +235,30 @@ def test_known_bugs_are_caught(bug, vocab, monkeypatch):
 @pytest.mark.parametrize(
     "drafter",
     [
-        lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
-        lambda draft, language: (Forced(draft.vocab, language), Match(), Fixed(3)),
+        lambda draft, language: (
+            ModelDrafter(draft, StaticTree((2, 1))),
+            ExactVerifier(),
+            FixedPolicy(2, 4),
+        ),
+        lambda draft, language: (
+            JumpForwardDrafter(draft.vocab, language),
+            MatchVerifier(),
+            FixedPolicy(3),
+        ),
     ],
     ids=["tree", "forced"],
 )
 def test_the_output_law_is_that_of_the_masks(drafter):
     steered = 0
-    for seed, (target, draft) in enumerate(pairs(9)):
+    for seed, (target, draft) in enumerate(target_draft_pairs(9)):
         most = 3 if seed % 3 else 4
         language = ended(Regex("(ab|ba)*b?"), target.vocab, most)
-        shapers = (Constrained(language, tuple(target.vocab.eos)), Temperature(0.8))
-        decoder = Speculative(bend(target, shapers), *drafter(bend(draft, shapers), language))
+        shapers = (ConstraintRule(language, tuple(target.vocab.eos)), TemperatureRule(0.8))
+        decoder = SpeculativeDecoder(
+            bend_target(target, shapers), *drafter(bend_target(draft, shapers), language)
+        )
         got = law_of(lambda rng, d=decoder, k=most: answer_one(d, Request(PROMPT, k), rng))
-        assert distance(got, target_law(target, PROMPT, most, shapers)) < 1e-9
+        assert text_law_distance(got, target_law(target, PROMPT, most, shapers)) < 1e-9
         assert all(text[-1] in target.vocab.eos for text, p in got.items() if p > 0.0)
         steered += any(language.steered(text) for text in got)
     assert steered
@@ -300,7 +314,7 @@ def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monke
     def too_complex(*given):
         raise RequestError("constraint became too complex to follow")
 
-    monkeypatch.setattr(module.Ways, "out", too_complex)
+    monkeypatch.setattr(module.LegalEndings, "out", too_complex)
     text = walked(language, 30, random.Random(3))
     assert len(text) == 30 or text[-1] in vocab.eos
     with pytest.raises(ValueError, match="max_tokens is 30: no text of the constraint was found"):
@@ -309,7 +323,7 @@ def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monke
 
 def test_a_toy_without_a_way_out_is_left_alone():
     """Behind what cannot end in the tokens that are left, the language's own masks stand."""
-    vocab = toy(1, 4).vocab
+    vocab = toy_law(1, 4).vocab
     language = ended(Regex("b|a{9}"), vocab, 5)
     state = language.start()
     for _ in range(4):

@@ -9,35 +9,35 @@ import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.lab.testing.toy import Letters, Table
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
 from polydec.laws.constraints import asked
 from polydec.laws.constraints.any_of import AnyOf
-from polydec.laws.constraints.endless import endless
-from polydec.laws.constraints.everything import Everything
+from polydec.laws.constraints.endless import unproductive_rules
+from polydec.laws.constraints.everything import UnrestrictedLanguage
 from polydec.laws.constraints.json_schema import JsonSchema
-from polydec.laws.constraints.lark import Lark
+from polydec.laws.constraints.lark import LarkGrammar
 from polydec.laws.constraints.regex import Regex
 from polydec.laws.constraints.span_of import SpanOf
-from polydec.methods.speculative.drafters.first_of import FirstOf
-from polydec.methods.speculative.drafters.forced import Forced
+from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+from polydec.methods.speculative.drafters.forced import JumpForwardDrafter
 from polydec.methods.speculative.drafters.nothing import NothingGuess
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.methods.speculative.loop.walk import Walk
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 END = frozenset({5})
 
 
-def vocab(*words: str) -> Vocab:
-    return Vocab(
+def vocab(*words: str) -> TokenVocabulary:
+    return TokenVocabulary(
         len(words) + 1,
         frozenset({len(words)}),
-        words=Letters((*words, "$"), frozenset({len(words)})),
+        words=ToyWords((*words, "$"), frozenset({len(words)})),
     )
 
 
@@ -60,8 +60,8 @@ def texts(language, words, most):
 LANGUAGES = {
     "choice": (AnyOf(("ab", "aba", "c", "abab")), {"ab", "aba", "c", "abab"}),
     "regex": (Regex("(ab)+|c?"), {"", "ab", "abab", "ababab", "c"}),
-    "lark": (Lark('start: "a" start "b" | "c"'), {"c", "acb", "aacbb"}),
-    "lark with a regex": (Lark('start: A B?\nA: /ab*/\nB: "c"'), None),
+    "lark": (LarkGrammar('start: "a" start "b" | "c"'), {"c", "acb", "aacbb"}),
+    "lark with a regex": (LarkGrammar('start: A B?\nA: /ab*/\nB: "c"'), None),
 }
 
 
@@ -127,11 +127,11 @@ def test_spans_are_runs_of_the_tokens():
         (lambda: Regex("x").language(V, END), "no text that this model's tokens can spell"),
         (lambda: Regex(""), "regex is ''"),
         (
-            lambda: Lark('start: "a" b').language(V, END),
+            lambda: LarkGrammar('start: "a" b').language(V, END),
             'grammar: line 1, column 8: unknown name: "b"',
         ),
-        (lambda: Lark('start: "a"\nb: (').language(V, END), "grammar: line 2, column 5"),
-        (lambda: Lark('start: "a" start').language(V, END), "derives no text that ends"),
+        (lambda: LarkGrammar('start: "a"\nb: (').language(V, END), "grammar: line 2, column 5"),
+        (lambda: LarkGrammar('start: "a" start').language(V, END), "derives no text that ends"),
         (
             lambda: JsonSchema('{"type": '),
             "json_schema is not a JSON object: Expecting value: line 1 column 10",
@@ -167,7 +167,7 @@ def test_spans_are_runs_of_the_tokens():
         ),
         (lambda: asked.constraint_of({"json_schema": 3}), "json_schema is 3"),
         (
-            lambda: Regex("a").language(Vocab(3, frozenset({2})), frozenset({2})),
+            lambda: Regex("a").language(TokenVocabulary(3, frozenset({2})), frozenset({2})),
             "constraint cannot be kept",
         ),
     ],
@@ -195,7 +195,7 @@ def test_one_clear_sentence(call, says):
     ],
 )
 def test_rules_without_a_finite_text(grammar, lost):
-    assert endless(grammar) == lost
+    assert unproductive_rules(grammar) == lost
 
 
 def test_schemas_of_which_a_value_is_finite():
@@ -214,15 +214,18 @@ def test_schemas_of_which_a_value_is_finite():
 
 
 def test_what_is_forced_is_proposed_and_no_boundary_is_moved():
-    plain = Forced(V, AnyOf(("abab", "abac")).language(V, END))
+    plain = JumpForwardDrafter(V, AnyOf(("abab", "abac")).language(V, END))
     assert plain.tokens(plain.language.start(), 9) == [2]  # then "ba" would reach beyond "aba"
-    template = Forced(V, Regex("cc(a|b)").language(V, END))
+    template = JumpForwardDrafter(V, Regex("cc(a|b)").language(V, END))
     assert template.tokens(template.language.start(), 9) == [4, 4]
     done = template.language
     state = done.step(done.step(done.step(done.start(), 4), 4), 0)
     assert template.tokens(state, 9) == [5]  # nothing may follow: the end is forced
     assert template.tokens(template.language.start(), 1) == [4]
-    assert Forced(V, Everything(V.size)).tokens(None, 9) == [] and Forced(V).tokens(None, 9) == []
+    assert (
+        JumpForwardDrafter(V, UnrestrictedLanguage(V.size)).tokens(None, 9) == []
+        and JumpForwardDrafter(V).tokens(None, 9) == []
+    )
 
 
 @pytest.mark.parametrize("count, forced", [(3, 6), (64, 1), (65, 0), (90, 0)])
@@ -230,7 +233,7 @@ def test_where_very_many_tokens_may_come_none_is_forced(count, forced):
     """Of letters that must come all beginnings are allowed: the tokenizer's own spelling of them is proposed, up to 64."""
     letters = vocab(*("a" * n for n in range(1, count + 1)))
     language = Regex("a{" + str(count * 2 if count > 3 else 20) + "}b?").language
-    drafter = Forced(letters, language(letters, letters.eos))
+    drafter = JumpForwardDrafter(letters, language(letters, letters.eos))
     got = drafter.tokens(drafter.language.start(), 9)
     assert (len(got) >= 1) == (forced > 0) and all(x == count - 1 for x in got[:forced])
 
@@ -257,9 +260,9 @@ class Spelled:
 
 def forced_by(words, language):
     size = len(words.pieces)
-    known = Vocab(size, frozenset({size - 1}), words=words)
+    known = TokenVocabulary(size, frozenset({size - 1}), words=words)
     found = language.language(known, known.eos)
-    return Forced(known, found).tokens(found.start(), 9)
+    return JumpForwardDrafter(known, found).tokens(found.start(), 9)
 
 
 def test_bytes_that_end_inside_of_a_character_are_spelled_as_far_as_they_are_text():
@@ -282,9 +285,9 @@ def test_what_a_tokenizer_writes_before_a_text_is_never_forced():
 
 
 def test_budgets_bound_what_is_forced_by_depth_and_by_nodes():
-    drafter = Forced(V, Regex("c{30}").language(V, END)).open((0,), None)
+    drafter = JumpForwardDrafter(V, Regex("c{30}").language(V, END)).open((0,), None)
     for depth, nodes, count in ((9, 3, 3), (3, 9, 3), (0, 9, 0), (9, 0, 0), (40, 40, 31)):
-        draft = run([drafter.propose(0, 1, Budget(depth, nodes), Rng.of(0))])[0]
+        draft = run_coroutines([drafter.propose(0, 1, DraftBudget(depth, nodes), Rng.of(0))])[0]
         assert draft.token[1:] == (*[4] * 30, 5)[:count]
 
 
@@ -292,24 +295,30 @@ def test_forked_guesses_go_their_own_ways():
     """Each forces what its own text leaves no choice about, whoever goes on first."""
 
     async def proposed(guess, root):
-        return (await guess.propose(root, 9, Budget(9, 9), Rng.of(0))).token[1:]
+        return (await guess.propose(root, 9, DraftBudget(9, 9), Rng.of(0))).token[1:]
 
     def wrote(guess, *tokens):
         guess.learn(
             Draft.chain(0, tokens[:-1]), None, Verdict(tuple(range(1, len(tokens))), tokens[-1])
         )
 
-    drafter = Forced(V, Regex("c(a(ccc)|b(aa))").language(V, END))
+    drafter = JumpForwardDrafter(V, Regex("c(a(ccc)|b(aa))").language(V, END))
     guess = drafter.open((0,), None)
     wrote(guess, 4)
     twin = guess.fork(None)
     wrote(guess, 0)
     wrote(twin, 1)
     third = twin.fork(None)
-    assert run([proposed(guess, 0)])[0] == (4, 4, 4, 5)
-    assert run([proposed(twin, 1)])[0] == run([proposed(third, 1)])[0] == (0, 0, 5)
+    assert run_coroutines([proposed(guess, 0)])[0] == (4, 4, 4, 5)
+    assert (
+        run_coroutines([proposed(twin, 1)])[0]
+        == run_coroutines([proposed(third, 1)])[0]
+        == (0, 0, 5)
+    )
     wrote(third, 0)
-    assert run([proposed(twin, 1)])[0] == (0, 0, 5) and run([proposed(third, 0)])[0] == (0, 5)
+    assert run_coroutines([proposed(twin, 1)])[0] == (0, 0, 5) and run_coroutines(
+        [proposed(third, 0)]
+    )[0] == (0, 5)
 
 
 def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_alone():
@@ -318,7 +327,7 @@ def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_
     class Reader(NothingGuess):
         """Learns from the prompt, and drafts nothing."""
 
-        want = Want(law=Reads.NOTHING, prompt=True)
+        want = ScoreRequest(law=RowDetail.NOTHING, prompt=True)
 
         def open(self, prompt, session):
             return self
@@ -327,14 +336,16 @@ def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_
             learned.append(verdict)
 
     learned, text = [], (4, 0, 4, 4, 4, 5)
-    lm = LM(Table(3, V.size), V, chunk=2)
+    lm = CausalLaw(OrderTwoNetwork(3, V.size), V, chunk=2)
     for language, forced in ((Regex("c(a(ccc)|b(aa))").language(V, END), True), (None, False)):
-        drafter = FirstOf((Forced(V, language), Reader()))
-        walk = run([Walk.open(Speculative(lm, drafter, Match(), Fixed(4)), (4, 0, 1))])[0]
+        drafter = FirstOfDrafter((JumpForwardDrafter(V, language), Reader()))
+        walk = run_coroutines(
+            [Walk.open(SpeculativeDecoder(lm, drafter, MatchVerifier(), FixedPolicy(4)), (4, 0, 1))]
+        )[0]
         for at, token in enumerate(text):
-            draft = run([walk.round(Rng.of(0), 9)])[0].draft
+            draft = run_coroutines([walk.round(Rng.of(0), 9)])[0].draft
             assert (len(draft) > 1) == (forced and at != 1), (at, draft.token)
-            walk.take(run([walk.given((token,))])[0])
+            walk.take(run_coroutines([walk.given((token,))])[0])
         walk.close()
     assert [v.prompt for v in learned] == [True, *[False] * 6] * 2
 

@@ -4,18 +4,18 @@ import pytest
 
 pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
 
-from polydec.core.types import Vocab
-from polydec.lab.testing.toy import Letters
+from polydec.core.types import TokenVocabulary
+from polydec.lab.testing.toy import ToyWords
 from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
-from polydec.laws.constraints.tool_calls import Form, Function, ToolCalls
+from polydec.laws.constraints.tool_calls import ToolCallForm, ToolCalls, ToolFunction
 
 PIECES = (*map(chr, range(127)), "é", "<tool_call>", '>\n{"', "$")
 EOS = len(PIECES) - 1
-VOCAB = Vocab(len(PIECES), frozenset({EOS}), words=Letters(PIECES, frozenset({EOS})))
+VOCAB = TokenVocabulary(len(PIECES), frozenset({EOS}), words=ToyWords(PIECES, frozenset({EOS})))
 LOOK = JsonSchema.of(
     {"type": "object", "properties": {"at": {"enum": [3, "<tool_call>"]}}, "required": ["at"]}
 )
-FUNCTIONS = (Function("look", LOOK), Function('g"é\\', ANY_OBJECT))
+FUNCTIONS = (ToolFunction("look", LOOK), ToolFunction('g"é\\', ANY_OBJECT))
 SAID = JsonSchema.of(
     {"type": "object", "properties": {"name": {"type": "boolean"}}, "required": ["name"]}
 )
@@ -79,7 +79,7 @@ def holds(language, text):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", [Form(), Form(tags=False)], ids=["tags", "alone"])
+@pytest.mark.parametrize("form", [ToolCallForm(), ToolCallForm(tags=False)], ids=["tags", "alone"])
 def test_what_belongs(form, kind):
     if kind == "said" and not form.tags:
         pytest.skip("only tags tell a call from such an answer")
@@ -107,6 +107,8 @@ def test_what_is_shown_is_forced():
 
 
 def test_a_schema_that_cannot_be_kept_is_named():
-    wrong = Function("go", JsonSchema.of({"type": "object", "properties": {"a": {"type": "x"}}}))
+    wrong = ToolFunction(
+        "go", JsonSchema.of({"type": "object", "properties": {"a": {"type": "x"}}})
+    )
     with pytest.raises(ValueError, match=r"function 'go': json_schema at #/properties/a"):
         ToolCalls((*FUNCTIONS, wrong)).language(VOCAB, VOCAB.eos)

@@ -11,27 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import forked
-from polydec.base.options import AtLeast, Option, Within
+from polydec.base.options import AtLeast, InRange, Option
 from polydec.core.decoder import answer_one
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.protocols import of_choice
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import Letters, toy
+from polydec.lab.testing.toy import ToyWords, toy_law
 from polydec.laws.shapers.sampling import (
     ORDERS,
     Sampling,
+    all_sampling_fields,
+    all_sampling_rules,
     build_guard,
     build_shapers,
-    fields,
-    rules,
-    table,
+    sampling_fields_table,
 )
-from polydec.laws.shapers.xtc import Xtc
-from polydec.laws.targets.shaped import Shaped
-from polydec.models.sessions.geometry import Geometry
+from polydec.laws.shapers.xtc import XtcRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.models.sessions.geometry import EmbeddingGeometry
 
 SIZE = 7
 IDS = st.lists(st.integers(0, SIZE - 1), max_size=SIZE).map(tuple)
@@ -44,18 +44,18 @@ SPECIAL: dict[str, Any] = {
     "reflex_end_ids": st.none() | IDS,
 }
 PLACES = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(5))
-WORDS = Letters(("a", "b", " wait", "c", "d", "</think>", "e"))
-GEOMETRY = Geometry(lambda tokens: PLACES[list(tokens)], SIZE)
+WORDS = ToyWords(("a", "b", " wait", "c", "d", "</think>", "e"))
+GEOMETRY = EmbeddingGeometry(lambda tokens: PLACES[list(tokens)], SIZE)
 
 
 def legal(option: Option) -> st.SearchStrategy[Any]:
     """Values within an option's range, its edges and extremes among them."""
     lows = [
-        x.low if isinstance(x, Within) else x.edge
+        x.low if isinstance(x, InRange) else x.edge
         for x in option.limits
-        if isinstance(x, (Within, AtLeast))
+        if isinstance(x, (InRange, AtLeast))
     ]
-    highs = [x.high for x in option.limits if isinstance(x, Within)]
+    highs = [x.high for x in option.limits if isinstance(x, InRange)]
     if option.kind is int:
         high = min(map(int, highs), default=2**63 - 1)
         return st.integers(min(lows), 4) | st.integers(min(lows), high)
@@ -91,7 +91,10 @@ def legal(option: Option) -> st.SearchStrategy[Any]:
     return (edges | every | st.floats(0.001, 2)).filter(accepted)
 
 
-FIELDS = {name: SPECIAL[name] if name in SPECIAL else legal(o) for name, o in fields().items()}
+FIELDS = {
+    name: SPECIAL[name] if name in SPECIAL else legal(o)
+    for name, o in all_sampling_fields().items()
+}
 ROWS = st.lists(
     st.one_of(
         st.floats(-30, 30, width=32),
@@ -143,7 +146,7 @@ def _holds(
         assert (
             not out_V.isnan().any() and (out_V < float("inf")).all() and (out_V > NEG_INF).any()
         ), s
-    logp_V = normalise(out_V)
+    logp_V = normalise_log_weights(out_V)
     assert not logp_V.isnan().any() and abs(float(logp_V.double().exp().sum()) - 1) < 1e-5
     free = [
         x
@@ -162,11 +165,13 @@ def _holds(
                 guard.step(held, x)
 
 
-@pytest.mark.parametrize("rule", rules())
+@pytest.mark.parametrize("rule", all_sampling_rules())
 @given(data=st.data())
 @settings(max_examples=60)
 def test_each_rule_alone(rule: str, data: st.DataObject) -> None:
-    sampling = _sampling({o.name: data.draw(FIELDS[o.name], o.name) for o in rules()[rule].fields})
+    sampling = _sampling(
+        {o.name: data.draw(FIELDS[o.name], o.name) for o in all_sampling_rules()[rule].fields}
+    )
     row = data.draw(ROWS.filter(lambda r: max(r) > NEG_INF))
     if sampling is not None:
         _holds(sampling, "vllm", data.draw(TEXT), data.draw(TEXT), row, data.draw(KINDS))
@@ -174,7 +179,7 @@ def test_each_rule_alone(rule: str, data: st.DataObject) -> None:
 
 @given(
     st.fixed_dictionaries({}, optional=FIELDS),
-    st.sampled_from(sorted(ORDERS)) | st.permutations(sorted(rules())),
+    st.sampled_from(sorted(ORDERS)) | st.permutations(sorted(all_sampling_rules())),
     TEXT,
     TEXT,
     ROWS.filter(lambda r: max(r) > NEG_INF),
@@ -221,12 +226,12 @@ def test_no_method_writes_a_forbidden_token(
     if sampling is None:
         return
     shapers = build_shapers(sampling, order=order, eos=(3,), seed=seed)
-    target, draft = (Shaped(toy(n, SIZE, eos=3), *shapers) for n in (1, 2))
+    target, draft = (ShapedTarget(toy_law(n, SIZE, eos=3), *shapers) for n in (1, 2))
     guard = build_guard(sampling, eos=(3,))
     decoder, _ = build(method, target, draft)
     request = Request((1, 2), max_tokens=12, seed=seed, guard=guard)
     try:
-        out = run([answer_one(decoder, request)])[0].token_ids
+        out = run_coroutines([answer_one(decoder, request)])[0].token_ids
     except ValueError as e:
         assert "no token is left that " in str(e) and len(str(e)) <= 300
         assert all(name in str(e) for name, _ in guard.rules)
@@ -235,7 +240,7 @@ def test_no_method_writes_a_forbidden_token(
             sampling.temperature == 0.0 and method != "plain"
         ):  # a greedy text is the same for every method, its end too
             with pytest.raises(ValueError, match="no token is left"):
-                run([answer_one(plain, request)])
+                run_coroutines([answer_one(plain, request)])
         return
     held = guard.start((1, 2)) if guard else ()
     for x in out:
@@ -265,35 +270,35 @@ def test_no_method_writes_a_forbidden_token(
 )
 def test_a_dead_end_names_the_rules(given_: dict[str, Any], names: str) -> None:
     sampling = Sampling(temperature=0.0, **given_)
-    target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=(3,)))
+    target = ShapedTarget(toy_law(1, SIZE, eos=3), *build_shapers(sampling, eos=(3,)))
     request = Request((1, 2), max_tokens=20, guard=build_guard(sampling, eos=(3,)))
     for method in ("plain", "token-recycling"):
         with pytest.raises(ValueError) as e:
-            run([answer_one(build(method, target, None)[0], request)])
+            run_coroutines([answer_one(build(method, target, None)[0], request)])
         assert str(e.value).startswith(f"no token is left that {names}: ")
 
 
 def test_an_answer_that_ends_before_the_dead_end_is_fine() -> None:
     sampling = Sampling(temperature=0.0, allowed_token_ids=(5,), no_repeat_ngram_size=2)
-    target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=(3,)))
+    target = ShapedTarget(toy_law(1, SIZE, eos=3), *build_shapers(sampling, eos=(3,)))
     guard = build_guard(sampling, eos=(3,))
     for method in ("plain", "token-recycling", "prompt-lookup"):
         decoder, _ = build(method, target, None)
-        assert run([answer_one(decoder, Request((1, 2), max_tokens=2, guard=guard))])[
+        assert run_coroutines([answer_one(decoder, Request((1, 2), max_tokens=2, guard=guard))])[
             0
         ].token_ids == (5, 5)
         with pytest.raises(ValueError, match="no token is left"):
-            run([answer_one(decoder, Request((1, 2), max_tokens=3, guard=guard))])
+            run_coroutines([answer_one(decoder, Request((1, 2), max_tokens=3, guard=guard))])
 
 
 def test_the_guard_goes_along_with_the_text() -> None:
     def write(eos: tuple[int, ...], **given_: Any) -> tuple[int, ...]:
         sampling = Sampling(temperature=0.0, **given_)
-        target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=eos))
+        target = ShapedTarget(toy_law(1, SIZE, eos=3), *build_shapers(sampling, eos=eos))
         request = Request(
             (1, 2), max_tokens=9, ignore_eos=not eos, guard=build_guard(sampling, eos=eos)
         )
-        return run([answer_one(build("plain", target, None)[0], request)])[0].token_ids
+        return run_coroutines([answer_one(build("plain", target, None)[0], request)])[0].token_ids
 
     assert write((3,), min_tokens=1, allowed_token_ids=(3, 5), no_repeat_ngram_size=1)[-1] == 3
     with pytest.raises(
@@ -321,7 +326,7 @@ def test_another_choice_has_other_coins() -> None:
         (first,) = build_shapers(Sampling(xtc_probability=0.5), seed=3)
         (again,) = build_shapers(Sampling(xtc_probability=0.5), seed=3, choice=choice)
         assert of_choice(first, choice) == again
-    row_V, xtc = torch.tensor([2.0, 1.0, 0.0]), of_choice(Xtc(0.5, 0.1, 3), 7)
+    row_V, xtc = torch.tensor([2.0, 1.0, 0.0]), of_choice(XtcRule(0.5, 0.1, 3), 7)
     cut = [bool((xtc.shape(n, row_V) == NEG_INF).any()) for n in range(64)]
     assert cut == [Rng.of(3, 7).at("xtc", n).bernoulli(0.5) for n in range(64)]
     (plain,) = build_shapers(Sampling(top_p=0.5))
@@ -329,9 +334,12 @@ def test_another_choice_has_other_coins() -> None:
 
 
 def test_fields_and_their_table() -> None:
-    assert table().count("\n") == len(fields()) + 1
-    assert "| `min_p` |" in table() and "a number, in 0 to 1 (0 keeps every token) | 0 |" in table()
-    assert all(o.schema()["description"] for o in fields().values())
+    assert sampling_fields_table().count("\n") == len(all_sampling_fields()) + 1
+    assert (
+        "| `min_p` |" in sampling_fields_table()
+        and "a number, in 0 to 1 (0 keeps every token) | 0 |" in sampling_fields_table()
+    )
+    assert all(o.schema()["description"] for o in all_sampling_fields().values())
     with pytest.raises(
         ValueError, match=r"sampling has no field 'temprature': did you mean temperature\?"
     ):
@@ -347,15 +355,15 @@ def test_fields_and_their_table() -> None:
 NEW = """
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
-from polydec.core.types import Reads
-from polydec.models.sessions.geometry import Geometry
+from polydec.core.types import RowDetail
+from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.base.options import AtLeast
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 @dataclass(frozen=True)
 class Lower:
     by: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
     def start(self, prompt): return None
     def step(self, state, token): return None
@@ -364,22 +372,24 @@ class Lower:
         out_V[0] -= self.by
         return out_V
 
-def make(setting: Setting, *, lower_first: Annotated[float, AtLeast(0), "off the first token's logit"] = 0.0) -> Lower | None:
+LowerFirst = Annotated[float, AtLeast(0), "off the first token's logit"]
+
+def make(setting: SamplingRuleContext, *, lower_first: LowerFirst = 0.0) -> Lower | None:
     return Lower(lower_first) if lower_first else None
 
-RULE = Rule("lower_first", make, {"vllm": 95, "transformers": 1, "llamacpp": 999}, always=True)
+RULE = SamplingRule("lower_first", make, {"vllm": 95, "transformers": 1, "llamacpp": 999}, always=True)
 """
 USE = """
 import sys, polydec.laws.shapers
 polydec.laws.shapers.__path__.append(sys.argv[1])
-from polydec.laws.shapers.sampling import ORDERS, Sampling, build_shapers, fields, table
+from polydec.laws.shapers.sampling import ORDERS, Sampling, build_shapers, all_sampling_fields, sampling_fields_table
 lower, = build_shapers(Sampling(lower_first=2))
 assert type(lower).__name__ == "Lower" and lower.by == 2.0
 assert ORDERS["transformers"][0] == ORDERS["llamacpp"][-1] == "lower_first"
 vllm = ORDERS["vllm"]
 assert vllm[vllm.index("temperature") - 1] == "lower_first"
-assert [type(s).__name__ for s in build_shapers(Sampling(lower_first=2, temperature=0, top_p=0.5))] == ["Lower", "Greedy"]
-assert "lower_first" in table() and fields()["lower_first"].schema()["minimum"] == 0
+assert [type(s).__name__ for s in build_shapers(Sampling(lower_first=2, temperature=0, top_p=0.5))] == ["Lower", "GreedyRule"]
+assert "lower_first" in sampling_fields_table() and all_sampling_fields()["lower_first"].schema()["minimum"] == 0
 try:
     Sampling(lower_first=-1)
 except ValueError as e:

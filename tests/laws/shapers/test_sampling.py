@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydec.core.law import NEG_INF
-from polydec.laws.shapers.greedy import Greedy
+from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.shapers.sampling import ORDERS, Sampling, build_shapers
 
 ALL_ON: dict[str, Any] = {
@@ -115,25 +115,28 @@ def test_neutral_rules_are_left_out() -> None:
         )
         assert len(names(Sampling(**ALL_ON), order=order)) == 18
         assert set(ORDERS[order]) == set(ORDERS["vllm"])
-    assert names(Sampling(top_p=0.5)) == ["TopP"]
+    assert names(Sampling(top_p=0.5)) == ["TopPRule"]
     assert build_shapers(Sampling(min_tokens=3)) == ()
 
 
 def test_orders() -> None:
-    edits = "LogitBias Repetition Frequency Presence"
+    edits = "LogitBiasRule RepetitionPenaltyRule FrequencyPenaltyRule PresencePenaltyRule"
     for order, expected in {
-        "vllm": f"Allowed Banned MinTokens {edits} NoRepeatNgram Dry Temperature MinP TopK TopP Typical Epsilon Eta TopNSigma "
-        "Xtc",
-        "transformers": f"{edits} Dry NoRepeatNgram Banned MinTokens Allowed Temperature TopK TopP MinP Typical Epsilon Eta "
-        "TopNSigma Xtc",
-        "llamacpp": f"Banned MinTokens Allowed {edits} NoRepeatNgram Dry TopNSigma TopK Typical TopP MinP Epsilon Eta Xtc "
-        "Temperature",
+        "vllm": f"AllowedTokensRule BannedTokensRule MinTokensRule {edits} NoRepeatNgramRule "
+        "DryRule TemperatureRule MinPRule TopKRule TopPRule TypicalRule EpsilonCutoffRule "
+        "EtaCutoffRule TopNSigmaRule XtcRule",
+        "transformers": f"{edits} DryRule NoRepeatNgramRule BannedTokensRule MinTokensRule "
+        "AllowedTokensRule TemperatureRule TopKRule TopPRule MinPRule TypicalRule "
+        "EpsilonCutoffRule EtaCutoffRule TopNSigmaRule XtcRule",
+        "llamacpp": f"BannedTokensRule MinTokensRule AllowedTokensRule {edits} NoRepeatNgramRule "
+        "DryRule TopNSigmaRule TopKRule TypicalRule TopPRule MinPRule EpsilonCutoffRule "
+        "EtaCutoffRule XtcRule TemperatureRule",
     }.items():
         assert names(Sampling(**ALL_ON), order=order) == expected.split()
     assert names(Sampling(**ALL_ON)) == names(Sampling(**ALL_ON), order="vllm")
     assert names(Sampling(top_p=0.5, temperature=0.5), order=("top_p", "temperature")) == [
-        "TopP",
-        "Temperature",
+        "TopPRule",
+        "TemperatureRule",
     ]
 
 
@@ -168,26 +171,35 @@ def test_order_of_truncations_matters() -> None:
 
 
 def test_greedy_ends_the_chain_and_keeps_what_can_matter() -> None:
-    assert build_shapers(Sampling(temperature=0)) == (Greedy(),)
-    assert build_shapers(Sampling(temperature=9e-6, top_k=4, top_p=0.5, min_p=0.2)) == (Greedy(),)
+    assert build_shapers(Sampling(temperature=0)) == (GreedyRule(),)
+    assert build_shapers(Sampling(temperature=9e-6, top_k=4, top_p=0.5, min_p=0.2)) == (
+        GreedyRule(),
+    )
     on = {**ALL_ON, "temperature": 0.0}
-    acts = ["LogitBias", "Repetition", "Frequency", "Presence", "NoRepeatNgram", "Dry"]
-    masks = ["Allowed", "Banned", "MinTokens"]
-    assert names(Sampling(**on)) == [*masks, *acts, "Greedy"]
-    assert set(names(Sampling(**on), order="transformers")) == {*masks, *acts, "Greedy"}
+    acts = [
+        "LogitBiasRule",
+        "RepetitionPenaltyRule",
+        "FrequencyPenaltyRule",
+        "PresencePenaltyRule",
+        "NoRepeatNgramRule",
+        "DryRule",
+    ]
+    masks = ["AllowedTokensRule", "BannedTokensRule", "MinTokensRule"]
+    assert names(Sampling(**on)) == [*masks, *acts, "GreedyRule"]
+    assert set(names(Sampling(**on), order="transformers")) == {*masks, *acts, "GreedyRule"}
     assert names(Sampling(**on), order="llamacpp") == [
-        "Banned",
-        "MinTokens",
-        "Allowed",
+        "BannedTokensRule",
+        "MinTokensRule",
+        "AllowedTokensRule",
         *acts,
-        "Typical",
-        "Xtc",
-        "Greedy",
+        "TypicalRule",
+        "XtcRule",
+        "GreedyRule",
     ]
     late = ("temperature", "top_p", "bad_token_ids")
     assert names(Sampling(temperature=0, top_p=0.5, bad_token_ids=(1,)), order=late) == [
-        "Banned",
-        "Greedy",
+        "BannedTokensRule",
+        "GreedyRule",
     ]
 
 

@@ -16,37 +16,37 @@ from torch import Tensor
 
 import polydec.laws.shapers
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads, Vocab
+from polydec.core.types import RowDetail, TokenVocabulary
 from polydec.lab.testing.shaper_contract import check_shaper
-from polydec.lab.testing.toy import Letters
+from polydec.lab.testing.toy import ToyWords
 from polydec.laws.constraints.any_of import AnyOf
-from polydec.laws.constraints.everything import Everything
-from polydec.laws.shapers.allowed import Allowed
-from polydec.laws.shapers.annealed import Annealed
-from polydec.laws.shapers.banned import Banned
-from polydec.laws.shapers.constrained import Constrained
-from polydec.laws.shapers.cyclic_reflex import CyclicReflex
-from polydec.laws.shapers.dry import Dry
-from polydec.laws.shapers.epsilon import Epsilon
-from polydec.laws.shapers.eta import Eta
-from polydec.laws.shapers.frequency import Frequency
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.logit_bias import LogitBias
-from polydec.laws.shapers.min_p import MinP
-from polydec.laws.shapers.min_tokens import MinTokens
-from polydec.laws.shapers.momentum import Momentum
-from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgram
-from polydec.laws.shapers.presence import Presence
-from polydec.laws.shapers.repetition import Repetition
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.shapers.top_k import TopK
-from polydec.laws.shapers.top_n_sigma import TopNSigma
-from polydec.laws.shapers.top_p import TopP
-from polydec.laws.shapers.top_w import TopW
-from polydec.laws.shapers.typical import Typical
-from polydec.laws.shapers.watermark import Watermark
-from polydec.laws.shapers.xtc import Xtc
-from polydec.models.sessions.geometry import Geometry
+from polydec.laws.constraints.everything import UnrestrictedLanguage
+from polydec.laws.shapers.allowed import AllowedTokensRule
+from polydec.laws.shapers.annealed import AnnealedTemperatureRule
+from polydec.laws.shapers.banned import BannedTokensRule
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.laws.shapers.cyclic_reflex import CyclicReflexRule
+from polydec.laws.shapers.dry import DryRule
+from polydec.laws.shapers.epsilon import EpsilonCutoffRule
+from polydec.laws.shapers.eta import EtaCutoffRule
+from polydec.laws.shapers.frequency import FrequencyPenaltyRule
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.laws.shapers.min_p import MinPRule
+from polydec.laws.shapers.min_tokens import MinTokensRule
+from polydec.laws.shapers.momentum import MomentumRule
+from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgramRule
+from polydec.laws.shapers.presence import PresencePenaltyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.shapers.top_k import TopKRule
+from polydec.laws.shapers.top_n_sigma import TopNSigmaRule
+from polydec.laws.shapers.top_p import TopPRule
+from polydec.laws.shapers.top_w import TopWRule
+from polydec.laws.shapers.typical import TypicalRule
+from polydec.laws.shapers.watermark import WatermarkRule
+from polydec.laws.shapers.xtc import XtcRule
+from polydec.models.sessions.geometry import EmbeddingGeometry
 from reasoned import Reasoned
 
 
@@ -61,92 +61,103 @@ def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, An
 TABLE = torch.randn(7, 3, generator=torch.Generator().manual_seed(5))
 
 
-def _placed(table: Tensor) -> Geometry:
-    return Geometry(lambda tokens: table[list(tokens)], 7)
+def _placed(table: Tensor) -> EmbeddingGeometry:
+    return EmbeddingGeometry(lambda tokens: table[list(tokens)], 7)
 
 
 def _top_w(*values: float, **declared: Any) -> tuple[Any, dict[str, Any]]:
     """A case of Top-W: where tokens are renamed, their embeddings move along."""
 
-    def renamed(to: Any) -> TopW:
+    def renamed(to: Any) -> TopWRule:
         table = torch.empty_like(TABLE)
         table[[to(i) for i in range(7)]] = TABLE
-        return TopW(*values, geometry=_placed(table))
+        return TopWRule(*values, geometry=_placed(table))
 
-    return TopW(*values, geometry=_placed(TABLE)), {"relabel": renamed, **declared}
+    return TopWRule(*values, geometry=_placed(TABLE)), {"relabel": renamed, **declared}
 
 
-def _constrained(to: Any = lambda x: x) -> Constrained:
+def _constrained(to: Any = lambda x: x) -> ConstraintRule:
     """Over letters a to f and an end, which have these ids."""
     ids = {to(i): chr(0x61 + i) for i in range(7)}
     end = frozenset({to(6)})
-    vocab = Vocab(7, end, words=Letters(tuple(ids[i] for i in range(7)), end))
-    return Constrained(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
+    vocab = TokenVocabulary(7, end, words=ToyWords(tuple(ids[i] for i in range(7)), end))
+    return ConstraintRule(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
 
 
 ALL_KEPT = {"changed": "nearly all mass is all tokens"}
 ALWAYS = {"followed": "it cuts at every token"}
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "allowed": [
-        _case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
-        _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos"),
+        _case(AllowedTokensRule((1, 3)), "tokens", neutral=AllowedTokensRule(tuple(range(7)))),
+        _case(AllowedTokensRule((6, 2, 2), eos=(4, 6)), "tokens", "eos"),
     ],
     "annealed": [
-        _case(Annealed(), alike=False, neutral=Annealed(1.0, 1.0)),
-        _case(Annealed(1.5, 0.2, 2.0, 1), alike=False),
-        _case(Annealed(0.7, 0.7, 1.0, 0), unexercised={"followed": "it ends where it begins"}),
+        _case(AnnealedTemperatureRule(), alike=False, neutral=AnnealedTemperatureRule(1.0, 1.0)),
+        _case(AnnealedTemperatureRule(1.5, 0.2, 2.0, 1), alike=False),
+        _case(
+            AnnealedTemperatureRule(0.7, 0.7, 1.0, 0),
+            unexercised={"followed": "it ends where it begins"},
+        ),
     ],
     "banned": [
-        _case(Banned((0, 2)), "tokens", neutral=Banned(())),
+        _case(BannedTokensRule((0, 2)), "tokens", neutral=BannedTokensRule(())),
         _case(
-            Banned(tuple(range(7)), eos=(3, 5)),
+            BannedTokensRule(tuple(range(7)), eos=(3, 5)),
             "tokens",
             "eos",
             unexercised={"changed": "where nothing would be left the law stays"},
         ),
     ],
     "constrained": [
-        _case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))
+        _case(
+            _constrained(),
+            alike=False,
+            relabel=_constrained,
+            neutral=ConstraintRule(UnrestrictedLanguage(7)),
+        )
     ],
     "cyclic_reflex": [
         _case(
-            CyclicReflex(5.0, (1, 4), 8, ends=(2,)),
+            CyclicReflexRule(5.0, (1, 4), 8, ends=(2,)),
             "tokens",
             "ends",
             alike=False,
-            neutral=CyclicReflex(0.0, (1, 4)),
+            neutral=CyclicReflexRule(0.0, (1, 4)),
         ),
-        _case(CyclicReflex(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False),
+        _case(CyclicReflexRule(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False),
     ],
     "dry": [
-        _case(Dry(0.8), neutral=Dry(0.0)),
-        _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"),
-        _case(Dry(1.0, 1.5, 1, 5)),
-        _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"),
+        _case(DryRule(0.8), neutral=DryRule(0.0)),
+        _case(DryRule(0.5, 2.0, 1, breakers=(2,)), "breakers"),
+        _case(DryRule(1.0, 1.5, 1, 5)),
+        _case(DryRule(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"),
         _case(
-            Dry(1.0, window=0),
+            DryRule(1.0, window=0),
             unexercised=dict.fromkeys(("changed", "followed"), "it reads none of the text"),
         ),
     ],
-    "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],
-    "eta": [_case(Eta(0.2), neutral=Eta(0.0)), _case(Eta(0.99))],
-    "frequency": [
-        _case(Frequency(0.4), alike=False, neutral=Frequency(0.0)),
-        _case(Frequency(-2.0), alike=False),
+    "epsilon": [
+        _case(EpsilonCutoffRule(0.1), neutral=EpsilonCutoffRule(0.0)),
+        _case(EpsilonCutoffRule(0.99)),
     ],
-    "greedy": [_case(Greedy())],
+    "eta": [_case(EtaCutoffRule(0.2), neutral=EtaCutoffRule(0.0)), _case(EtaCutoffRule(0.99))],
+    "frequency": [
+        _case(FrequencyPenaltyRule(0.4), alike=False, neutral=FrequencyPenaltyRule(0.0)),
+        _case(FrequencyPenaltyRule(-2.0), alike=False),
+    ],
+    "greedy": [_case(GreedyRule())],
     "logit_bias": [
         _case(
-            LogitBias({1: 2.0, 4: -1.5}),
-            relabel=lambda to: LogitBias({to(1): 2.0, to(4): -1.5}),
-            neutral=LogitBias({2: 0.0}),
+            LogitBiasRule({1: 2.0, 4: -1.5}),
+            relabel=lambda to: LogitBiasRule({to(1): 2.0, to(4): -1.5}),
+            neutral=LogitBiasRule({2: 0.0}),
         )
     ],
-    "min_p": [_case(MinP(0.3), neutral=MinP(0.0)), _case(MinP(1.0))],
+    "min_p": [_case(MinPRule(0.3), neutral=MinPRule(0.0)), _case(MinPRule(1.0))],
     "min_tokens": [
-        _case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
+        _case(MinTokensRule(3, (0, 5)), "ends", alike=False, neutral=MinTokensRule(0, (0, 5))),
         _case(
-            MinTokens(99, tuple(range(7))),
+            MinTokensRule(99, tuple(range(7))),
             alike=False,
             unexercised=dict.fromkeys(
                 ("changed", "followed"), "where nothing would be left the law stays"
@@ -154,46 +165,51 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
         ),
     ],
     "momentum": [
-        _case(Momentum(), neutral=Momentum(0.0, 7)),
-        _case(Momentum(1.0, 3, 2)),
-        _case(Momentum(0.01, 7, 64)),
+        _case(MomentumRule(), neutral=MomentumRule(0.0, 7)),
+        _case(MomentumRule(1.0, 3, 2)),
+        _case(MomentumRule(0.01, 7, 64)),
     ],
-    "no_repeat_ngram": [_case(NoRepeatNgram(n), neutral=NoRepeatNgram(99)) for n in (1, 2, 3)]
-    + [_case(NoRepeatNgram(1, eos=(6,)), "eos")],
+    "no_repeat_ngram": [
+        _case(NoRepeatNgramRule(n), neutral=NoRepeatNgramRule(99)) for n in (1, 2, 3)
+    ]
+    + [_case(NoRepeatNgramRule(1, eos=(6,)), "eos")],
     "presence": [
-        _case(Presence(0.7), alike=False, neutral=Presence(0.0)),
-        _case(Presence(-2.0), alike=False),
+        _case(PresencePenaltyRule(0.7), alike=False, neutral=PresencePenaltyRule(0.0)),
+        _case(PresencePenaltyRule(-2.0), alike=False),
     ],
     "repetition": [
-        _case(Repetition(1.3), shifts=False, neutral=Repetition(1.0)),
-        _case(Repetition(0.5), shifts=False),
+        _case(RepetitionPenaltyRule(1.3), shifts=False, neutral=RepetitionPenaltyRule(1.0)),
+        _case(RepetitionPenaltyRule(0.5), shifts=False),
     ],
     "temperature": [
-        _case(Temperature(0.6), neutral=Temperature(1.0)),
-        _case(Temperature(1e-5)),
-        _case(Temperature(50.0)),
+        _case(TemperatureRule(0.6), neutral=TemperatureRule(1.0)),
+        _case(TemperatureRule(1e-5)),
+        _case(TemperatureRule(50.0)),
     ],
-    "top_k": [_case(TopK(3), neutral=TopK(7)), _case(TopK(1))],
-    "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
+    "top_k": [_case(TopKRule(3), neutral=TopKRule(7)), _case(TopKRule(1))],
+    "top_n_sigma": [
+        _case(TopNSigmaRule(0.8), neutral=TopNSigmaRule(float("inf"))),
+        _case(TopNSigmaRule(1e-6)),
+    ],
     "top_p": [
-        _case(TopP(0.7), neutral=TopP(1.0)),
-        _case(TopP(1e-9)),
-        _case(TopP(1 - 1e-12), unexercised=ALL_KEPT),
+        _case(TopPRule(0.7), neutral=TopPRule(1.0)),
+        _case(TopPRule(1e-9)),
+        _case(TopPRule(1 - 1e-12), unexercised=ALL_KEPT),
     ],
     "top_w": [_top_w(2.8), _top_w(99.0, 0.5, 5.0, 4)],
     "typical": [
-        _case(Typical(0.6), neutral=Typical(1.0)),
-        _case(Typical(1e-9)),
-        _case(Typical(1 - 1e-12), unexercised=ALL_KEPT),
+        _case(TypicalRule(0.6), neutral=TypicalRule(1.0)),
+        _case(TypicalRule(1e-9)),
+        _case(TypicalRule(1 - 1e-12), unexercised=ALL_KEPT),
     ],
     "watermark": [
-        _case(Watermark(), renames=False, neutral=Watermark(0.0)),
-        _case(Watermark(50.0, 0.5, 7), renames=False),
+        _case(WatermarkRule(), renames=False, neutral=WatermarkRule(0.0)),
+        _case(WatermarkRule(50.0, 0.5, 7), renames=False),
     ],
     "xtc": [
-        _case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)),
-        _case(Xtc(1.0, 0.05), unexercised=ALWAYS),
-        _case(Xtc(1.0, 0.0), unexercised=ALWAYS),
+        _case(XtcRule(0.5, 0.1, 3), neutral=XtcRule(0.0, 0.1)),
+        _case(XtcRule(1.0, 0.05), unexercised=ALWAYS),
+        _case(XtcRule(1.0, 0.0), unexercised=ALWAYS),
     ],
 }
 FILES = {
@@ -251,7 +267,7 @@ class Broken:
     """Takes the fourth root of all chances, but for one method."""
 
     unexercised: ClassVar[dict[str, str]] = {"followed": "its states are not read"}
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def start(self, prompt: Any) -> Any:
@@ -320,7 +336,7 @@ class MovesArgmax(Broken):
 
 
 class NotOneHot(Broken):
-    reads = Reads.ARGMAX
+    reads = RowDetail.ARGMAX
 
 
 class CountsFromElsewhere(Broken):
@@ -336,7 +352,7 @@ class Overflows(Broken):
 class _OneFurther:
     """Its states are not those of the shaper that it takes the place of."""
 
-    reads, keeps_argmax = Reads.ROW, False
+    reads, keeps_argmax = RowDetail.ROW, False
 
     def start(self, prompt: Any) -> Any:
         return (0, *prompt)
@@ -379,4 +395,4 @@ def test_a_shaper_that_does_nothing_is_caught(shaper: Broken, count: str) -> Non
 
 def test_a_wrong_neutral_is_caught() -> None:
     with pytest.raises(AssertionError, match="neutral"):
-        check_shaper(Temperature(0.5), neutral=Temperature(0.9))
+        check_shaper(TemperatureRule(0.5), neutral=TemperatureRule(0.9))

@@ -8,31 +8,34 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from polydec.core.law import NEG_INF, normalise
-from polydec.laws.shapers.epsilon import Epsilon
-from polydec.laws.shapers.eta import Eta
-from polydec.laws.shapers.min_p import MinP
-from polydec.laws.shapers.min_tokens import MinTokens
-from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgram
-from polydec.laws.shapers.repetition import Repetition
+from polydec.core.law import NEG_INF, normalise_log_weights
+from polydec.laws.shapers.epsilon import EpsilonCutoffRule
+from polydec.laws.shapers.eta import EtaCutoffRule
+from polydec.laws.shapers.min_p import MinPRule
+from polydec.laws.shapers.min_tokens import MinTokensRule
+from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgramRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.shapers.top_k import TopK
-from polydec.laws.shapers.top_p import TopP
-from polydec.laws.shapers.typical import Typical
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.shapers.top_k import TopKRule
+from polydec.laws.shapers.top_p import TopPRule
+from polydec.laws.shapers.typical import TypicalRule
 
 SIZE = 400
 PAIRS: list[tuple[Any, Any]] = [
-    *[(Temperature(t), hf.TemperatureLogitsWarper(t)) for t in (0.3, 1.7)],
-    *[(TopK(k), hf.TopKLogitsWarper(k)) for k in (1, 7, 399)],
-    *[(TopP(p), hf.TopPLogitsWarper(p)) for p in (0.1, 0.5, 0.95)],
-    *[(MinP(p), hf.MinPLogitsWarper(p)) for p in (0.01, 0.1, 0.9)],
-    *[(Typical(m), hf.TypicalLogitsWarper(m)) for m in (0.1, 0.5, 0.95)],
-    *[(Epsilon(e), hf.EpsilonLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
-    *[(Eta(e), hf.EtaLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
-    *[(Repetition(r), hf.RepetitionPenaltyLogitsProcessor(r)) for r in (0.8, 1.1, 2.0)],
-    *[(NoRepeatNgram(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3)],
-    *[(MinTokens(n, (3, 5)), hf.MinNewTokensLengthLogitsProcessor(10, n, [3, 5])) for n in (4, 12)],
+    *[(TemperatureRule(t), hf.TemperatureLogitsWarper(t)) for t in (0.3, 1.7)],
+    *[(TopKRule(k), hf.TopKLogitsWarper(k)) for k in (1, 7, 399)],
+    *[(TopPRule(p), hf.TopPLogitsWarper(p)) for p in (0.1, 0.5, 0.95)],
+    *[(MinPRule(p), hf.MinPLogitsWarper(p)) for p in (0.01, 0.1, 0.9)],
+    *[(TypicalRule(m), hf.TypicalLogitsWarper(m)) for m in (0.1, 0.5, 0.95)],
+    *[(EpsilonCutoffRule(e), hf.EpsilonLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
+    *[(EtaCutoffRule(e), hf.EtaLogitsWarper(e)) for e in (3e-4, 0.02, 0.9)],
+    *[(RepetitionPenaltyRule(r), hf.RepetitionPenaltyLogitsProcessor(r)) for r in (0.8, 1.1, 2.0)],
+    *[(NoRepeatNgramRule(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3)],
+    *[
+        (MinTokensRule(n, (3, 5)), hf.MinNewTokensLengthLogitsProcessor(10, n, [3, 5]))
+        for n in (4, 12)
+    ],
 ]
 
 
@@ -50,7 +53,11 @@ def test_rule(ours: Any, theirs: Any) -> None:
             state = ours.step(state, x)
         theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
         assert torch.equal(ours.shape(state, row_V) > NEG_INF, theirs_V > NEG_INF)
-        assert torch.allclose(normalise(ours.shape(state, row_V)), normalise(theirs_V), atol=1e-12)
+        assert torch.allclose(
+            normalise_log_weights(ours.shape(state, row_V)),
+            normalise_log_weights(theirs_V),
+            atol=1e-12,
+        )
 
 
 def test_chain_in_their_order() -> None:
@@ -93,4 +100,6 @@ def test_chain_in_their_order() -> None:
                 state = s.step(state, x)
             ours_V = s.shape(state, ours_V)
         theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
-        assert torch.allclose(normalise(ours_V).exp(), normalise(theirs_V).exp(), atol=1e-12)
+        assert torch.allclose(
+            normalise_log_weights(ours_V).exp(), normalise_log_weights(theirs_V).exp(), atol=1e-12
+        )

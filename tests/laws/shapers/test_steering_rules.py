@@ -8,27 +8,33 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import decoders, models, normalizers
 from torch import Tensor
 
 from polydec.core.decoder import answer_one
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import Letters, toy
-from polydec.laws.shapers.annealed import Annealed
-from polydec.laws.shapers.cyclic_reflex import WORDS, CyclicReflex, ending, spelled
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.momentum import Momentum
+from polydec.lab.testing.toy import ToyWords, toy_law
+from polydec.laws.shapers.annealed import AnnealedTemperatureRule
+from polydec.laws.shapers.cyclic_reflex import (
+    WORDS,
+    CyclicReflexRule,
+    reflection_word_ids,
+    thinking_end_ids,
+)
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.momentum import MomentumRule
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.shapers.top_w import TopW
-from polydec.laws.shapers.watermark import Watermark, green
-from polydec.laws.targets.shaped import Shaped
-from polydec.models.sessions.geometry import Geometry
-from polydec.models.text.tokenizer import Text
-from polydec.request.detect import detect
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.shapers.top_w import TopWRule
+from polydec.laws.shapers.watermark import WatermarkRule, green_token_mask
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.models.sessions.geometry import EmbeddingGeometry
+from polydec.models.text.tokenizer import Tokenizer
+from polydec.request.detect import detect_watermark
 
 SIZE = 7
 
@@ -37,9 +43,9 @@ def row(seed: int, size: int = SIZE) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
 
 
-def places(seed: int = 5, size: int = SIZE) -> Geometry:
+def places(seed: int = 5, size: int = SIZE) -> EmbeddingGeometry:
     table = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed))
-    return Geometry(lambda tokens: table[list(tokens)], size)
+    return EmbeddingGeometry(lambda tokens: table[list(tokens)], size)
 
 
 def kept(shaper: Any, row_V: Tensor) -> list[int]:
@@ -51,7 +57,7 @@ def kept(shaper: Any, row_V: Tensor) -> list[int]:
 
 def test_directions_are_standardised() -> None:
     table = torch.tensor([[1.0, 5.0, 2.0], [3.0, 5.0, 0.0], [9.0, 9.0, 9.0]])
-    got = Geometry(lambda tokens: table[list(tokens)], 2).directions(
+    got = EmbeddingGeometry(lambda tokens: table[list(tokens)], 2).directions(
         (0, 1)
     )  # id 2 is padding, the second column constant
     assert torch.allclose(
@@ -62,8 +68,8 @@ def test_directions_are_standardised() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_top_w_is_the_best_of_all_sets(seed: int) -> None:
     """Where it has settled, no other set does better under the potential of the set that it found: by trying all of them."""
-    geometry, logp_V = places(seed), normalise(row(seed))
-    shaper = TopW(2.8, 2.2, 0.6, SIZE, geometry)
+    geometry, logp_V = places(seed), normalise_log_weights(row(seed))
+    shaper = TopWRule(2.8, 2.2, 0.6, SIZE, geometry)
     mine = kept(shaper, logp_V)
     near = geometry.directions(range(SIZE)) @ geometry.directions(range(SIZE)).T
     far = [0.0 if i in mine else 1.0 - max(float(near[i, j]) for j in mine) for i in range(SIZE)]
@@ -81,34 +87,36 @@ def test_top_w_limits() -> None:
     for seed in range(6):
         row_V = row(seed)
         ranked = row_V.sort(descending=True).indices.tolist()
-        flat = kept(TopW(2.8, 2.2, 0.0, SIZE, places(seed)), row_V)
+        flat = kept(TopWRule(2.8, 2.2, 0.0, SIZE, places(seed)), row_V)
         assert sorted(ranked[: len(flat)]) == flat, (
             "without geometry it is a prefix of the likeliest"
         )
-        assert kept(TopW(2.0, 2.0, 0.6, SIZE, places(seed)), row_V) == ranked[:1]
-        assert kept(TopW(1.0, 2.0, 0.0, SIZE, places(seed)), row_V) == ranked[:1]
-        assert kept(TopW(2.8, 2.2, 0.6, SIZE, places(seed)), row_V + 3.0) == kept(
-            TopW(2.8, 2.2, 0.6, 7, places(seed)), row_V
+        assert kept(TopWRule(2.0, 2.0, 0.6, SIZE, places(seed)), row_V) == ranked[:1]
+        assert kept(TopWRule(1.0, 2.0, 0.0, SIZE, places(seed)), row_V) == ranked[:1]
+        assert kept(TopWRule(2.8, 2.2, 0.6, SIZE, places(seed)), row_V + 3.0) == kept(
+            TopWRule(2.8, 2.2, 0.6, 7, places(seed)), row_V
         )
         counts = [
-            len(kept(TopW(beta, 2.2, 0.6, SIZE, places(seed)), row_V))
+            len(kept(TopWRule(beta, 2.2, 0.6, SIZE, places(seed)), row_V))
             for beta in (2.3, 2.8, 4.0, 9.0, 50.0)
         ]
         assert counts == sorted(counts), "a larger beta keeps more"
-        assert set(kept(TopW(50.0, 2.2, 0.6, 3, places(seed)), row_V)) <= set(ranked[:3])
+        assert set(kept(TopWRule(50.0, 2.2, 0.6, 3, places(seed)), row_V)) <= set(ranked[:3])
 
 
 def test_top_w_needs_a_table() -> None:
     with pytest.raises(ValueError, match="top_w needs the target's table of embeddings"):
         build_shapers(Sampling(top_w=2.8))
-    assert [type(s) for s in build_shapers(Sampling(top_w=2.8), geometry=toy(1).geometry)] == [TopW]
+    assert [type(s) for s in build_shapers(Sampling(top_w=2.8), geometry=toy_law(1).geometry)] == [
+        TopWRule
+    ]
 
 
 # annealing
 
 
 def test_the_temperature_falls_along_the_answer() -> None:
-    rule = Annealed(1.2, 0.1, 500.0, 10)
+    rule = AnnealedTemperatureRule(1.2, 0.1, 500.0, 10)
     assert [rule.temperature(t) for t in (0, 9)] == [1.0, 1.0]
     after = [rule.temperature(t) for t in range(10, 2000)]
     assert (
@@ -127,12 +135,13 @@ def test_annealing_at_its_limits() -> None:
         text = (0,) * n
         row_V = row(n)
         for warm in (0.5, 1.0, 1.7):
-            rule = Annealed(warm, warm, 20.0, 0)
+            rule = AnnealedTemperatureRule(warm, warm, 20.0, 0)
             state = rule.start((3, 4))
             for x in text:
                 state = rule.step(state, x)
             assert torch.allclose(
-                normalise(rule.shape(state, row_V)), normalise(Temperature(warm).shape(None, row_V))
+                normalise_log_weights(rule.shape(state, row_V)),
+                normalise_log_weights(TemperatureRule(warm).shape(None, row_V)),
             )
 
 
@@ -140,19 +149,19 @@ def test_annealing_at_its_limits() -> None:
 
 
 def test_the_wave() -> None:
-    rule = CyclicReflex(5.0, (1,), 1200)
+    rule = CyclicReflexRule(5.0, (1,), 1200)
     assert [rule.bias(n) for n in (0, 300, 600, 900, 1200)] == pytest.approx(
         [0.0, 5.0, 0.0, -5.0, 0.0]
     )
     assert [rule.bias(n) for n in (150, 450, 1050)] == pytest.approx([2.5, 2.5, -2.5])
     assert sum(rule.bias(n) for n in range(1200)) == pytest.approx(0.0, abs=1e-9)
-    assert CyclicReflex(5.0, (1,), 1200, 0.25).bias(0) == pytest.approx(5.0)
-    rising = [CyclicReflex(5.0, (1,), 10**6).bias(n) for n in range(0, 8192, 512)]
+    assert CyclicReflexRule(5.0, (1,), 1200, 0.25).bias(0) == pytest.approx(5.0)
+    rising = [CyclicReflexRule(5.0, (1,), 10**6).bias(n) for n in range(0, 8192, 512)]
     assert rising == sorted(rising) and rising[1] > 0.0
 
 
 def test_the_wave_moves_its_tokens_only_and_only_while_the_model_thinks() -> None:
-    rule, row_V = CyclicReflex(8.0, (1, 4), 8, until=6, ends=(2,)), row(3)
+    rule, row_V = CyclicReflexRule(8.0, (1, 4), 8, until=6, ends=(2,)), row(3)
 
     def change(text: tuple[int, ...]) -> list[float]:
         state = rule.start((2, 2))  # an end in the prompt ends nothing
@@ -166,16 +175,16 @@ def test_the_wave_moves_its_tokens_only_and_only_while_the_model_thinks() -> Non
 
 
 def test_the_words_are_found() -> None:
-    words = Letters(("w", "wait", " wait", "But", "</think>", " ", "a", "i", "t", "B", "u"))
-    assert spelled(words, WORDS) == (1, 2, 3) and ending(words) == (4,)
-    assert spelled(None, WORDS) == () == ending(Letters(("a",)))
+    words = ToyWords(("w", "wait", " wait", "But", "</think>", " ", "a", "i", "t", "B", "u"))
+    assert reflection_word_ids(words, WORDS) == (1, 2, 3) and thinking_end_ids(words) == (4,)
+    assert reflection_word_ids(None, WORDS) == () == thinking_end_ids(ToyWords(("a",)))
     rule = build_shapers(Sampling(reflex_amplitude=5.0), words=words)[0]
-    assert isinstance(rule, CyclicReflex) and rule.tokens == (1, 2, 3) and rule.ends == (4,)
+    assert isinstance(rule, CyclicReflexRule) and rule.tokens == (1, 2, 3) and rule.ends == (4,)
     with pytest.raises(ValueError, match="reflex_token_ids is none"):
         build_shapers(Sampling(reflex_amplitude=5.0))
 
 
-def sentencepiece() -> Text:
+def sentencepiece() -> Tokenizer:
     """Every text begins with a space; `wait` alone is a token inside of a line's words only."""
     pieces = [
         "<unk>",
@@ -198,16 +207,21 @@ def sentencepiece() -> Text:
         ("▁", "But"),
     ]
     ids |= {x: len(ids) + i for i, x in enumerate(("ai", "Bu", "t_", "But"))}
-    t = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t = HFTokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     t.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    return Text(t)
+    return Tokenizer(t)
 
 
 def test_the_words_are_found_where_every_text_begins_with_a_space() -> None:
     words = sentencepiece()
-    assert [words.pieces[x] for x in spelled(words, WORDS)] == [b" wait", b"wait", b" But", b"But"]
+    assert [words.pieces[x] for x in reflection_word_ids(words, WORDS)] == [
+        b" wait",
+        b"wait",
+        b" But",
+        b"But",
+    ]
     assert build_shapers(Sampling(reflex_amplitude=5.0), words=words)
 
 
@@ -228,7 +242,7 @@ def naive(text: tuple[int, ...], token: int, longest: int) -> int:
 
 def test_resistance() -> None:
     a, b, c, d = range(4)
-    rule = Momentum()
+    rule = MomentumRule()
     assert (
         rule.resistance(rule.start((a, b, c, d, a, b)), c) == 3
         and rule.resistance(rule.start((a, b, c)), d) == 0
@@ -241,7 +255,7 @@ def test_resistance() -> None:
             ).tolist()
         )
         for token in range(4):
-            assert Momentum(longest=4).resistance(Momentum().start(text), token) == naive(
+            assert MomentumRule(longest=4).resistance(MomentumRule().start(text), token) == naive(
                 text, token, 4
             ), (text, token)
 
@@ -253,29 +267,30 @@ def test_momentum_takes_what_was_published() -> None:
             v: float(row_V.softmax(0)[v]) - 0.2 * naive(text, v, 5)
             for v in row_V.topk(5).indices.tolist()
         }
-        out_V = Momentum().shape(Momentum().start(text), row_V)
+        out_V = MomentumRule().shape(MomentumRule().start(text), row_V)
         assert int(out_V.argmax()) == max(score, key=score.__getitem__)
 
 
 def test_momentum_leaves_a_loop_and_is_greedy_without_alpha() -> None:
     loop = torch.tensor([0.0, 3.0, 1.0, 0.5, 0.4, 0.3, 0.2])
-    assert int(Momentum().shape(Momentum().start((0, 1, 0, 1, 0)), loop).argmax()) != 1
-    assert int(Momentum().shape(Momentum().start((5, 6)), loop).argmax()) == 1
-    target = toy(3, 8, sharp=3.0)
+    assert int(MomentumRule().shape(MomentumRule().start((0, 1, 0, 1, 0)), loop).argmax()) != 1
+    assert int(MomentumRule().shape(MomentumRule().start((5, 6)), loop).argmax()) == 1
+    target = toy_law(3, 8, sharp=3.0)
     plain, still = (
-        run(
+        run_coroutines(
             [
                 answer_one(
-                    build("plain", Shaped(target, *s))[0], Request((0, 1), 30, ignore_eos=True)
+                    build("plain", ShapedTarget(target, *s))[0],
+                    Request((0, 1), 30, ignore_eos=True),
                 )
             ]
         )[0].token_ids
-        for s in ((Greedy(),), (Momentum(0.0), Greedy()))
+        for s in ((GreedyRule(),), (MomentumRule(0.0), GreedyRule()))
     )
     assert plain == still
     assert [type(s) for s in build_shapers(Sampling(momentum_alpha=0.2, temperature=0))] == [
-        Momentum,
-        Greedy,
+        MomentumRule,
+        GreedyRule,
     ]
 
 
@@ -283,31 +298,39 @@ def test_momentum_leaves_a_loop_and_is_greedy_without_alpha() -> None:
 
 
 def test_green_lists() -> None:
-    lists = [green(1, before, 0.25, 400) for before in range(30)]
+    lists = [green_token_mask(1, before, 0.25, 400) for before in range(30)]
     assert all(int(x.sum()) == 100 for x in lists)
     shared = sum(int((a & b).sum()) for a, b in combinations(lists, 2)) / len(
         list(combinations(lists, 2))
     )
     assert 20 < shared < 30, "lists behind different tokens are independent: 25 in common"
-    assert not torch.equal(green(2, 0, 0.25, 400), lists[0]) and torch.equal(
-        green(1, 0, 0.25, 400), lists[0]
+    assert not torch.equal(green_token_mask(2, 0, 0.25, 400), lists[0]) and torch.equal(
+        green_token_mask(1, 0, 0.25, 400), lists[0]
     )
 
 
 @pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
 def test_the_detector_finds_the_mark_and_only_the_mark(method: str) -> None:
-    target, request = toy(5, 200, sharp=1.0), Request((1, 2), 200, ignore_eos=True)
+    target, request = toy_law(5, 200, sharp=1.0), Request((1, 2), 200, ignore_eos=True)
 
     def text(*shapers: Any) -> tuple[int, ...]:
-        return run([answer_one(build(method, Shaped(target, *shapers))[0], request)])[0].token_ids
+        return run_coroutines(
+            [answer_one(build(method, ShapedTarget(target, *shapers))[0], request)]
+        )[0].token_ids
 
-    marked, bare = text(Watermark(3.0, 0.25, 9)), text()
-    assert detect(marked, 200, key=9).z > 6.0 and detect(marked, 200, key=9).p < 1e-8
-    assert abs(detect(marked, 200, key=8).z) < 4.0 and abs(detect(bare, 200, key=9).z) < 4.0
+    marked, bare = text(WatermarkRule(3.0, 0.25, 9)), text()
+    assert (
+        detect_watermark(marked, 200, key=9).z > 6.0
+        and detect_watermark(marked, 200, key=9).p < 1e-8
+    )
+    assert (
+        abs(detect_watermark(marked, 200, key=8).z) < 4.0
+        and abs(detect_watermark(bare, 200, key=9).z) < 4.0
+    )
 
 
 def test_z_counts_green_tokens() -> None:
-    lists = {before: green(0, before, 0.25, 40) for before in range(40)}
+    lists = {before: green_token_mask(0, before, 0.25, 40) for before in range(40)}
     text = [0]
     while len(text) < 9:  # four green ones, then four that are not
         text.append(
@@ -317,13 +340,16 @@ def test_z_counts_green_tokens() -> None:
                 if bool(lists[text[-1]][x]) == (len(text) < 5) and x not in text
             )
         )
-    found = detect(text, 40)
+    found = detect_watermark(text, 40)
     assert (found.scored, found.green) == (8, 4) and found.z == pytest.approx(
         (4 - 2) / math.sqrt(8 * 0.25 * 0.75)
     )
     twice = [0, 1] * 6
-    assert detect(twice, 40).scored == 2 and detect(twice, 40, repeats=True).scored == 11
-    assert detect(text, 40).p == pytest.approx(0.5 * math.erfc(found.z / math.sqrt(2)))
+    assert (
+        detect_watermark(twice, 40).scored == 2
+        and detect_watermark(twice, 40, repeats=True).scored == 11
+    )
+    assert detect_watermark(text, 40).p == pytest.approx(0.5 * math.erfc(found.z / math.sqrt(2)))
 
 
 @pytest.mark.parametrize(
@@ -340,4 +366,4 @@ def test_what_cannot_be_looked_at(
     tokens: Any, size: int, how: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        detect(tokens, size, **how)
+        detect_watermark(tokens, size, **how)

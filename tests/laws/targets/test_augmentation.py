@@ -8,22 +8,22 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, Soft, load
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.check_target import Checker, check_target
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.lab.train.context import train_context
 from polydec.lab.train.contexts import cache_augmentation as training
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
-from polydec.laws.targets.augmented import Augmented
-from polydec.laws.targets.thinking import Thinking
-from polydec.methods.economics.costs import Costs
+from polydec.laws.targets.augmented import CacheAugmentationMaker
+from polydec.laws.targets.thinking import LatentPrefixTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import coprocessor
-from polydec.models.learned.kinds.coprocessor import examples, grouped
-from polydec.models.sessions.soft import entering
-from polydec.request.ask import plan
-from polydec.request.loaded import LM
+from polydec.models.learned.kinds.coprocessor import examples, grouped_attention_mask
+from polydec.models.sessions.soft import make_soft_tokens
+from polydec.request.ask import plan_request
+from polydec.request.loaded import LoadedModel
 
 METHODS = ("plain", "auto", "prompt-lookup", "draft-model", "token-recycling", "lookahead", "pearl")
 PROMPT = "The grey fox and the river and the grey fox and the"
@@ -39,9 +39,9 @@ def lm(tmp_path_factory):
         draft=str(micro.write(at / "b", seed=1, hidden=64)),
         dtype="float32",
     )
-    lm = LM(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
+    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
     lm.artefacts[0].fit(lm.checkpoint.lm, None)
-    vars(lm)["costs"] = Costs()
+    vars(lm)["costs"] = PassCosts()
     return lm
 
 
@@ -63,15 +63,15 @@ async def no_rows(checker):
 
 
 def small(seed=0, latents=3, pausing=False):
-    net = Llama(Shape(training.VOCAB, 32, 2, 2, 1, 64, training.CONTEXT), seed=seed)
-    return training.Augmenting(net, latents, seed, pausing)
+    net = TrainableLlama(LlamaShape(training.VOCAB, 32, 2, 2, 1, 64, training.CONTEXT), seed=seed)
+    return training.CacheAugmentationModel(net, latents, seed, pausing)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_law_behind_vectors_is_a_target(lm, monkeypatch, count):
-    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     law, made = lm.checkpoint.lm, lm.artefacts[0]
-    thinking = Thinking(law, (7, 8, 9), Augmented(made, 2, 320, count))
+    thinking = LatentPrefixTarget(law, (7, 8, 9), CacheAugmentationMaker(made, 2, 320, count))
     check_target(thinking, prompt=(7, 8, 9), tolerance=1e-4)
 
 
@@ -82,14 +82,19 @@ def test_vectors_come_from_the_cache_of_every_layer(lm):
 
     def memory(prompt):
         session = law.open((*prompt, 5))
-        run([session.score(Draft.chain(5), Want())])
+        run_coroutines([session.score(Draft.chain(5), ScoreRequest())])
         return [tuple(x.clone() for x in session.memory(at)) for at in range(2)]
 
     kept = memory((7, 8))
     vectors = made.made(kept, 3)
-    thinking = Thinking(law, (7, 8, 9), Augmented(made, 2, 320, 3)).open((7, 8, 9))
-    by_hand = law.open((7, 8, *entering(vectors, 320, 64, "x"), 9))
-    got, want = (run([s.score(Draft.chain(9), Want())])[0].row(0) for s in (thinking, by_hand))
+    thinking = LatentPrefixTarget(law, (7, 8, 9), CacheAugmentationMaker(made, 2, 320, 3)).open(
+        (7, 8, 9)
+    )
+    by_hand = law.open((7, 8, *make_soft_tokens(vectors, 320, 64, "x"), 9))
+    got, want = (
+        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        for s in (thinking, by_hand)
+    )
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
     torch.testing.assert_close(made.made(kept, 1), vectors[:1], atol=1e-5, rtol=0.0)
     other = memory((7, 6))
@@ -127,19 +132,19 @@ def test_what_cannot_be_is_refused(lm):
         ({"cache": "quantised"}, "a coprocessor reads the target's keys and values: cache is"),
     ):
         with pytest.raises(ValueError, match=r".") as error:
-            plan(lm, ask(**fields))
+            plan_request(lm, ask(**fields))
         assert sentence in str(error.value) and len(str(error.value)) <= 300
     with pytest.raises(ValueError, match="needs a coprocessor"):
-        plan(LM(lm.checkpoint, lm.draft), ask())
+        plan_request(LoadedModel(lm.checkpoint, lm.draft), ask())
     with pytest.raises(ValueError, match="the prompt needs two tokens, and no vectors"):
-        plan(lm, Ask([5, Soft(torch.zeros(2, 64)), 6], raw=True, steer=WAY, max_tokens=4))
+        plan_request(lm, Ask([5, Soft(torch.zeros(2, 64)), 6], raw=True, steer=WAY, max_tokens=4))
     made = lm.artefacts[0]
     with pytest.raises(
         ValueError, match="reads 3 layers of 2 heads of 16 numbers: this target has 2"
     ):
         replace(made, skeleton=replace(made.skeleton, layers=3)).fit(lm.checkpoint.lm, None)
     for name in ("coprocessor", "2412.17747"):
-        assert steer.find(name) == WAY
+        assert steer.find_steering(name) == WAY
 
 
 def test_what_is_kept_is_read(tmp_path, lm):
@@ -155,7 +160,7 @@ def test_what_is_kept_is_read(tmp_path, lm):
 
 def test_groups_see_their_text_and_themselves():
     seen = torch.tensor([[[True, False, False], [True, True, False]]])
-    got = grouped(seen, 2)[0].int().tolist()
+    got = grouped_attention_mask(seen, 2)[0].int().tolist()
     assert got == [
         [1, 0, 0, 1, 0, 0, 0],
         [1, 0, 0, 1, 1, 0, 0],
@@ -166,7 +171,7 @@ def test_groups_see_their_text_and_themselves():
 
 def rows(count=3):
     spec = ContextSpec("x", kind=WAY, hops=2)
-    return training.ids(training.texts(spec, 0, 0, count))
+    return training.encode_sum_rows(training.draw_sum_texts(spec, 0, 0, count))
 
 
 @pytest.mark.parametrize("latents, pausing", [(0, True), (3, False), (3, True)])
@@ -187,9 +192,9 @@ def test_one_pass_over_groups_is_a_pass_for_each(latents, pausing):
                 made = net.made(torch.tensor([[at]]), past)[0] if latents else text[:, :0]
                 rest = token[row : row + 1, at + 1 : at + 1 + training.AHEAD]
                 whole = torch.cat([text, made, trunk.embed_tokens(rest)], dim=1)
-                from polydec.lab.train.extended import extend
+                from polydec.lab.train.extended import forward_with_past
 
-                state = trunk.norm(extend(trunk, whole)[0])
+                state = trunk.norm(forward_with_past(trunk, whole)[0])
                 logits = net.model.logits(state)[0, at + latents : -1]
                 want = torch.nn.functional.cross_entropy(logits, rest[0], reduction="none")
                 torch.testing.assert_close(nats[row, group], want, atol=1e-4, rtol=0.0)
@@ -228,7 +233,7 @@ def test_it_is_trained_and_the_engine_reads_as_in_training(tmp_path):
     assert len(result["nats_with"]) == len(result["nats_without"]) == training.AHEAD
     lm = load(spec.out, draft=None, trained=[f"{spec.out}/coprocessor"], dtype="float32")
     made = lm.artefacts[0]
-    net = training.Augmenting(training.load_directory(spec.out), 3, 0, False)
+    net = training.CacheAugmentationModel(training.load_directory(spec.out), 3, 0, False)
     with torch.no_grad():
         net.soft.copy_(made.soft_LH)
         for name, p in net.tensors.items():
@@ -240,8 +245,10 @@ def test_it_is_trained_and_the_engine_reads_as_in_training(tmp_path):
         nats, _ = net.ahead(token, torch.full((3, 1), place))
     for row in range(3):
         ids = tuple(token[row, : place + 2].tolist())
-        law = Thinking(lm.checkpoint.lm, ids, Augmented(made, 2, training.VOCAB, 3)).open(ids)
-        got = run([law.score(Draft.chain(ids[-1]), Want())])[0].row(0)
+        law = LatentPrefixTarget(
+            lm.checkpoint.lm, ids, CacheAugmentationMaker(made, 2, training.VOCAB, 3)
+        ).open(ids)
+        got = run_coroutines([law.score(Draft.chain(ids[-1]), ScoreRequest())])[0].row(0)
         assert float(-got[token[row, place + 2]]) == pytest.approx(float(nats[row, 0, 1]), abs=2e-3)
     never = train_context(replace(spec, out=str(tmp_path / "n"), target=spec.out, reasoning="none"))
     assert never["answers_nats_without"] == pytest.approx(result["answers_nats_without"], abs=1e-4)

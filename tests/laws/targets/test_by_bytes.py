@@ -8,30 +8,30 @@ import torch
 
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Draft, Vocab, Want
-from polydec.lab.testing.check_target import Checker, check_target
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import Letters, Table
-from polydec.laws.contrasts.mixture import Mixture
-from polydec.laws.contrasts.product import Product
-from polydec.laws.targets.by_bytes import ByBytes
-from polydec.laws.targets.contrast import Contrast
-from polydec.laws.targets.spelling import Spelling
-from polydec.methods.speculative.drafters.jacobi import Jacobi
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.check_target import TargetChecker, check_target
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
+from polydec.laws.contrasts.mixture import MixtureContrast
+from polydec.laws.contrasts.product import ProductContrast
+from polydec.laws.targets.by_bytes import ByBytesTarget
+from polydec.laws.targets.contrast import ContrastTarget
+from polydec.laws.targets.spelling import VocabularySpelling
+from polydec.methods.speculative.drafters.jacobi import JacobiDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 ALL = 10**6
 """A width that is no limit here."""
@@ -58,14 +58,18 @@ WORDS = ByteWords()
 def tokens(seed, pieces=PIECES, sharp=1.2):
     """A law over these pieces and an end."""
     n = len(pieces)
-    words = Letters((*pieces, "$"), frozenset({n}))
-    return LM(Table(seed, n + 1, sharp), Vocab(n + 1, frozenset({n}), words=words), chunk=2)
+    words = ToyWords((*pieces, "$"), frozenset({n}))
+    return CausalLaw(
+        OrderTwoNetwork(seed, n + 1, sharp),
+        TokenVocabulary(n + 1, frozenset({n}), words=words),
+        chunk=2,
+    )
 
 
 def by_bytes(lm, width=ALL, **fields):
     end = min(lm.vocab.eos)
     given = {"ends": frozenset({0}), "start": (0,), "breaks": b"", **fields}
-    return ByBytes(lm, ((end,),), WORDS, width=width, **given)
+    return ByBytesTarget(lm, ((end,),), WORDS, width=width, **given)
 
 
 class Brute:
@@ -77,15 +81,15 @@ class Brute:
     async def _row(self, text):
         if text not in self.known:
             session = self.lm.open(text)
-            scores = await session.score(Draft.chain(text[-1]), Want())
-            self.known[text] = probs(scores.row(0)).tolist()
+            scores = await session.score(Draft.chain(text[-1]), ScoreRequest())
+            self.known[text] = float64_probabilities(scores.row(0)).tolist()
             session.close()
         return self.known[text]
 
     def of(self, text, end=False, before=None):
         """The probability of all texts that begin with these bytes; end: of the one that ends there."""
         before = self.start if before is None else before
-        pieces, p = self.lm.vocab.words.pieces, run([self._row(before)])[0]
+        pieces, p = self.lm.vocab.words.pieces, run_coroutines([self._row(before)])[0]
         if not text:
             return p[-1] if end else 1.0
         total = 0.0
@@ -104,11 +108,11 @@ class Brute:
 def row_of(law, prompt):
     async def ask():
         session = law.open(prompt)
-        scores = await session.score(Draft.chain(prompt[-1]), Want())
+        scores = await session.score(Draft.chain(prompt[-1]), ScoreRequest())
         session.close()
         return scores
 
-    return run([ask()])[0]
+    return run_coroutines([ask()])[0]
 
 
 def texts(most):
@@ -174,12 +178,12 @@ def test_sessions_whose_root_is_read_as_it_stands_keep_the_contract(width, monke
     assert marked.begun((0, END))[2] and not marked.begun((0, END, 1))[2]
     check_target(marked, prompt=(0, END))
     head = marked.fixed((7, 8))
-    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     check_target(by_bytes(lm, width, start=(5,), instead=((0, 1), head)), prompt=(0, 1))
 
 
 async def row_behind(session, root):
-    return (await session.score(Draft.chain(root), Want())).row(0)
+    return (await session.score(Draft.chain(root), ScoreRequest())).row(0)
 
 
 @pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
@@ -199,7 +203,7 @@ def test_twins_that_commit_before_anything_is_scored(prompt):
             twin.close()
         return rows
 
-    for row_V, text in zip(run([ask()])[0], (b"ab", b"", b"bbab", b"bba"), strict=True):
+    for row_V, text in zip(run_coroutines([ask()])[0], (b"ab", b"", b"bbab", b"bba"), strict=True):
         want = row_of(law, (*prompt, *text, ord("a"))).row(0)
         assert torch.allclose(row_V, want, atol=1e-9), text
 
@@ -215,7 +219,7 @@ def test_what_is_kept_below_a_new_root_and_then_left(prompt):
 
     async def ask(new, text, again):
         session = law.open(prompt)
-        await session.score(bush, Want())
+        await session.score(bush, ScoreRequest())
         left = session.keep(sorted({new, *bush.path_to(4)} - {0} | {0}), new)
         if again:
             left = session.keep(range(len(left)), 0)
@@ -234,7 +238,7 @@ def test_what_is_kept_below_a_new_root_and_then_left(prompt):
 
     for new, again in itertools.product((2, 3, 4), (False, True)):
         text = tuple(bush.token[i] for i in bush.path_to(new))
-        for row_V, want in run([ask(new, text, again)])[0]:
+        for row_V, want in run_coroutines([ask(new, text, again)])[0]:
             assert torch.allclose(row_V, behind(want), atol=1e-9), (new, again, want)
 
 
@@ -289,20 +293,24 @@ def test_a_mixture_and_a_product_of_two_tokenizers_keep_the_contract():
         by_bytes(tokens(3, MANY), 2, start=(5,)),
         by_bytes(tokens(4, MANY[:55]), 2, start=(5,)),
     )
-    for rule in (Mixture(0.4), Product(0.4)):
-        check_target(Contrast(one, (other,), rule), prompt=(0, 1))
+    for rule in (MixtureContrast(0.4), ProductContrast(0.4)):
+        check_target(ContrastTarget(one, (other,), rule), prompt=(0, 1))
 
 
 DRAFTERS = {
-    "lookup": lambda other: (Lookup(2), Match(), Fixed(2)),
-    "suffix": lambda other: (Suffix(), Match(), Fixed(2)),
-    "recycling": lambda other: (Recycling(), Match(), Fixed(2, 4)),
-    "jacobi": lambda other: (Jacobi(2), Match(), Fixed(2)),
-    "another tokenizer": lambda other: (FromModel(other, Chain()), Exact(), Fixed(2)),
+    "lookup": lambda other: (LookupDrafter(2), MatchVerifier(), FixedPolicy(2)),
+    "suffix": lambda other: (SuffixDrafter(), MatchVerifier(), FixedPolicy(2)),
+    "recycling": lambda other: (RecyclingDrafter(), MatchVerifier(), FixedPolicy(2, 4)),
+    "jacobi": lambda other: (JacobiDrafter(2), MatchVerifier(), FixedPolicy(2)),
+    "another tokenizer": lambda other: (
+        ModelDrafter(other, ChainTree()),
+        ExactVerifier(),
+        FixedPolicy(2),
+    ),
     "another tokenizer's tree": lambda other: (
-        FromModel(other, Static((2, 1))),
-        Exact(),
-        Fixed(2, 4),
+        ModelDrafter(other, StaticTree((2, 1))),
+        ExactVerifier(),
+        FixedPolicy(2, 4),
     ),
 }
 
@@ -313,9 +321,9 @@ def test_drafters_leave_the_law_of_bytes_as_it_is(name):
     other = by_bytes(tokens(2, ("a", "b", "bb", "aba")), start=(1,))
     drafter, verifier, policy = DRAFTERS[name](other)
     prompt = tuple(b"ab")
-    method = Speculative(law, drafter, verifier, policy)
+    method = SpeculativeDecoder(law, drafter, verifier, policy)
     got = law_of(lambda rng: answer_one(method, Request(prompt, 3), rng))
-    assert distance(got, target_law(law, prompt, 3)) < 1e-12
+    assert text_law_distance(got, target_law(law, prompt, 3)) < 1e-12
 
 
 def test_a_whole_draft_of_bytes_is_one_pass():
@@ -323,7 +331,7 @@ def test_a_whole_draft_of_bytes_is_one_pass():
 
     async def ask():
         session = law.open(tuple(b"ab"))
-        await session.score(Draft.chain(ord("b"), tuple(b"abbaabba")), Want())
+        await session.score(Draft.chain(ord("b"), tuple(b"abbaabba")), ScoreRequest())
         session.close()
 
     task = scheduler.submit(ask())
@@ -373,7 +381,7 @@ def test_what_is_written_before_every_text_is_read_before_its_first_byte():
 
 def test_a_mark_that_a_second_model_has_not_is_written_out():
     lm = tokens(3, ("a", "<", "x", ">"))
-    law = ByBytes(
+    law = ByBytesTarget(
         lm, ((4,), ()), WORDS, frozenset({0}), 2, start=(0,), names=("$", "<x>"), breaks=b""
     )
     assert law.fixed((257, ord("a"))).left == tuple(b"<x>a")
@@ -385,7 +393,7 @@ def test_a_mark_that_a_second_model_has_not_is_written_out():
 def test_a_second_model_may_read_a_prompt_of_its_own():
     lm = tokens(3)
     own = by_bytes(lm, 2).fixed(tuple(b"bb"))
-    law = ByBytes(
+    law = ByBytesTarget(
         lm,
         ((8,),),
         WORDS,
@@ -402,16 +410,16 @@ def test_a_second_model_may_read_a_prompt_of_its_own():
 
     async def cut():
         session = law.open(tuple(b"aab"))
-        await session.score(Draft.chain(ord("b"), tuple(b"ab")), Want())
+        await session.score(Draft.chain(ord("b"), tuple(b"ab")), ScoreRequest())
         session.commit(tuple(b"bab"))
         session.rewind(2)
-        row_V = (await session.score(Draft.chain(ord("a")), Want())).row(0)
+        row_V = (await session.score(Draft.chain(ord("a")), ScoreRequest())).row(0)
         session.rewind(2)
         session.commit(tuple(b"ab"))
-        return row_V, (await session.score(Draft.chain(ord("a")), Want())).row(0)
+        return row_V, (await session.score(Draft.chain(ord("a")), ScoreRequest())).row(0)
 
     want = row_of(plain, tuple(b"bba")).row(0)
-    for row_V in run([cut()])[0]:
+    for row_V in run_coroutines([cut()])[0]:
         assert torch.allclose(row_V, want)
 
 
@@ -424,17 +432,17 @@ def test_bytes_that_nothing_spells_are_refused_in_a_prompt_and_worth_nothing_in_
 
     async def ask():
         session = law.open(tuple(b"a"))
-        scores = await session.score(Draft.chain(ord("a"), tuple(b"zb")), Want())
+        scores = await session.score(Draft.chain(ord("a"), tuple(b"zb")), ScoreRequest())
         session.close()
         return [scores.row(i) for i in range(3)]
 
-    rows = run([ask()])[0]
+    rows = run_coroutines([ask()])[0]
     assert float(rows[0].exp()[ord("z")]) == 0.0
     assert all(abs(float(row_V.exp().sum()) - 1.0) < 1e-9 for row_V in rows)
 
 
 def test_a_spelling_finds_tokens_by_their_beginnings():
-    spelling = Spelling(Letters(PIECES), len(PIECES))
+    spelling = VocabularySpelling(ToyWords(PIECES), len(PIECES))
     assert spelling.bytes == sorted(p.encode() for p in PIECES)
     run_ = spelling.run(0, len(spelling), 0)
     assert {b: hi - lo for b, (lo, _, hi) in run_.ends.items()} == {97: 4, 98: 4}

@@ -7,25 +7,25 @@ import torch
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.contrasts.difference import Difference
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.contrast import Contrast
-from polydec.laws.targets.shaped import Shaped
-from polydec.laws.targets.switch import ByShare, Switch
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.contrasts.difference import DifferenceContrast
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.contrast import ContrastTarget
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.laws.targets.switch import RandomSwitchRule, SwitchTarget
 from polydec.methods.search.loop.contrastive_search import ContrastiveSearch
 
 
 def states(target, text):
     async def score():
         session = target.open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), Want(hidden=True))
+        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest(hidden=True))
         return scores, scores.hidden_NH
 
-    return run([score()])[0]
+    return run_coroutines([score()])[0]
 
 
 def reference(target, prompt, length, k, alpha):
@@ -44,7 +44,7 @@ def reference(target, prompt, length, k, alpha):
 
 def decoded(target, method="contrastive-search", prompt=(0, 1, 2), length=12, **options):
     request = Request(prompt, length, ignore_eos=True)
-    return run([answer_one(build(method, target, None, options)[0], request)])[0]
+    return run_coroutines([answer_one(build(method, target, None, options)[0], request)])[0]
 
 
 @pytest.mark.parametrize("prompt", [(0, 1, 2), (3,)])
@@ -55,7 +55,7 @@ def test_it_takes_what_the_formula_says(prompt):
         (3, 2, 0.9),
         (4, 6, 0.1),
     ):  # at 1 states that were seen before tie
-        target = toy(seed, 6)
+        target = toy_law(seed, 6)
         got = decoded(target, prompt=prompt, candidates=k, penalty=alpha)
         assert got.token_ids == reference(target, prompt, 12, k, alpha)
         assert got.stats.passes == 13 and got.stats.scored == 1 + 12 * k
@@ -63,33 +63,33 @@ def test_it_takes_what_the_formula_says(prompt):
 
 def test_where_it_is_greedy():
     for seed in range(4):
-        target = toy(seed, 6, sharp=2.0)
-        greedy = decoded(Shaped(target, Greedy()), "plain").token_ids
+        target = toy_law(seed, 6, sharp=2.0)
+        greedy = decoded(ShapedTarget(target, GreedyRule()), "plain").token_ids
         assert (
             decoded(target, candidates=1).token_ids
             == greedy
             == decoded(target, penalty=0.0).token_ids
         )
-        assert decoded(Shaped(target, Greedy())).token_ids == decoded(target).token_ids, (
+        assert decoded(ShapedTarget(target, GreedyRule())).token_ids == decoded(target).token_ids, (
             "temperature 0 is the law before it"
         )
 
 
 def test_it_searches_a_steered_law():
-    law = Contrast(toy(1, 6), (toy(2, 6),), Difference(2.0, 1.0))
+    law = ContrastTarget(toy_law(1, 6), (toy_law(2, 6),), DifferenceContrast(2.0, 1.0))
     assert (
         decoded(law).token_ids
         == reference(law, (0, 1, 2), 12, 5, 0.6)
-        != decoded(toy(1, 6)).token_ids
+        != decoded(toy_law(1, 6)).token_ids
     )
 
 
 def test_what_is_refused():
-    stateless = Switch(toy(1), toy(2), ByShare(0.5))
+    stateless = SwitchTarget(toy_law(1), toy_law(2), RandomSwitchRule(0.5))
     with pytest.raises(ValueError, match="contrastive-search needs a model that shows its states"):
         decoded(stateless)
     with pytest.raises(ValueError, match="this target gives none"):
-        run([answer_one(ContrastiveSearch(stateless), Request((0, 1), 3))])
+        run_coroutines([answer_one(ContrastiveSearch(stateless), Request((0, 1), 3))])
     for how in ({"width": 0}, {"penalty": 1.5}):
         with pytest.raises(ValueError, match=r"it must lie in"):
-            ContrastiveSearch(toy(1), **how)
+            ContrastiveSearch(toy_law(1), **how)

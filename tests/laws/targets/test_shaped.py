@@ -14,38 +14,43 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polydec.core.decoder import answer_one
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.testing.enumerate import Law, distance, law_of, target_law
-from polydec.lab.testing.toy import Table, toy
-from polydec.laws.shapers.banned import Banned
-from polydec.laws.shapers.dry import Dry
-from polydec.laws.shapers.frequency import Frequency
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.min_p import MinP
-from polydec.laws.shapers.min_tokens import MinTokens
-from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgram
-from polydec.laws.shapers.presence import Presence
-from polydec.laws.shapers.repetition import Repetition
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.testing.enumerate import Law, law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
+from polydec.laws.shapers.banned import BannedTokensRule
+from polydec.laws.shapers.dry import DryRule
+from polydec.laws.shapers.frequency import FrequencyPenaltyRule
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.min_p import MinPRule
+from polydec.laws.shapers.min_tokens import MinTokensRule
+from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgramRule
+from polydec.laws.shapers.presence import PresencePenaltyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
 from polydec.laws.shapers.sampling import ORDERS, Sampling, build_shapers
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.shapers.top_k import TopK
-from polydec.laws.shapers.top_p import TopP
-from polydec.laws.shapers.typical import Typical
-from polydec.laws.shapers.xtc import Xtc
-from polydec.laws.targets.shaped import KEEP, Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.shapers.top_k import TopKRule
+from polydec.laws.shapers.top_p import TopPRule
+from polydec.laws.shapers.typical import TypicalRule
+from polydec.laws.shapers.xtc import XtcRule
+from polydec.laws.targets.shaped import KEEP, ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 PROMPT = (0, 1)
-PENALISED = (Repetition(1.3), Presence(0.4), Temperature(0.8), TopP(0.9))
+PENALISED = (
+    RepetitionPenaltyRule(1.3),
+    PresencePenaltyRule(0.4),
+    TemperatureRule(0.8),
+    TopPRule(0.9),
+)
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,12 @@ class Always:
 
     token: tuple[int, ...] = (1, 0, 1, 0, 1)
     parent: tuple[int, ...] = (0, 1, 1, 2, 0)
-    want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
+    want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=RowDetail.NOTHING))
 
     def open(self, prompt: Sequence[int], session: Any) -> Always:
         return self
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return Draft.certain((root, *self.token), (-1, *self.parent))
 
     def learn(self, draft: Draft, scores: Any, verdict: Verdict) -> None:
@@ -78,17 +83,17 @@ def row(target: Any, prompt: Sequence[int], output: Sequence[int] = ()) -> Tenso
     async def go() -> Tensor:
         session, tokens = target.open(tuple(prompt)), (prompt[-1], *output)
         session.commit(tokens[:-1])
-        return (await session.score(Draft.chain(tokens[-1]), Want())).row(0)
+        return (await session.score(Draft.chain(tokens[-1]), ScoreRequest())).row(0)
 
-    return run([go()])[0]
+    return run_coroutines([go()])[0]
 
 
 def plain_law(target: Any, drafter: Any, length: int) -> Law:
-    decoder = Speculative(target, drafter, Match(), Fixed())
+    decoder = SpeculativeDecoder(target, drafter, MatchVerifier(), FixedPolicy())
     return law_of(lambda rng: answer_one(decoder, Request(PROMPT, max_tokens=length), rng))
 
 
-def hand_law(model: LM, length: int) -> Law:
+def hand_law(model: CausalLaw, length: int) -> Law:
     """Repetition 1.3, presence 0.4, temperature 0.8, top-p 0.9, in plain Python, from the toy's table."""
     table, law = model.network.weight.tolist(), Law()
 
@@ -117,14 +122,14 @@ def hand_law(model: LM, length: int) -> Law:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("drafter", [Nothing(), Always()], ids=["none", "certain tree"])
+@pytest.mark.parametrize("drafter", [NothingDrafter(), Always()], ids=["none", "certain tree"])
 def test_decodes_have_the_hand_computed_law(seed: int, drafter: Any) -> None:
-    model = toy(seed + 1, 3 + seed % 2)
-    law = plain_law(Shaped(model, *PENALISED), drafter, 3)
+    model = toy_law(seed + 1, 3 + seed % 2)
+    law = plain_law(ShapedTarget(model, *PENALISED), drafter, 3)
     assert len(law) > 3
-    assert distance(law, hand_law(model, 3)) < 1e-9
-    assert distance(law, target_law(model, PROMPT, 3, PENALISED)) < 1e-9
-    assert distance(law, target_law(model, PROMPT, 3)) > 0.02
+    assert text_law_distance(law, hand_law(model, 3)) < 1e-9
+    assert text_law_distance(law, target_law(model, PROMPT, 3, PENALISED)) < 1e-9
+    assert text_law_distance(law, target_law(model, PROMPT, 3)) > 0.02
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -152,13 +157,13 @@ def test_every_rule_at_once(order: str, tree: bool) -> None:
     )
     for seed in range(3):
         model, shapers = (
-            toy(seed + 20, 4, tree=tree),
+            toy_law(seed + 20, 4, tree=tree),
             build_shapers(sampling, order=order, eos=(3,), seed=seed),
         )
         assert len(shapers) == 16
         assert (
-            distance(
-                plain_law(Shaped(model, *shapers), Always(), 3),
+            text_law_distance(
+                plain_law(ShapedTarget(model, *shapers), Always(), 3),
                 target_law(model, PROMPT, 3, shapers),
             )
             < 1e-9
@@ -167,43 +172,55 @@ def test_every_rule_at_once(order: str, tree: bool) -> None:
 
 def test_greedy_text_is_the_same_under_any_draft() -> None:
     for seed in range(8):
-        target = Shaped(toy(seed, 4), Repetition(1.4), Frequency(0.3), Temperature(0.5), Greedy())
-        law = plain_law(target, Nothing(), 6)
+        target = ShapedTarget(
+            toy_law(seed, 4),
+            RepetitionPenaltyRule(1.4),
+            FrequencyPenaltyRule(0.3),
+            TemperatureRule(0.5),
+            GreedyRule(),
+        )
+        law = plain_law(target, NothingDrafter(), 6)
         assert list(law.values()) == [1.0] and law == plain_law(target, Always(), 6)
 
 
 def test_nesting_equals_one_list_of_shapers() -> None:
-    model = toy(3, 4)
+    model = toy_law(3, 4)
     flat, nested = (
-        Shaped(model, *PENALISED),
-        Shaped(Shaped(Shaped(model), *PENALISED[:2]), *PENALISED[2:]),
+        ShapedTarget(model, *PENALISED),
+        ShapedTarget(ShapedTarget(ShapedTarget(model), *PENALISED[:2]), *PENALISED[2:]),
     )
-    assert distance(plain_law(flat, Always(), 3), plain_law(nested, Always(), 3)) < 1e-12
-    assert torch.equal(row(Shaped(model), PROMPT), row(model, PROMPT))
+    assert text_law_distance(plain_law(flat, Always(), 3), plain_law(nested, Always(), 3)) < 1e-12
+    assert torch.equal(row(ShapedTarget(model), PROMPT), row(model, PROMPT))
     assert (
-        distance(
-            plain_law(Shaped(Shaped(model, Repetition(1.5)), Greedy()), Always(), 4),
-            plain_law(Shaped(model, Repetition(1.5), Greedy()), Always(), 4),
+        text_law_distance(
+            plain_law(
+                ShapedTarget(ShapedTarget(model, RepetitionPenaltyRule(1.5)), GreedyRule()),
+                Always(),
+                4,
+            ),
+            plain_law(ShapedTarget(model, RepetitionPenaltyRule(1.5), GreedyRule()), Always(), 4),
         )
         == 0.0
     )
 
 
 def test_a_draw_of_xtc_is_one_law_for_all_who_look() -> None:
-    coins = [(Xtc(0.5, 0.1, Rng.of(s)),) for s in range(12)]
-    laws = [target_law(toy(2, 4), PROMPT, 2, c) for c in coins]
+    coins = [(XtcRule(0.5, 0.1, Rng.of(s)),) for s in range(12)]
+    laws = [target_law(toy_law(2, 4), PROMPT, 2, c) for c in coins]
     assert len({tuple(sorted(x.items())) for x in laws}) > 2  # two coins: up to four laws
     for c, law in zip(coins, laws, strict=True):
-        assert distance(plain_law(Shaped(toy(2, 4), *c), Always(), 2), law) < 1e-9
+        assert (
+            text_law_distance(plain_law(ShapedTarget(toy_law(2, 4), *c), Always(), 2), law) < 1e-9
+        )
 
 
 SHAPERS = (
-    Repetition(1.3),
-    Presence(0.5),
-    Frequency(0.2),
-    Dry(0.5, allowed_length=1),
-    NoRepeatNgram(3),
-    MinTokens(2, (3,)),
+    RepetitionPenaltyRule(1.3),
+    PresencePenaltyRule(0.5),
+    FrequencyPenaltyRule(0.2),
+    DryRule(0.5, allowed_length=1),
+    NoRepeatNgramRule(3),
+    MinTokensRule(2, (3,)),
 )
 
 
@@ -220,10 +237,12 @@ SHAPERS = (
 @settings(max_examples=60)
 def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: bool) -> None:
     """Scoring, committing, rewinding (also into the prompt), forking and parts, in any order: rows equal fresh ones."""
-    model = toy(5, 4, chunk=3)
+    model = toy_law(5, 4, chunk=3)
     model.network.partial = True
     target = (
-        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+        ShapedTarget(ShapedTarget(model, *SHAPERS[:3]), *SHAPERS[3:])
+        if nested
+        else ShapedTarget(model, *SHAPERS)
     )
     prompt, text = (1, 0, 2, 1), [1, 0, 2, 1]
 
@@ -235,7 +254,7 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
 
         async def check(tokens: tuple[int, ...], parent: tuple[int, ...]) -> None:
             draft = Draft.certain((root, *tokens), (-1, *parent))
-            scores = await session.score(draft, Want())
+            scores = await session.score(draft, ScoreRequest())
             head = prompt if len(left) >= len(prompt) else (*left, root)
             for node in reversed(range(len(draft))):
                 full = (*left, root, *[draft.token[i] for i in draft.path_to(node)])
@@ -275,19 +294,19 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
                 session = whole.part(range(3)) if session is whole else whole
             await check((1, 2), (0, 0))
 
-    run([go()])
+    run_coroutines([go()])
     assert text
 
 
 def test_rewinding_past_kept_states() -> None:
     """States of most committed nodes are dropped; a rewind derives them again."""
-    target = Shaped(toy(8, 4), *SHAPERS)
+    target = ShapedTarget(toy_law(8, 4), *SHAPERS)
     text = torch.randint(3, (3 * KEEP + 7,), generator=torch.Generator().manual_seed(1)).tolist()
 
     async def go() -> None:
         session, root = target.open((0,)), 0
         for x in text:
-            (await session.score(Draft.chain(root, (x,)), Want())).row(0)
+            (await session.score(Draft.chain(root, (x,)), ScoreRequest())).row(0)
             session.commit((root,))
             root = x
         node, states = session._trail.tip, 0
@@ -297,10 +316,10 @@ def test_rewinding_past_kept_states() -> None:
         for back in (1, 5, KEEP, KEEP + 3):
             session.rewind(back)
             del text[len(text) - back :]
-            row_V = (await session.score(Draft.chain(text[-1]), Want())).row(0)
+            row_V = (await session.score(Draft.chain(text[-1]), ScoreRequest())).row(0)
             assert torch.equal(row_V, row(target, (0,), text))
 
-    run([go()])
+    run_coroutines([go()])
 
 
 @dataclass(frozen=True)
@@ -308,7 +327,7 @@ class Counting:
     """The identity, counting its calls."""
 
     calls: dict[str, int] = field(default_factory=lambda: {"start": 0, "step": 0, "shape": 0})
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def start(self, prompt: Sequence[int]) -> None:
@@ -324,32 +343,32 @@ class Counting:
 
 def test_states_are_derived_once_where_somebody_looks() -> None:
     count = Counting()
-    target, calls = Shaped(toy(1, 4), count), count.calls
+    target, calls = ShapedTarget(toy_law(1, 4), count), count.calls
 
     async def go() -> None:
         session = target.open(PROMPT)
         draft = Draft.certain((1, 0, 2, 0, 1), (-1, 0, 0, 1, 2))
-        scores = await session.score(draft, Want())
+        scores = await session.score(draft, ScoreRequest())
         assert calls == {"start": 0, "step": 0, "shape": 0}
         scores.row(3), scores.row(3), scores.logp(3, (0, 1)), scores.topk(3, 2), scores.weights(3)
         assert calls == {"start": 1, "step": 2, "shape": 1}
         scores.row(1)
         assert calls == {"start": 1, "step": 3, "shape": 2}
         session.commit((1, 0, 0))
-        scores = await session.score(Draft.chain(2), Want())
+        scores = await session.score(Draft.chain(2), ScoreRequest())
         assert calls == {"start": 1, "step": 3, "shape": 2}
         scores.row(0)
         assert calls == {"start": 1, "step": 4, "shape": 3}
 
-    run([go()])
+    run_coroutines([go()])
 
 
-class Blind(Table):
+class Blind(OrderTwoNetwork):
     """A toy whose logits may not be asked for where less is wanted; it remembers what was wanted."""
 
     def __init__(self, seed: int, size: int) -> None:
         super().__init__(seed, size)
-        self.wanted: list[Reads] = []
+        self.wanted: list[RowDetail] = []
 
     def forward(self, queries: Sequence[Any]) -> Any:
         self.wanted += [q.want.law for q in queries if len(q.rows)]
@@ -357,39 +376,44 @@ class Blind(Table):
 
 
 def test_what_the_model_is_asked_for() -> None:
-    none, argmax, topk, row = Reads
+    none, argmax, topk, row = RowDetail
     for shapers, law, base, asked in [
-        ((Greedy(),), row, none, argmax),
-        ((Temperature(2.0), TopP(0.5), Greedy()), row, none, argmax),
-        ((Repetition(1.1), Greedy()), row, none, row),
-        ((Temperature(2.0),), argmax, none, argmax),
-        ((Temperature(2.0),), row, none, row),
-        ((Typical(0.5),), argmax, none, row),
-        ((Greedy(),), none, none, none),
-        ((Greedy(),), row, row, row),
+        ((GreedyRule(),), row, none, argmax),
+        ((TemperatureRule(2.0), TopPRule(0.5), GreedyRule()), row, none, argmax),
+        ((RepetitionPenaltyRule(1.1), GreedyRule()), row, none, row),
+        ((TemperatureRule(2.0),), argmax, none, argmax),
+        ((TemperatureRule(2.0),), row, none, row),
+        ((TypicalRule(0.5),), argmax, none, row),
+        ((GreedyRule(),), none, none, none),
+        ((GreedyRule(),), row, row, row),
         ((), topk, none, topk),
-        ((Repetition(1.1),), none, topk, topk),
+        ((RepetitionPenaltyRule(1.1),), none, topk, topk),
     ]:
         network = Blind(1, 4)
-        session = Shaped(LM(network, toy(1, 4).vocab), *shapers).open(PROMPT)
-        run([session.score(Draft.chain(1), Want(law=law, base=base))])
+        session = ShapedTarget(CausalLaw(network, toy_law(1, 4).vocab), *shapers).open(PROMPT)
+        run_coroutines([session.score(Draft.chain(1), ScoreRequest(law=law, base=base))])
         assert network.wanted == [asked]
 
 
 def test_certain_laws_write_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = toy(4, 5)
+    model = toy_law(4, 5)
 
     async def score(*shapers: Any) -> Any:
         return (
-            await Shaped(model, *shapers)
+            await ShapedTarget(model, *shapers)
             .open(PROMPT)
-            .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())
+            .score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest())
         )
 
-    inner = run([model.open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())])[0]
+    inner = run_coroutines(
+        [model.open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest())]
+    )[0]
     best = [inner.argmax(i) for i in range(3)]
-    lazy, penalised = run(
-        [score(Temperature(0.5), MinP(0.1), Greedy()), score(Banned((best[0],)), Greedy())]
+    lazy, penalised = run_coroutines(
+        [
+            score(TemperatureRule(0.5), MinPRule(0.1), GreedyRule()),
+            score(BannedTokensRule((best[0],)), GreedyRule()),
+        ]
     )
     monkeypatch.setattr(type(inner), "row", lambda self, i: pytest.fail("a row was written"))
     assert [lazy.certain(i) for i in range(3)] == [lazy.argmax(i) for i in range(3)] == best
@@ -406,23 +430,23 @@ def test_certain_laws_write_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scores_agree_with_their_rows() -> None:
     for shapers in [
         (),
-        (TopK(2),),
+        (TopKRule(2),),
         PENALISED,
-        (Typical(0.3),),
-        (Greedy(), Temperature(0.5)),
-        (Repetition(1.5), Greedy()),
+        (TypicalRule(0.3),),
+        (GreedyRule(), TemperatureRule(0.5)),
+        (RepetitionPenaltyRule(1.5), GreedyRule()),
     ]:
-        s = run(
+        s = run_coroutines(
             [
-                Shaped(toy(6, 5), *shapers)
+                ShapedTarget(toy_law(6, 5), *shapers)
                 .open(PROMPT)
-                .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want(base=Reads.ROW))
+                .score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest(base=RowDetail.ROW))
             ]
         )[0]
         for i in range(3):
             row_V = s.row(i)
             assert (
-                torch.allclose(row_V, normalise(s.weights(i)))
+                torch.allclose(row_V, normalise_log_weights(s.weights(i)))
                 and abs(float(row_V.exp().sum()) - 1) < 1e-12
             )
             assert s.argmax(i) == int(row_V.argmax())
@@ -430,49 +454,68 @@ def test_scores_agree_with_their_rows() -> None:
             assert s.topk(i, 2)[0][0] == s.argmax(i) and len(s.topk(i, 99)[0]) == 5
             assert s.topk(i, 2)[1] == s.logp(i, s.topk(i, 2)[0])
             assert s.topk_rows([i], 1) == [[s.argmax(i)]]
-            assert torch.equal(s.base.row(i), row(toy(6, 5), (*PROMPT, *([(), (0,), (3,)][i]))))
+            assert torch.equal(s.base.row(i), row(toy_law(6, 5), (*PROMPT, *([(), (0,), (3,)][i]))))
         assert s.hidden_NH is None
 
 
 def test_prompt_rows_are_the_models() -> None:
-    prompt, want = (0, 1, 2, 0, 1), Want(law=Reads.NOTHING, base=Reads.ROW, prompt=True)
-    scores = run([Shaped(Shaped(toy(2, 4), *PENALISED), Greedy()).open(prompt).prefill(want)])[0]
-    plain = run([toy(2, 4).open(prompt).prefill(replace(want, law=Reads.ROW))])[0]
+    prompt, want = (
+        (0, 1, 2, 0, 1),
+        ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.ROW, prompt=True),
+    )
+    scores = run_coroutines(
+        [
+            ShapedTarget(ShapedTarget(toy_law(2, 4), *PENALISED), GreedyRule())
+            .open(prompt)
+            .prefill(want)
+        ]
+    )[0]
+    plain = run_coroutines([toy_law(2, 4).open(prompt).prefill(replace(want, law=RowDetail.ROW))])[
+        0
+    ]
     assert all(torch.equal(scores.base.row(i), plain.row(i)) for i in range(4))
 
 
 def test_rows_in_half_precision_are_shaped_in_float32() -> None:
-    class Half(Table):
+    class Half(OrderTwoNetwork):
         def forward(self, queries: Sequence[Any]) -> Any:
             return [replace(a, logits_RV=a.logits_RV.bfloat16()) for a in super().forward(queries)]
 
-    session = Shaped(LM(Half(1, 4), toy(1, 4).vocab), Temperature(0.7)).open(PROMPT)
-    scores = run([session.score(Draft.chain(1), Want())])[0]
+    session = ShapedTarget(CausalLaw(Half(1, 4), toy_law(1, 4).vocab), TemperatureRule(0.7)).open(
+        PROMPT
+    )
+    scores = run_coroutines([session.score(Draft.chain(1), ScoreRequest())])[0]
     assert scores.row(0).dtype is torch.float32 and scores.weights(0).dtype is torch.float32
 
 
 def test_shaped_is_a_value() -> None:
-    model = toy(1)
-    assert Shaped(model, Greedy()) == Shaped(model, Greedy()) != Shaped(model, Temperature(0.5))
-    assert Shaped(model, *PENALISED).vocab is model.vocab
+    model = toy_law(1)
+    assert (
+        ShapedTarget(model, GreedyRule())
+        == ShapedTarget(model, GreedyRule())
+        != ShapedTarget(model, TemperatureRule(0.5))
+    )
+    assert ShapedTarget(model, *PENALISED).vocab is model.vocab
     with pytest.raises(AttributeError):
-        Shaped(model).shapers = ()  # type: ignore[misc]
+        ShapedTarget(model).shapers = ()  # type: ignore[misc]
     with pytest.raises(ValueError, match="n is 9"):
-        Shaped(model, Greedy()).open(PROMPT).rewind(9)
+        ShapedTarget(model, GreedyRule()).open(PROMPT).rewind(9)
     with pytest.raises(ValueError, match="layers"):
-        Shaped(model, Greedy()).open(PROMPT).part(range(9))
+        ShapedTarget(model, GreedyRule()).open(PROMPT).part(range(9))
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_rows_after_keep_are_fresh_ones(nested: bool) -> None:
     """Of a scored tree some nodes stay below a new root: what lies above that one is text, for every rule."""
-    model = toy(5, 4, chunk=3)
+    model = toy_law(5, 4, chunk=3)
     target = (
-        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+        ShapedTarget(ShapedTarget(model, *SHAPERS[:3]), *SHAPERS[3:])
+        if nested
+        else ShapedTarget(model, *SHAPERS)
     )
 
     async def check(session: Any, draft: Draft, text: Sequence[int]) -> None:
-        scores = await session.score(draft, Want())
+        scores = await session.score(draft, ScoreRequest())
         for node in range(len(draft)):
             path = [draft.token[i] for i in (0, *draft.path_to(node))]
             expected_V = row(target, PROMPT, (*text, *path)[1:])
@@ -489,4 +532,4 @@ def test_rows_after_keep_are_fresh_ones(nested: bool) -> None:
         session.commit(more.token[:1])
         await check(session, Draft.certain((2, 0), (-1, 0)), (*text, more.token[0]))
 
-    run([go(root) for root in range(6)])
+    run_coroutines([go(root) for root in range(6)])

@@ -8,35 +8,41 @@ import pytest
 import torch
 
 from polydec.core.decoder import answer_one
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Draft, Exactness, Want
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.types import Draft, Exactness, ScoreRequest
 from polydec.lab.testing.check_target import check_target
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import SHAPERS, bend_target
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.targets.switch import ByEntropy, ByShare, Switch, SwitchSession, entropy
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.targets.switch import (
+    EntropySwitchRule,
+    RandomSwitchRule,
+    SwitchSession,
+    SwitchTarget,
+    law_entropy_bits,
+)
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 RULES = [
-    ByEntropy(1.0, hold=1),
-    ByEntropy(1.1, 0.9, 2, 2),
-    ByEntropy(1.2, window=1, hold=3),
-    ByShare(0.5, 2),
-    ByShare(0.5, 1, 3),
+    EntropySwitchRule(1.0, hold=1),
+    EntropySwitchRule(1.1, 0.9, 2, 2),
+    EntropySwitchRule(1.2, window=1, hold=3),
+    RandomSwitchRule(0.5, 2),
+    RandomSwitchRule(0.5, 1, 3),
 ]
 INF = math.inf
 
 
 def models(seed=1, size=3):
-    return toy(seed, size, cost=0.1), toy(seed + 50, size)
+    return toy_law(seed, size, cost=0.1), toy_law(seed + 50, size)
 
 
 def turns(small, big, rule, prompt, text):
@@ -53,21 +59,28 @@ def turns(small, big, rule, prompt, text):
 
 def fresh(target, text):
     async def score():
-        return await target.open(text).score(Draft.chain(text[-1]), Want())
+        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest())
 
-    return run([score()])[0]
+    return run_coroutines([score()])[0]
 
 
 def decode(target, tokens=60, seed=0):
     request = Request((0, 1, 0), tokens, ignore_eos=True, seed=seed)
-    return run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[0]
+    return run_coroutines(
+        [
+            answer_one(
+                SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0)),
+                request,
+            )
+        ]
+    )[0]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])
 def test_contract(rule, tree):
-    small, big = toy(1, 5, cost=0.1, tree=tree), toy(2, 5, tree=tree)
-    check_target(Switch(small, big, rule), tolerance=1e-12, prefill=False)
+    small, big = toy_law(1, 5, cost=0.1, tree=tree), toy_law(2, 5, tree=tree)
+    check_target(SwitchTarget(small, big, rule), tolerance=1e-12, prefill=False)
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)
@@ -75,7 +88,7 @@ def test_contract(rule, tree):
 def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
     """Enumerated with and without drafts, against laws that are made of fresh sessions."""
     bare = models()
-    small, big = (bend(m, SHAPERS[shaping]) for m in bare)
+    small, big = (bend_target(m, SHAPERS[shaping]) for m in bare)
     prompt, length = (0, 1, 0), 3
 
     def walk(text, p, states):
@@ -95,10 +108,15 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
 
     law = {}
     walk((), 1.0, [s.start(prompt) for s in SHAPERS[shaping]])
-    for drafter, verifier in ((Nothing(), Match()), (Lookup(), Exact())):
-        decoder = Speculative(Switch(small, big, rule), drafter, verifier, Fixed(2))
+    for drafter, verifier in (
+        (NothingDrafter(), MatchVerifier()),
+        (LookupDrafter(), ExactVerifier()),
+    ):
+        decoder = SpeculativeDecoder(
+            SwitchTarget(small, big, rule), drafter, verifier, FixedPolicy(2)
+        )
         assert (
-            distance(
+            text_law_distance(
                 law_of(lambda rng, d=decoder: answer_one(d, Request(prompt, length), rng)), law
             )
             < 1e-9
@@ -108,33 +126,38 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
 @pytest.mark.parametrize("shaping", SHAPERS)
 def test_at_the_ends_one_speaks_alone(shaping):
     for seed in range(4):
-        small, big = (bend(m, SHAPERS[shaping]) for m in models(seed, 6))
+        small, big = (bend_target(m, SHAPERS[shaping]) for m in models(seed, 6))
         for rule, alone in (
-            (ByEntropy(INF), small),
-            (ByEntropy(None), small),
-            (ByEntropy(-1.0), big),
-            (ByShare(0.0), small),
-            (ByShare(1.0), big),
+            (EntropySwitchRule(INF), small),
+            (EntropySwitchRule(None), small),
+            (EntropySwitchRule(-1.0), big),
+            (RandomSwitchRule(0.0), small),
+            (RandomSwitchRule(1.0), big),
         ):
             assert (
-                decode(Switch(small, big, rule), seed=seed).token_ids
+                decode(SwitchTarget(small, big, rule), seed=seed).token_ids
                 == decode(alone, seed=seed).token_ids
             )
     law = law_of(
         lambda rng: answer_one(
-            Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)),
+            SpeculativeDecoder(
+                SwitchTarget(*models(), EntropySwitchRule(-1.0)),
+                NothingDrafter(),
+                MatchVerifier(),
+                FixedPolicy(0),
+            ),
             Request((0, 1), 2),
             rng,
         )
     )
-    assert distance(law, target_law(models()[1], (0, 1), 2)) < 1e-9
+    assert text_law_distance(law, target_law(models()[1], (0, 1), 2)) < 1e-9
 
 
 def test_every_switch_is_held():
     small, big = models(3, 6)
     for hold in (1, 4, 9):
-        rule = ByEntropy(1.9, window=2, hold=hold)
-        text = decode(Switch(small, big, rule), 80).token_ids
+        rule = EntropySwitchRule(1.9, window=2, hold=hold)
+        text = decode(SwitchTarget(small, big, rule), 80).token_ids
         at = [
             i
             for i, (a, b) in enumerate(pairwise(turns(small, big, rule, (0, 1, 0), text)))
@@ -146,9 +169,9 @@ def test_every_switch_is_held():
 def test_a_higher_threshold_asks_the_large_model_less():
     """On one text, where both models have the same entropies and nothing is held. (In general the share of the large model
     need not fall: its own entropies enter too, and a hold shifts later turns.)"""
-    model, text = toy(4, 6), [1, 2, 3, 0, 4, 1, 0, 2, 2, 3, 1, 4, 0, 0, 1]
+    model, text = toy_law(4, 6), [1, 2, 3, 0, 4, 1, 0, 2, 2, 3, 1, 4, 0, 0, 1]
     shares = [
-        sum(turns(model, model, ByEntropy(tau, hold=1), (0, 1), text))
+        sum(turns(model, model, EntropySwitchRule(tau, hold=1), (0, 1), text))
         for tau in (0.0, 0.8, 1.2, 1.6, 1.8, 2.0, 2.6)
     ]
     assert shares == sorted(shares, reverse=True) and shares[0] > shares[5] > shares[-1] == 0
@@ -156,11 +179,13 @@ def test_a_higher_threshold_asks_the_large_model_less():
 
 def test_what_it_costs():
     """A switch feeds what was missed, once; every token is fed to the model whose turn it is, in one pass."""
-    (small, big), rule = models(3, 6), ByEntropy(1.9, window=2, hold=4)
+    (small, big), rule = models(3, 6), EntropySwitchRule(1.9, window=2, hold=4)
     scheduler = Scheduler()
     task = scheduler.submit(
         answer_one(
-            Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)),
+            SpeculativeDecoder(
+                SwitchTarget(small, big, rule), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+            ),
             Request((0, 1, 0), 50, ignore_eos=True),
         )
     )
@@ -179,14 +204,14 @@ def test_what_it_costs():
 
 def test_entropy():
     for size in (2, 3, 8, 1000):
-        assert entropy(torch.zeros(size).log_softmax(-1)) == pytest.approx(
+        assert law_entropy_bits(torch.zeros(size).log_softmax(-1)) == pytest.approx(
             math.log2(size), abs=1e-5
         )
     row_V = torch.full((5,), -INF)
     row_V[2] = 0.0
-    assert entropy(row_V) == 0.0
+    assert law_entropy_bits(row_V) == 0.0
     row_V = torch.tensor([0.5, 0.25, 0.25, 0.0]).log()
-    assert entropy(row_V) == pytest.approx(1.5)
+    assert law_entropy_bits(row_V) == pytest.approx(1.5)
 
 
 class NoCatchUp(SwitchSession):
@@ -203,7 +228,7 @@ class EntropyAfterShaping(SwitchSession):
     """Looks at the row that was drawn from."""
 
     def _next(self, state, scores, node):
-        return self._rule.step(state, entropy(scores.row(node)))
+        return self._rule.step(state, law_entropy_bits(scores.row(node)))
 
 
 class Lagging(SwitchSession):
@@ -216,7 +241,11 @@ class Lagging(SwitchSession):
 
 @pytest.mark.parametrize(
     "session, drafter",
-    [(NoCatchUp, Nothing()), (EntropyAfterShaping, Nothing()), (Lagging, Lookup())],
+    [
+        (NoCatchUp, NothingDrafter()),
+        (EntropyAfterShaping, NothingDrafter()),
+        (Lagging, LookupDrafter()),
+    ],
 )
 def test_faults_show(session, drafter, monkeypatch):
     monkeypatch.setattr("polydec.laws.targets.switch.SwitchSession", session)
@@ -230,8 +259,8 @@ def test_recipe():
     decoder, values = build(
         "entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3}
     )
-    assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == Switch(
-        small, big, ByEntropy(0.5, None, 5, 3)
+    assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == SwitchTarget(
+        small, big, EntropySwitchRule(0.5, None, 5, 3)
     )
     assert values["window"] == 5
     with pytest.raises(ValueError, match="layers cannot be read where two models take turns"):
@@ -241,13 +270,16 @@ def test_recipe():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: ByEntropy(math.nan), "tau is nan"),
-        (lambda: ByEntropy(1.0, math.nan), "tau_down is nan"),
-        (lambda: ByEntropy(window=0), "window is 0: it must lie in 1 to 256"),
-        (lambda: ByEntropy(hold=0), "hold is 0: it must lie in 1 to 4096"),
-        (lambda: ByShare(1.5), "share is 1.5: it must lie in 0 to 1"),
-        (lambda: ByShare(0.5, 0), "run is 0"),
-        (lambda: Switch(toy(1), toy(2, 4), ByShare(0.5)), "the small model has a vocabulary of 3"),
+        (lambda: EntropySwitchRule(math.nan), "tau is nan"),
+        (lambda: EntropySwitchRule(1.0, math.nan), "tau_down is nan"),
+        (lambda: EntropySwitchRule(window=0), "window is 0: it must lie in 1 to 256"),
+        (lambda: EntropySwitchRule(hold=0), "hold is 0: it must lie in 1 to 4096"),
+        (lambda: RandomSwitchRule(1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: RandomSwitchRule(0.5, 0), "run is 0"),
+        (
+            lambda: SwitchTarget(toy_law(1), toy_law(2, 4), RandomSwitchRule(0.5)),
+            "the small model has a vocabulary of 3",
+        ),
     ],
 )
 def test_options(make, message):
@@ -256,5 +288,7 @@ def test_options(make, message):
 
 
 def test_rows_are_laws():
-    scores = fresh(Switch(*models(), ByShare(0.5, 1)), (0, 1))
-    assert scores.hidden_NH is None and float(probs(scores.row(0)).sum()) == pytest.approx(1.0)
+    scores = fresh(SwitchTarget(*models(), RandomSwitchRule(0.5, 1)), (0, 1))
+    assert scores.hidden_NH is None and float(
+        float64_probabilities(scores.row(0)).sum()
+    ) == pytest.approx(1.0)

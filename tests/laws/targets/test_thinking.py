@@ -8,19 +8,19 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, Soft, load
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.testing.check_target import Checker, check_target
-from polydec.laws.targets.compressed import Compressed
-from polydec.laws.targets.continued import Continued
-from polydec.laws.targets.thinking import Thinking
-from polydec.methods.economics.costs import Costs
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.testing.check_target import TargetChecker, check_target
+from polydec.laws.targets.compressed import HiddenThoughtMaker
+from polydec.laws.targets.continued import ContinuousThoughtMaker
+from polydec.laws.targets.thinking import LatentPrefixTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import thought as thoughts_file
-from polydec.models.learned.kinds.thought import Thought, examples
-from polydec.models.sessions.soft import entering
-from polydec.request.ask import plan
-from polydec.request.loaded import LM
+from polydec.models.learned.kinds.thought import ThoughtProjection, examples
+from polydec.models.sessions.soft import make_soft_tokens
+from polydec.request.ask import plan_request
+from polydec.request.loaded import LoadedModel
 
 PROMPT = "The grey fox and the river and the grey fox and the"
 METHODS = (
@@ -33,7 +33,7 @@ METHODS = (
     "suffix-automaton",
     "pearl",
 )
-HIDDEN = Want(law=Reads.NOTHING, hidden=True)
+HIDDEN = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def lm(tmp_path_factory):
         dtype="float32",
     )
     vocab = lm.checkpoint.lm.vocab
-    lm = LM(lm.checkpoint, lm.draft, examples(vocab, 64, 64))
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    lm = LoadedModel(lm.checkpoint, lm.draft, examples(vocab, 64, 64))
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -69,8 +69,8 @@ def by_hand(law, prompt, count):
     text = list(prompt[:-1])
     for _ in range(count):
         session = law.open((*text, prompt[-1]))  # rows of all before the last token are asked for
-        hidden = run([session.prefill(replace(HIDDEN, prompt=True))])[0].hidden_NH[-1:]
-        text += entering(session.normed(hidden), law.vocab.size, 64, "x")
+        hidden = run_coroutines([session.prefill(replace(HIDDEN, prompt=True))])[0].hidden_NH[-1:]
+        text += make_soft_tokens(session.normed(hidden), law.vocab.size, 64, "x")
         session.close()
     return (*text, prompt[-1])
 
@@ -81,14 +81,14 @@ async def no_rows(checker):
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_law_behind_thoughts_is_a_target(lm, monkeypatch, count):
-    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     law = lm.checkpoint.lm
-    thinking = Thinking(law, (7, 8, 9), Continued(count, 320))
+    thinking = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(count, 320))
     check_target(thinking, prompt=(7, 8, 9), tolerance=1e-4)
     inner = law.open(by_hand(law, (7, 8, 9), count))
-    outer, rows = thinking.open((7, 8, 9, 4)), Want(prompt=True)
+    outer, rows = thinking.open((7, 8, 9, 4)), ScoreRequest(prompt=True)
     inner.commit((9,))
-    want, got = run([inner.prefill(rows)])[0], run([outer.prefill(rows)])[0]
+    want, got = run_coroutines([inner.prefill(rows)])[0], run_coroutines([outer.prefill(rows)])[0]
     for here, there in ((0, 0), (1, 1 + count), (2, 2 + count)):
         torch.testing.assert_close(got.row(here), want.row(there), atol=1e-4, rtol=0.0)
 
@@ -144,7 +144,7 @@ def test_a_thought_takes_a_pass(lm, monkeypatch):
 
 def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
     law = lm.checkpoint.lm
-    session = Thinking(law, (7, 8, 9), Continued(3, 320)).open((7, 8, 9))
+    session = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open((7, 8, 9))
     forward, left = type(law.network).forward, [2]
 
     def failing(network, queries):
@@ -156,27 +156,40 @@ def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(type(law.network), "forward", failing)
         with pytest.raises(RuntimeError, match="no memory"):
-            run([session.score(Draft.chain(9), Want())])
-    got = run([session.score(Draft.chain(9), Want())])[0].row(0)
-    whole = Thinking(law, (7, 8, 9), Continued(3, 320)).open((7, 8, 9))
+            run_coroutines([session.score(Draft.chain(9), ScoreRequest())])
+    got = run_coroutines([session.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+    whole = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open((7, 8, 9))
     torch.testing.assert_close(
-        got, run([whole.score(Draft.chain(9), Want())])[0].row(0), atol=1e-4, rtol=0.0
+        got,
+        run_coroutines([whole.score(Draft.chain(9), ScoreRequest())])[0].row(0),
+        atol=1e-4,
+        rtol=0.0,
     )
 
 
 def test_a_hidden_thought_is_what_the_second_model_makes_of_the_prompt(lm):
     law, small, (made,) = lm.checkpoint.lm, lm.draft.lm, lm.artefacts
     session = small.open((7, 8, made.mark))
-    run([session.prefill(Want(law=Reads.NOTHING))])
-    hidden = run([session.score(Draft.chain(made.mark), HIDDEN)])[0].hidden_NH
+    run_coroutines([session.prefill(ScoreRequest(law=RowDetail.NOTHING))])
+    hidden = run_coroutines([session.score(Draft.chain(made.mark), HIDDEN)])[0].hidden_NH
     vector = made.made(session.normed(hidden)[0])
-    soft = law.open((7, 8, *entering(vector[None], 320, 64, "x"), 9))
-    thinking = Thinking(law, (7, 8, 9), Compressed(small, made, 320)).open((7, 8, 9))
-    want, got = (run([s.score(Draft.chain(9), Want())])[0].row(0) for s in (soft, thinking))
+    soft = law.open((7, 8, *make_soft_tokens(vector[None], 320, 64, "x"), 9))
+    thinking = LatentPrefixTarget(law, (7, 8, 9), HiddenThoughtMaker(small, made, 320)).open(
+        (7, 8, 9)
+    )
+    want, got = (
+        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        for s in (soft, thinking)
+    )
     torch.testing.assert_close(got, want, atol=1e-5, rtol=0.0)
-    left_out = Thinking(law, (7, 8, 9), Compressed(small, made, 320, 0)).open((7, 8, 9))
+    left_out = LatentPrefixTarget(law, (7, 8, 9), HiddenThoughtMaker(small, made, 320, 0)).open(
+        (7, 8, 9)
+    )
     plain = law.open((7, 8, 9))
-    want, got = (run([s.score(Draft.chain(9), Want())])[0].row(0) for s in (plain, left_out))
+    want, got = (
+        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        for s in (plain, left_out)
+    )
     assert bool((want == got).all())
 
 
@@ -195,7 +208,7 @@ def test_a_hidden_thought_is_what_the_second_model_makes_of_the_prompt(lm):
 )
 def test_what_cannot_be_is_refused(lm, fields, sentence):
     with pytest.raises(ValueError, match=r".") as error:
-        plan(lm, ask(**fields))
+        plan_request(lm, ask(**fields))
     assert sentence in str(error.value) and len(str(error.value)) <= 300
 
 
@@ -203,11 +216,13 @@ def test_prompts_that_have_no_room_for_thoughts_are_refused(lm):
     fields = {"raw": True, "steer": "continuous-cot", "max_tokens": 4}
     for prompt in ([5], [5, Soft(torch.zeros(2, 64)), 6]):
         with pytest.raises(ValueError, match="the prompt needs two tokens, and no vectors"):
-            plan(lm, Ask(prompt, **fields))
+            plan_request(lm, Ask(prompt, **fields))
     with pytest.raises(ValueError, match="steering hidden-cot needs what makes thoughts of states"):
-        plan(LM(lm.checkpoint, lm.draft), ask(steer="hidden-cot", steer_options={}))
+        plan_request(
+            LoadedModel(lm.checkpoint, lm.draft), ask(steer="hidden-cot", steer_options={})
+        )
     with pytest.raises(ValueError, match="needs a draft model"):
-        plan(replace(lm, draft=None), ask(steer="hidden-cot", steer_options={}))
+        plan_request(replace(lm, draft=None), ask(steer="hidden-cot", steer_options={}))
 
 
 def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
@@ -216,7 +231,7 @@ def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
     read = thoughts_file.load(tmp_path)
     x = torch.randn(64)
     assert torch.equal(read.made(x), made.made(x)) and read.mark == made.mark
-    wide = Thought(torch.zeros(32, 64), torch.zeros(32), torch.zeros(32), 0)
+    wide = ThoughtProjection(torch.zeros(32, 64), torch.zeros(32), torch.zeros(32), 0)
     with pytest.raises(ValueError, match="thoughts were trained for states of width 32"):
         wide.fit(lm.checkpoint.lm, lm.draft.lm)
     with pytest.raises(ValueError, match="are read at token 999: this draft has 320 tokens"):
@@ -228,4 +243,4 @@ def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
 
 def test_cards_name_their_papers():
     for name in ("coconut", "2412.06769", "hcot", "2409.08561"):
-        assert steer.find(name) in ("continuous-cot", "hidden-cot")
+        assert steer.find_steering(name) in ("continuous-cot", "hidden-cot")

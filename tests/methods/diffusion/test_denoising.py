@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited
-from polydec.core.types import Draft, Edit, Exactness, Want
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.trace import EditedEvent
+from polydec.core.types import Draft, Exactness, ScoreRequest, TextEdit
 from polydec.lab.testing.check_unmasker import (
     PROMPT,
     check_canvas_decoder,
@@ -22,50 +22,57 @@ from polydec.lab.testing.check_unmasker import (
     check_refresh,
     check_unmasker,
 )
-from polydec.lab.testing.enumerate import distance, law_of
+from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.lab.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.methods.diffusion.loop.denoising import Denoising
-from polydec.methods.diffusion.loop.endings import Predicted, Whole
-from polydec.methods.diffusion.loop.events import Unmasked
-from polydec.methods.diffusion.loop.free_drafts import FreeDrafts
-from polydec.methods.diffusion.loop.guided import Guided
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyBoard, ToyDenoiser
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.loop.endings import FullLengthEnding, PredictedEnding
+from polydec.methods.diffusion.loop.events import UnmaskedEvent
+from polydec.methods.diffusion.loop.free_drafts import FreeDraftDenoising
+from polydec.methods.diffusion.loop.guided import GuidedDenoising
 from polydec.methods.diffusion.loop.joint import JointDenoising
-from polydec.methods.diffusion.loop.prompted import Prompted
+from polydec.methods.diffusion.loop.prompted import PromptGuidedDenoiser
 from polydec.methods.diffusion.loop.stats import DenoiseStats
-from polydec.methods.diffusion.loop.types import Look, best, entropy, filled, gaps, quota
-from polydec.methods.diffusion.refreshes import exact
-from polydec.methods.diffusion.refreshes.blockwise import Blockwise
-from polydec.methods.diffusion.refreshes.delayed import Delayed
-from polydec.methods.diffusion.refreshes.dual import Dual
-from polydec.methods.diffusion.refreshes.frozen import Frozen
-from polydec.methods.diffusion.refreshes.full import Full
-from polydec.methods.diffusion.refreshes.prefix import Prefix
-from polydec.methods.diffusion.refreshes.window import Window
-from polydec.methods.diffusion.unmaskers.agreement import Agreement
-from polydec.methods.diffusion.unmaskers.at_random import AtRandom
-from polydec.methods.diffusion.unmaskers.coherent import Coherent, by_probability
-from polydec.methods.diffusion.unmaskers.confidence import Confidence
-from polydec.methods.diffusion.unmaskers.credit import Credit
-from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommit
-from polydec.methods.diffusion.unmaskers.entropy import Entropy
-from polydec.methods.diffusion.unmaskers.entropy_threshold import EntropyThreshold
-from polydec.methods.diffusion.unmaskers.factor import Factor
-from polydec.methods.diffusion.unmaskers.filtered import Filtered
-from polydec.methods.diffusion.unmaskers.in_order import InOrder
-from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRight
-from polydec.methods.diffusion.unmaskers.local import Local
-from polydec.methods.diffusion.unmaskers.margin import Margin
-from polydec.methods.diffusion.unmaskers.threshold import Threshold
+from polydec.methods.diffusion.loop.types import (
+    UnmaskerView,
+    best_indices,
+    canvas_with_edit,
+    gap_positions,
+    pass_quota,
+    row_entropy,
+)
+from polydec.methods.diffusion.refreshes import exact_refresh
+from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
+from polydec.methods.diffusion.refreshes.delayed import DelayedRefresh
+from polydec.methods.diffusion.refreshes.dual import DualRefresh
+from polydec.methods.diffusion.refreshes.frozen import FrozenRefresh
+from polydec.methods.diffusion.refreshes.full import FullRefresh
+from polydec.methods.diffusion.refreshes.prefix import PrefixRefresh
+from polydec.methods.diffusion.refreshes.window import WindowRefresh
+from polydec.methods.diffusion.unmaskers.agreement import AgreementUnmasker
+from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
+from polydec.methods.diffusion.unmaskers.coherent import CoherentUnmasker, by_probability
+from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
+from polydec.methods.diffusion.unmaskers.credit import CreditUnmasker
+from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
+from polydec.methods.diffusion.unmaskers.entropy import EntropyUnmasker
+from polydec.methods.diffusion.unmaskers.entropy_threshold import EntropyThresholdUnmasker
+from polydec.methods.diffusion.unmaskers.factor import FactorUnmasker
+from polydec.methods.diffusion.unmaskers.filtered import FilteredUnmasker
+from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
+from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
+from polydec.methods.diffusion.unmaskers.local import LocalLeapUnmasker
+from polydec.methods.diffusion.unmaskers.margin import MarginUnmasker
+from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.models.learned.kinds import filter as filters
 from reasoned import Reasoned
 
-FILTER = filters.examples(ToyDenoiser(Chain(0)).vocab, 4, 4)[0]
+FILTER = filters.examples(ToyDenoiser(MarkovChainNetwork(0)).vocab, 4, 4)[0]
 
 
 def rng():
@@ -77,37 +84,37 @@ def said(
 ):
     """The edits of a run: what was written when."""
     events = []
-    decoder = Denoising(
-        ToyDenoiser(Chain(seed, 6, sharp, free=free), eos),
+    decoder = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(seed, 6, sharp, free=free), eos),
         unmasker,
-        refresh or Full(),
+        refresh or FullRefresh(),
         block,
         shapers,
     )
-    run([answer_one(decoder, Request(PROMPT, length, seed=seed), on=events.append)])
-    return [e.edit.write for e in events if isinstance(e, Edited) and e.edit.write]
+    run_coroutines([answer_one(decoder, Request(PROMPT, length, seed=seed), on=events.append)])
+    return [e.edit.write for e in events if isinstance(e, EditedEvent) and e.edit.write]
 
 
 def same(a, b, **how):
     return all(
         said(a, seed, shapers=s, **how) == said(b, seed, shapers=s, **how)
         for seed in range(12)
-        for s in ((), (Greedy(),), (Temperature(0.6),))
+        for s in ((), (GreedyRule(),), (TemperatureRule(0.6),))
     )
 
 
 @pytest.mark.parametrize(
     "a, b",
     [
-        (Threshold(1.1), Confidence()),
-        (Factor(0.0), Confidence()),
-        (Credit(0.7, alpha=0.0), Threshold(0.7)),
-        (Local(0.7, 0.4, 0), Threshold(0.7)),
-        (Local(0.7, 0.7, 9), Threshold(0.7)),
-        (Threshold(0.0), Confidence(1)),
-        (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()),
-        (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
-        (Local(0.7, 0.0, 99), Local(0.7, -1.0, 4)),
+        (ThresholdUnmasker(1.1), ConfidenceUnmasker()),
+        (FactorUnmasker(0.0), ConfidenceUnmasker()),
+        (CreditUnmasker(0.7, alpha=0.0), ThresholdUnmasker(0.7)),
+        (LocalLeapUnmasker(0.7, 0.4, 0), ThresholdUnmasker(0.7)),
+        (LocalLeapUnmasker(0.7, 0.7, 9), ThresholdUnmasker(0.7)),
+        (ThresholdUnmasker(0.0), ConfidenceUnmasker(1)),
+        (EarlyCommitUnmasker(ConfidenceUnmasker(), *[float("inf")] * 3), ConfidenceUnmasker()),
+        (EarlyCommitUnmasker(ThresholdUnmasker(0.8), *[float("inf")] * 3), ThresholdUnmasker(0.8)),
+        (LocalLeapUnmasker(0.7, 0.0, 99), LocalLeapUnmasker(0.7, -1.0, 4)),
     ],
     ids=str,
 )
@@ -117,13 +124,22 @@ def test_limits(a, b):
 
 @pytest.mark.parametrize(
     "unmasker",
-    [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()],
+    [
+        ConfidenceUnmasker(),
+        MarginUnmasker(),
+        EntropyUnmasker(),
+        AtRandomUnmasker(),
+        ThresholdUnmasker(),
+        FactorUnmasker(),
+        CreditUnmasker(),
+        LocalLeapUnmasker(),
+    ],
     ids=str,
 )
 def test_blocks_of_one_go_left_to_right(unmasker):
     for seed in range(6):
-        got = said(unmasker, seed, block=1, shapers=(Greedy(),))
-        assert got == said(LeftToRight(), seed, block=1, shapers=(Greedy(),)) and all(
+        got = said(unmasker, seed, block=1, shapers=(GreedyRule(),))
+        assert got == said(LeftToRightUnmasker(), seed, block=1, shapers=(GreedyRule(),)) and all(
             len(w) == 1 for w in got
         )
         assert [w[0][0] for w in got] == list(range(3, 17))
@@ -131,34 +147,40 @@ def test_blocks_of_one_go_left_to_right(unmasker):
 
 def test_one_step_is_one_shot_argmax():
     for seed in range(6):
-        chain = Chain(seed, 6, 2.0)
+        chain = MarkovChainNetwork(seed, 6, 2.0)
         canvas = (*PROMPT, *(None,) * 14)
         want = tuple((i, int(chain.law(canvas, i).argmax())) for i in range(3, 17))
         for unmasker in (
-            Confidence(1),
-            Entropy(1),
-            AtRandom(1),
-            EarlyCommit(Confidence(), *[-float("inf")] * 3),
-            Threshold(0),
+            ConfidenceUnmasker(1),
+            EntropyUnmasker(1),
+            AtRandomUnmasker(1),
+            EarlyCommitUnmasker(ConfidenceUnmasker(), *[-float("inf")] * 3),
+            ThresholdUnmasker(0),
         ):
-            assert said(unmasker, seed, block=0, shapers=(Greedy(),)) == [want]
+            assert said(unmasker, seed, block=0, shapers=(GreedyRule(),)) == [want]
 
 
 def test_margin_and_entropy_are_confidence_for_two_tokens():
     for seed in range(8):
         runs = []
-        for unmasker in (Confidence(2), Margin(2), Entropy(2)):
+        for unmasker in (ConfidenceUnmasker(2), MarginUnmasker(2), EntropyUnmasker(2)):
             events = []
-            decoder = Denoising(ToyDenoiser(Chain(seed, 2)), unmasker, Full(), 5, (Greedy(),))
-            run([answer_one(decoder, Request(PROMPT, 13), on=events.append)])
-            runs.append([e.edit.write for e in events if isinstance(e, Edited)])
+            decoder = DenoisingDecoder(
+                ToyDenoiser(MarkovChainNetwork(seed, 2)),
+                unmasker,
+                FullRefresh(),
+                5,
+                (GreedyRule(),),
+            )
+            run_coroutines([answer_one(decoder, Request(PROMPT, 13), on=events.append)])
+            runs.append([e.edit.write for e in events if isinstance(e, EditedEvent)])
         assert runs[0] == runs[1] == runs[2]
 
 
 @pytest.mark.parametrize("n", range(12))
 @pytest.mark.parametrize("steps", range(1, 9))
 def test_quotas_are_even_and_add_up(n, steps):
-    q = [quota(n, steps, i) for i in range(steps)]
+    q = [pass_quota(n, steps, i) for i in range(steps)]
     assert sum(q) == n and q == sorted(q, reverse=True) and max(q) - min(q) <= 1
 
 
@@ -166,7 +188,7 @@ def test_quotas_are_even_and_add_up(n, steps):
 def test_steps_are_passes_of_a_block(steps, passes):
     """Blocks of 4, 4, 4 and 2: more steps than gaps cost no more passes."""
     want = {(3, 12): 3 * 3 + 2, (9, 14): 14}.get((steps, passes), min(passes, 14))
-    assert len(said(Confidence(steps), 1)) == want
+    assert len(said(ConfidenceUnmasker(steps), 1)) == want
 
 
 def look(sure, positions=None, block=None, size=5):
@@ -175,12 +197,12 @@ def look(sure, positions=None, block=None, size=5):
     rows = tuple(positions or range(10, 10 + len(sure)))
     rest = ((1 - c) / (size - 1))[:, None].expand(-1, size - 1)
     canvas = tuple(None if i in rows else 0 for i in range(max(rows) + 3))
-    return Look(
+    return UnmaskerView(
         canvas,
         block or range(rows[0], rows[-1] + 1),
         rows,
         torch.cat([c[:, None], rest], 1).log(),
-        (Greedy(),),
+        (GreedyRule(),),
     )
 
 
@@ -207,44 +229,59 @@ def test_factor_against_brute_force():
                 ),
                 default=1,
             )
-            got = chosen(Factor(f), look(sure))
-            assert len(got) == want and got == {10 + i for i in best(torch.tensor(sure), want)}
+            got = chosen(FactorUnmasker(f), look(sure))
+            assert len(got) == want and got == {
+                10 + i for i in best_indices(torch.tensor(sure), want)
+            }
             sizes.append(want)
         assert sizes == sorted(sizes)
 
 
 def test_factor_does_not_take_a_last_one_that_fails():
-    assert chosen(Factor(1.0), look([0.99, 0.99, 0.3])) == {10, 11}
+    assert chosen(FactorUnmasker(1.0), look([0.99, 0.99, 0.3])) == {10, 11}
 
 
 def test_local_on_a_row_made_by_hand():
     sure = [0.5, 0.8, 0.8, 0.95, 0.76, 0.3, 0.8, 0.8]
-    assert chosen(Local(0.9, 0.75, 2), look(sure)) == {11, 12, 13, 14}
-    assert chosen(Local(0.9, 0.75, 3), look(sure)) == {11, 12, 13, 14, 16}
-    assert chosen(Local(0.96, 0.75, 3), look(sure)) == {13}  # no anchor: the surest alone
-    assert chosen(Local(0.9, 0.75, 1), look([0.95, 0.8, 0.1, 0.8, 0.91])) == {10, 11, 13, 14}
+    assert chosen(LocalLeapUnmasker(0.9, 0.75, 2), look(sure)) == {11, 12, 13, 14}
+    assert chosen(LocalLeapUnmasker(0.9, 0.75, 3), look(sure)) == {11, 12, 13, 14, 16}
+    assert chosen(LocalLeapUnmasker(0.96, 0.75, 3), look(sure)) == {
+        13
+    }  # no anchor: the surest alone
+    assert chosen(LocalLeapUnmasker(0.9, 0.75, 1), look([0.95, 0.8, 0.1, 0.8, 0.91])) == {
+        10,
+        11,
+        13,
+        14,
+    }
     far = look([0.95, 0.8, 0.8], positions=(10, 13, 15))
-    assert chosen(Local(0.9, 0.75, 3), far) == {10, 13}  # distances count positions, not gaps
+    assert chosen(LocalLeapUnmasker(0.9, 0.75, 3), far) == {
+        10,
+        13,
+    }  # distances count positions, not gaps
 
 
 def test_local_holds_the_threshold_and_is_held_by_the_relaxed_one():
     g = torch.Generator().manual_seed(5)
     for _ in range(100):
         sure = (0.4 + 0.6 * torch.rand(9, generator=g, dtype=torch.float64)).tolist()
-        tight, loose = chosen(Threshold(0.9), look(sure)), chosen(Threshold(0.7), look(sure))
-        assert tight <= chosen(Local(0.9, 0.7, 2), look(sure)) <= loose | tight
+        tight, loose = (
+            chosen(ThresholdUnmasker(0.9), look(sure)),
+            chosen(ThresholdUnmasker(0.7), look(sure)),
+        )
+        assert tight <= chosen(LocalLeapUnmasker(0.9, 0.7, 2), look(sure)) <= loose | tight
 
 
 def test_threshold_takes_equal_confidence_and_the_block_only():
-    assert chosen(Threshold(0.75), look([0.75, 0.2, 0.8])) == {10, 12}
-    assert chosen(Threshold(0.5), look([0.75, 0.7, 0.8], block=range(10, 12))) == {10, 11}
-    assert chosen(Threshold(0.99), look([0.75, 0.8, 0.8])) == {11}  # a tie: the first
+    assert chosen(ThresholdUnmasker(0.75), look([0.75, 0.2, 0.8])) == {10, 12}
+    assert chosen(ThresholdUnmasker(0.5), look([0.75, 0.7, 0.8], block=range(10, 12))) == {10, 11}
+    assert chosen(ThresholdUnmasker(0.99), look([0.75, 0.8, 0.8])) == {11}  # a tie: the first
 
 
 def test_credit_of_constant_predictions_is_geometric():
     from polydec.core.rng import Rng
 
-    rule, q = Credit(2.0, alpha=0.7, gamma=0.2, beta=0.8), 0.6
+    rule, q = CreditUnmasker(2.0, alpha=0.7, gamma=0.2, beta=0.8), 0.6
     seen, state = look([q, 0.9]), rule.enter(rule.start(()), 2)
     for n in range(1, 6):
         edit, state = rule.choose(state, seen, Rng.of(0))
@@ -256,7 +293,7 @@ def test_credit_of_constant_predictions_is_geometric():
 def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
     from polydec.core.rng import Rng
 
-    rule = Credit(0.8, alpha=1.0)
+    rule = CreditUnmasker(0.8, alpha=1.0)
     stable, flicker = look([0.6, 0.95]), look([0.6, 0.95])
     flicker = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
     state = rule.enter(rule.start(()), 2)
@@ -273,11 +310,13 @@ def test_dense_credits_agree():
     """The sparse form against a dense matrix, over random laws."""
     from polydec.core.rng import Rng
 
-    g, rule = torch.Generator().manual_seed(1), Credit(0.5, alpha=0.9, gamma=0.4, beta=0.7)
+    g, rule = torch.Generator().manual_seed(1), CreditUnmasker(0.5, alpha=0.9, gamma=0.4, beta=0.7)
     dense, state = torch.zeros(4, 6, dtype=torch.float64), rule.enter(rule.start(()), 4)
     for n in range(6):
         logw = torch.randn(4, 6, generator=g, dtype=torch.float64) * 1.5
-        seen = Look((0, None, None, None, None), range(1, 5), (1, 2, 3, 4), logw, (Greedy(),), n)
+        seen = UnmaskerView(
+            (0, None, None, None, None), range(1, 5), (1, 2, 3, 4), logw, (GreedyRule(),), n
+        )
         p = logw.softmax(-1)
         dense = dense * (0.7 if n else 1.0)
         q, v = p.max(-1)
@@ -292,7 +331,12 @@ def test_early_commit_fills_all_and_sooner_for_lower_bounds():
     passes = []
     for bound in (float("inf"), 3.0, 1.5, 0.5, -1.0):
         writes = [
-            said(EarlyCommit(Confidence(), bound, bound, bound), s, block=4, shapers=(Greedy(),))
+            said(
+                EarlyCommitUnmasker(ConfidenceUnmasker(), bound, bound, bound),
+                s,
+                block=4,
+                shapers=(GreedyRule(),),
+            )
             for s in range(8)
         ]
         assert all(sum(map(len, w)) == 14 for w in writes)
@@ -308,7 +352,7 @@ def test_early_commit_looks_up_to_the_first_end():
     seen = look([0.999, 0.999, 0.999, 0.3, 0.3])
     logw = seen.logw_RV.clone()
     logw[2] = logw[2].roll(1)  # token 1 is an end
-    rule = EarlyCommit(Confidence(), 6.0, 6.0, 6.0)
+    rule = EarlyCommitUnmasker(ConfidenceUnmasker(), 6.0, 6.0, 6.0)
     assert chosen(rule, replace(seen, logw_RV=logw, ends=frozenset({1}))) == {10, 11, 12, 13, 14}
     assert len(chosen(rule, replace(seen, logw_RV=logw))) == 1
     assert (
@@ -330,28 +374,30 @@ def test_early_commit_counts_the_pass_that_it_looks_at(passes, share):
         ((inf, -inf, -inf), (share, 2.0)),
         ((inf, inf, -inf), (0.0, share)),
     ):
-        rule = EarlyCommit(Confidence(), *bounds, *shares, passes)
-        assert len(said(rule, 3, block=0, shapers=(Greedy(),))) == want
-    rule = EarlyCommit(Confidence(), inf, -inf, -inf, 0.5)  # an answer of 14 is expected to take 14
-    assert len(said(rule, 3, block=0, shapers=(Greedy(),))) == 7
+        rule = EarlyCommitUnmasker(ConfidenceUnmasker(), *bounds, *shares, passes)
+        assert len(said(rule, 3, block=0, shapers=(GreedyRule(),))) == want
+    rule = EarlyCommitUnmasker(
+        ConfidenceUnmasker(), inf, -inf, -inf, 0.5
+    )  # an answer of 14 is expected to take 14
+    assert len(said(rule, 3, block=0, shapers=(GreedyRule(),))) == 7
 
 
 def test_parallel_writes_cost_the_total_correlation():
     """Two gaps in one pass draw from the product of their marginals: the law is off by what that is off."""
     for seed in range(4):
-        chain = Chain(seed)
+        chain = MarkovChainNetwork(seed)
         joint = chain.joint(PROMPT, 2)
-        decoder = Denoising(ToyDenoiser(chain), AtRandom(1), Full())
+        decoder = DenoisingDecoder(ToyDenoiser(chain), AtRandomUnmasker(1), FullRefresh())
         got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
         marginal = [
             {x: sum(p for t, p in joint.items() if t[i] == x) for x in range(3)} for i in (0, 1)
         ]
         product = {(a, b): marginal[0][a] * marginal[1][b] for a in range(3) for b in range(3)}
-        assert distance(got, product) < 1e-12 < 0.01 < distance(got, joint)
-        free = Chain(seed, free=True)
-        decoder = Denoising(ToyDenoiser(free), AtRandom(1), Full())
+        assert text_law_distance(got, product) < 1e-12 < 0.01 < text_law_distance(got, joint)
+        free = MarkovChainNetwork(seed, free=True)
+        decoder = DenoisingDecoder(ToyDenoiser(free), AtRandomUnmasker(1), FullRefresh())
         assert (
-            distance(
+            text_law_distance(
                 law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng)),
                 free.joint(PROMPT, 2),
             )
@@ -360,23 +406,27 @@ def test_parallel_writes_cost_the_total_correlation():
 
 
 def test_gaps_behind_an_end_are_left_alone():
-    writes = [said(Confidence(), s, block=0, eos=5, length=20, sharp=1.0) for s in range(20)]
+    writes = [
+        said(ConfidenceUnmasker(), s, block=0, eos=5, length=20, sharp=1.0) for s in range(20)
+    ]
     for edits in writes:
         canvas, ends = (*PROMPT, *(None,) * 20), []
         for w in edits:
             assert not ends or all(p < min(ends) for p, _ in w)
-            canvas = filled(canvas, Edit(write=w))
+            canvas = canvas_with_edit(canvas, TextEdit(write=w))
             ends += [p for p, x in w if x == 5]
         first = min(ends, default=len(canvas) - 1)
-        assert not gaps(canvas[: first + 1])
+        assert not gap_positions(canvas[: first + 1])
     assert any(sum(map(len, w)) < 20 for w in writes)
 
 
 def test_stats_and_events_count_the_same():
     events = []
-    decoder = Denoising(ToyDenoiser(Chain(3, 6, 2.0)), Threshold(0.6), Dual(), 4)
-    out = run([answer_one(decoder, Request(PROMPT, 14), on=events.append)])[0]
-    told = [e for e in events if isinstance(e, Unmasked)]
+    decoder = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(3, 6, 2.0)), ThresholdUnmasker(0.6), DualRefresh(), 4
+    )
+    out = run_coroutines([answer_one(decoder, Request(PROMPT, 14), on=events.append)])[0]
+    told = [e for e in events if isinstance(e, UnmaskedEvent)]
     s = out.stats
     assert (
         s.passes == len(told)
@@ -396,27 +446,40 @@ def test_stats_and_events_count_the_same():
 def test_fed_positions_by_rule():
     """Blocks of 4 in a canvas of 3 + 8, one gap a pass: all; all but what stands before; the block alone."""
     fed = {}
-    for refresh in (Full(), Prefix(), Dual()):
-        decoder = Denoising(ToyDenoiser(Chain(3)), LeftToRight(), refresh, 4)
-        fed[type(refresh)] = run([answer_one(decoder, Request(PROMPT, 8))])[0].stats.fed
-    assert fed == {Full: 88, Prefix: 2 * 11 + 3 * 8 + 3 * 4, Dual: 2 * 11 + 6 * 4}
+    for refresh in (FullRefresh(), PrefixRefresh(), DualRefresh()):
+        decoder = DenoisingDecoder(
+            ToyDenoiser(MarkovChainNetwork(3)), LeftToRightUnmasker(), refresh, 4
+        )
+        fed[type(refresh)] = run_coroutines([answer_one(decoder, Request(PROMPT, 8))])[0].stats.fed
+    assert fed == {
+        FullRefresh: 88,
+        PrefixRefresh: 2 * 11 + 3 * 8 + 3 * 4,
+        DualRefresh: 2 * 11 + 6 * 4,
+    }
 
 
 def test_requests_share_passes():
-    chain = Chain(5, 6)
+    chain = MarkovChainNetwork(5, 6)
     calls = []
     forward = chain.forward
     chain.forward = lambda queries: calls.append(len(queries)) or forward(queries)
-    decoder = Denoising(ToyDenoiser(chain), Confidence(), Full(), 4)
-    run([answers(decoder, Request(PROMPT[:k], 6 + k, n=2)) for k in (1, 2, 3)], Scheduler())
+    decoder = DenoisingDecoder(ToyDenoiser(chain), ConfidenceUnmasker(), FullRefresh(), 4)
+    run_coroutines(
+        [run_decoder(decoder, Request(PROMPT[:k], 6 + k, n=2)) for k in (1, 2, 3)], Scheduler()
+    )
     assert calls == [6] * 7 + [4] + [2]
 
 
 def test_an_approximate_refresh_promises_nothing():
-    d = ToyDenoiser(Chain(1))
-    assert Denoising(d, AtRandom(), Full()).exactness is Exactness.LAW
-    assert Denoising(d, AtRandom(2), Full()).exactness is Exactness.APPROXIMATE
-    assert Denoising(d, AtRandom(), Dual(), 4, exact=False).exactness is Exactness.APPROXIMATE
+    d = ToyDenoiser(MarkovChainNetwork(1))
+    assert DenoisingDecoder(d, AtRandomUnmasker(), FullRefresh()).exactness is Exactness.LAW
+    assert (
+        DenoisingDecoder(d, AtRandomUnmasker(2), FullRefresh()).exactness is Exactness.APPROXIMATE
+    )
+    assert (
+        DenoisingDecoder(d, AtRandomUnmasker(), DualRefresh(), 4, exact=False).exactness
+        is Exactness.APPROXIMATE
+    )
 
 
 # mutants: each breaks one promise of the contract
@@ -439,13 +502,13 @@ class _Mutant:
 
 class Nothing_(_Mutant):
     def edit(self, look, rng):
-        return Edit()
+        return TextEdit()
 
 
 class Outside(_Mutant):
     def edit(self, look, rng):
         return (
-            Edit(write=((len(look.canvas) - 1, 0),))
+            TextEdit(write=((len(look.canvas) - 1, 0),))
             if look.canvas[-1] is None
             else look.edit([0], look.tokens(rng))
         )
@@ -453,7 +516,7 @@ class Outside(_Mutant):
 
 class Known(_Mutant):
     def edit(self, look, rng):
-        return Edit(write=((look.rows[0], look.token(0, rng)), (look.rows[0] - 1, 1)))
+        return TextEdit(write=((look.rows[0], look.token(0, rng)), (look.rows[0] - 1, 1)))
 
 
 class Unlikely(_Mutant):
@@ -478,7 +541,12 @@ class Surest:
 
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
-    start, enter, choose, steps = Confidence.start, Confidence.enter, Confidence.choose, 0
+    start, enter, choose, steps = (
+        ConfidenceUnmasker.start,
+        ConfidenceUnmasker.enter,
+        ConfidenceUnmasker.choose,
+        0,
+    )
 
 
 @dataclass(frozen=True)
@@ -487,7 +555,12 @@ class Twice:
 
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
-    start, enter, choose, steps = AtRandom.start, AtRandom.enter, AtRandom.choose, 2
+    start, enter, choose, steps = (
+        AtRandomUnmasker.start,
+        AtRandomUnmasker.enter,
+        AtRandomUnmasker.choose,
+        2,
+    )
 
 
 class Moody(_Mutant):
@@ -516,11 +589,15 @@ def test_mutants_are_caught(mutant):
 
 
 def test_the_joint_law_of_orders():
-    for unmasker in (AtRandom(), LeftToRight()):
-        check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 2), laws=2, length=4)
-    for unmasker in (AtRandom(2), Confidence(), Threshold(0.5)):
+    for unmasker in (AtRandomUnmasker(), LeftToRightUnmasker()):
+        check_joint(
+            lambda d, u=unmasker: DenoisingDecoder(d, u, FullRefresh(), 2), laws=2, length=4
+        )
+    for unmasker in (AtRandomUnmasker(2), ConfidenceUnmasker(), ThresholdUnmasker(0.5)):
         with pytest.raises(AssertionError, match="off by"):
-            check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 0), laws=2, length=3)
+            check_joint(
+                lambda d, u=unmasker: DenoisingDecoder(d, u, FullRefresh(), 0), laws=2, length=3
+            )
 
 
 @dataclass(frozen=True)
@@ -557,21 +634,21 @@ def test_a_rule_that_feeds_everything_says_so():
 
 
 def test_an_unmasker_that_fills_one_gap_a_pass_says_so():
-    one, all_at_once = (Reasoned(LeftToRight(steps), {}) for steps in (0, 1))
+    one, all_at_once = (Reasoned(LeftToRightUnmasker(steps), {}) for steps in (0, 1))
     with pytest.raises(AssertionError, match=r"does not exercise .* 0 parallel"):
         check_unmasker(one)
     with pytest.raises(AssertionError, match=r"does not exercise .* 0 masked again"):
         check_unmasker(all_at_once)
-    with pytest.raises(AssertionError, match=r"Denoising does not exercise .* 0 parallel"):
-        check_canvas_decoder(lambda d: Denoising(d, one, Full(), 5))
+    with pytest.raises(AssertionError, match=r"DenoisingDecoder does not exercise .* 0 parallel"):
+        check_canvas_decoder(lambda d: DenoisingDecoder(d, one, FullRefresh(), 5))
 
 
 def test_an_unmasker_that_fills_several_gaps_a_pass_must_not_declare_one():
-    untrue = Reasoned(LeftToRight(2), LeftToRight().unexercised)
+    untrue = Reasoned(LeftToRightUnmasker(2), LeftToRightUnmasker().unexercised)
     with pytest.raises(AssertionError, match="declares that there are none: it fills one gap"):
         check_unmasker(untrue)
     with pytest.raises(AssertionError, match="declares that there are none: it fills one gap"):
-        check_canvas_decoder(lambda d: Denoising(d, untrue, Full(), 5))
+        check_canvas_decoder(lambda d: DenoisingDecoder(d, untrue, FullRefresh(), 5))
 
 
 @pytest.mark.parametrize("broken", ["twice", "leaves its board open"])
@@ -582,34 +659,40 @@ def test_the_loop_is_watched(broken, monkeypatch):
         def token(self, i, rng):
             return rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp())
 
-        monkeypatch.setattr(Look, "token", token)
+        monkeypatch.setattr(UnmaskerView, "token", token)
     else:
         monkeypatch.setattr(ToyBoard, "close", lambda self: None)
     with pytest.raises((AssertionError, RuntimeError), match=A_FAULT):
-        check_canvas_decoder(lambda d: Denoising(d, Confidence(2), Full(), 5))
+        check_canvas_decoder(lambda d: DenoisingDecoder(d, ConfidenceUnmasker(2), FullRefresh(), 5))
 
 
 # what a pass feeds, and what an answer costs
 
 
 def prompted(decoder, seed, length=14, **fields):
-    return run([answer_one(decoder, Request(PROMPT, length, seed=seed, **fields))])[0]
+    return run_coroutines([answer_one(decoder, Request(PROMPT, length, seed=seed, **fields))])[0]
 
 
 @pytest.mark.parametrize("own", [0, 4])
 @pytest.mark.parametrize(
-    "unmasker", [Confidence(), Credit(0.9), AtRandom(), Threshold(0.8)], ids=str
+    "unmasker",
+    [ConfidenceUnmasker(), CreditUnmasker(0.9), AtRandomUnmasker(), ThresholdUnmasker(0.8)],
+    ids=str,
 )
 def test_free_drafts_write_what_the_base_writes_in_fewer_passes(unmasker, own):
     """For every seed and law of chance; one canvas a pass is the base, pass for pass."""
     saved = 0
     for seed in range(8):
-        for shapers in ((), (Greedy(),), (Temperature(0.5),)):
-            base = Denoising(
-                ToyDenoiser(Chain(seed, 5, 2.0), 4, own), unmasker, exact(own), 6, shapers
+        for shapers in ((), (GreedyRule(),), (TemperatureRule(0.5),)):
+            base = DenoisingDecoder(
+                ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), 4, own),
+                unmasker,
+                exact_refresh(own),
+                6,
+                shapers,
             )
             want = prompted(base, seed)
-            got = {d: prompted(FreeDrafts(base, d), seed) for d in (1, 3, 6)}
+            got = {d: prompted(FreeDraftDenoising(base, d), seed) for d in (1, 3, 6)}
             assert (
                 all(g.token_ids == want.token_ids for g in got.values())
                 and got[1].stats == want.stats
@@ -625,11 +708,14 @@ def test_eager_drafts_go_over_the_end_of_a_block(own, threshold):
     """The same text; blocks of two hold no four guesses, and those behind them do."""
     passes = [0, 0, 0]
     for seed in range(8):
-        for shapers in ((), (Greedy(),)):
-            model = ToyDenoiser(Chain(seed, 5, 2.0, free=seed % 2 == 0), 4, own)
-            base = Denoising(model, Threshold(threshold), exact(own), 2, shapers)
+        for shapers in ((), (GreedyRule(),)):
+            model = ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0, free=seed % 2 == 0), 4, own)
+            base = DenoisingDecoder(
+                model, ThresholdUnmasker(threshold), exact_refresh(own), 2, shapers
+            )
             outs = [
-                prompted(d, seed) for d in (base, FreeDrafts(base, 4), FreeDrafts(base, 4, True))
+                prompted(d, seed)
+                for d in (base, FreeDraftDenoising(base, 4), FreeDraftDenoising(base, 4, True))
             ]
             assert len({o.token_ids for o in outs}) == 1
             passes = [n + o.stats.passes for n, o in zip(passes, outs, strict=True)]
@@ -638,14 +724,22 @@ def test_eager_drafts_go_over_the_end_of_a_block(own, threshold):
 
 def test_eager_drafts_of_independent_laws_fill_four_a_pass():
     """Whatever the blocks; one canvas a pass is the base, text and passes."""
-    base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Threshold(2), Full(), 2, (Greedy(),))
-    out = prompted(FreeDrafts(base, 4, True), 0)
+    base = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(2, 5, 2.0, free=True)),
+        ThresholdUnmasker(2),
+        FullRefresh(),
+        2,
+        (GreedyRule(),),
+    )
+    out = prompted(FreeDraftDenoising(base, 4, True), 0)
     assert out.stats.passes == 5 and out.stats.unmasked == 14  # 1, then 4, 4, 4 and 1
-    assert prompted(FreeDrafts(base, 1, True), 0).stats == prompted(base, 0).stats
+    assert prompted(FreeDraftDenoising(base, 1, True), 0).stats == prompted(base, 0).stats
     with pytest.raises(ValueError, match="eager is set beside a cache"):
         build("freedave", base.denoiser, None, {"eager": True, "cache": 2})
     with pytest.raises(ValueError, match="look at their block alone"):
-        FreeDrafts(replace(base, unmasker=EarlyCommit(Confidence(), 1, 1, 1)), 4, True)
+        FreeDraftDenoising(
+            replace(base, unmasker=EarlyCommitUnmasker(ConfidenceUnmasker(), 1, 1, 1)), 4, True
+        )
 
 
 @pytest.mark.parametrize("threshold", [2.0, 0.7, 0.4])
@@ -661,16 +755,17 @@ def test_free_drafts_against_a_reference(threshold):
 
     def laws_of(chain, canvas):
         return {
-            i: chain.law(canvas, i).exp() / chain.law(canvas, i).exp().sum() for i in gaps(canvas)
+            i: chain.law(canvas, i).exp() / chain.law(canvas, i).exp().sum()
+            for i in gap_positions(canvas)
         }
 
     for seed in range(6):
-        chain, drafts, passes = Chain(seed, 5, 2.0), 4, 1
+        chain, drafts, passes = MarkovChainNetwork(seed, 5, 2.0), 4, 1
         laws = laws_of(chain, (*PROMPT, *(None,) * 14))
         canvas = step(chain, (*PROMPT, *(None,) * 14), laws)
-        while gaps(canvas):
+        while gap_positions(canvas):
             some = [canvas]
-            while len(some) < drafts and gaps(new := step(chain, some[-1], laws)):
+            while len(some) < drafts and gap_positions(new := step(chain, some[-1], laws)):
                 some.append(new)
             seen, passes, at = [laws_of(chain, c) for c in some], passes + 1, 0
             while True:
@@ -679,15 +774,23 @@ def test_free_drafts_against_a_reference(threshold):
                     break
                 at = some.index(target)
             canvas = target
-        base = Denoising(ToyDenoiser(chain), Threshold(threshold), Full(), 0, (Greedy(),))
-        out = prompted(FreeDrafts(base, drafts), seed)
+        base = DenoisingDecoder(
+            ToyDenoiser(chain), ThresholdUnmasker(threshold), FullRefresh(), 0, (GreedyRule(),)
+        )
+        out = prompted(FreeDraftDenoising(base, drafts), seed)
         assert (out.token_ids, out.stats.passes) == (canvas[3:], passes), seed
 
 
 def test_guesses_are_of_use_only_where_laws_hang_together():
     """Independent positions: every guess stands. A guess is of the unmasker's own making and costs no pass."""
-    base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Confidence(), Full(), 0, (Greedy(),))
-    out = prompted(FreeDrafts(base, 5), 0)
+    base = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(2, 5, 2.0, free=True)),
+        ConfidenceUnmasker(),
+        FullRefresh(),
+        0,
+        (GreedyRule(),),
+    )
+    out = prompted(FreeDraftDenoising(base, 5), 0)
     assert out.stats.passes == 4 and out.stats.unmasked == 14  # 1, then 5, 5 and 3
     assert out.stats.fed == 17 * (1 + 5 + 5 + 3)
 
@@ -702,7 +805,7 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
             tokens = [int(x) for x in embed_BTH[0].argmax(-1)]
             canvas = tuple(None if x == chain.size else x for x in tokens)
             out = torch.zeros_like(state_BTH)
-            for i in gaps(canvas, len(PROMPT)):
+            for i in gap_positions(canvas, len(PROMPT)):
                 out[0, i, : chain.size] = chain.law(canvas, i)[:-1].float()
             return out
 
@@ -710,9 +813,9 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
 
     saved = 0
     for seed in range(3):
-        for shapers in ((), (Greedy(),)):
-            model = ToyDenoiser(Chain(seed, 5, 2.0), -1, own)
-            base = Denoising(model, Entropy(), Full(), block, shapers)
+        for shapers in ((), (GreedyRule(),)):
+            model = ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), -1, own)
+            base = DenoisingDecoder(model, EntropyUnmasker(), FullRefresh(), block, shapers)
             want = prompted(base, seed)
             for count in (1, 3, 9):
                 got = prompted(JointDenoising(base, oracle(model.network), count), seed)
@@ -724,15 +827,15 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
 @pytest.mark.parametrize(
     "a, b",
     [
-        (Coherent(1), Entropy()),
-        (Coherent(count=1, width=1), Entropy()),
-        (Coherent(1, count=4), Entropy(1)),
-        (Coherent(1, steps=3), Entropy(3)),
-        (Coherent(3, 1, steps=4), Entropy(4)),
-        (Agreement(most=1), Confidence()),
-        (EntropyThreshold(-1.0), Entropy()),
-        (EntropyThreshold(99.0), Entropy(1)),
-        (Filtered(FILTER, 1.0), Confidence()),
+        (CoherentUnmasker(1), EntropyUnmasker()),
+        (CoherentUnmasker(count=1, width=1), EntropyUnmasker()),
+        (CoherentUnmasker(1, count=4), EntropyUnmasker(1)),
+        (CoherentUnmasker(1, steps=3), EntropyUnmasker(3)),
+        (CoherentUnmasker(3, 1, steps=4), EntropyUnmasker(4)),
+        (AgreementUnmasker(most=1), ConfidenceUnmasker()),
+        (EntropyThresholdUnmasker(-1.0), EntropyUnmasker()),
+        (EntropyThresholdUnmasker(99.0), EntropyUnmasker(1)),
+        (FilteredUnmasker(FILTER, 1.0), ConfidenceUnmasker()),
     ],
     ids=lambda rule: type(rule).__name__,
 )
@@ -744,17 +847,20 @@ def test_limits_of_the_later_rules(a, b):
 def test_coherence_on_the_schedule_of_the_surest(steps):
     """By probability, without chance, it is llada's schedule for one pass of memory; for more it has as many passes."""
     for seed in range(8):
-        now = Coherent(1, steps=steps, rank=by_probability)
-        want = said(Confidence(steps), seed, shapers=(Greedy(),))
-        assert said(now, seed, shapers=(Greedy(),)) == want
-        more = said(replace(now, depth=3, count=1), seed, shapers=(Greedy(),))
+        now = CoherentUnmasker(1, steps=steps, rank=by_probability)
+        want = said(ConfidenceUnmasker(steps), seed, shapers=(GreedyRule(),))
+        assert said(now, seed, shapers=(GreedyRule(),)) == want
+        more = said(replace(now, depth=3, count=1), seed, shapers=(GreedyRule(),))
         assert [len(w) for w in more] == [len(w) for w in want]
 
 
 def test_agreement_and_coherence_want_two_passes():
     """Constant laws: one token in the first pass, and all that are looked at in the next."""
     seen = look([0.9, 0.8, 0.7, 0.6, 0.95])
-    for rule, count in ((Coherent(2, 4, slack=9.0, most=9.0), 4), (Agreement(0, 5), 2)):
+    for rule, count in (
+        (CoherentUnmasker(2, 4, slack=9.0, most=9.0), 4),
+        (AgreementUnmasker(0, 5), 2),
+    ):
         state = rule.enter(rule.start(seen.canvas), 5)
         edit, state = rule.choose(state, seen, rng())
         assert edit.write == ((14, 0),)
@@ -764,7 +870,7 @@ def test_agreement_and_coherence_want_two_passes():
 
 
 @pytest.mark.parametrize(
-    "rule", [Coherent(2, 4), Agreement(0, 5)], ids=lambda rule: type(rule).__name__
+    "rule", [CoherentUnmasker(2, 4), AgreementUnmasker(0, 5)], ids=lambda rule: type(rule).__name__
 )
 def test_what_flickers_waits(rule):
     """Gaps of equal confidence: those that keep their token are written together, those that change it one a pass."""
@@ -782,21 +888,25 @@ def test_a_fixed_budget_is_what_every_pass_writes(count):
     """The gaps whose mean laws are clearest, and where they are too few those that are clearest now; by a loop of its own."""
     depth, width = 3, 4
     for seed in range(10):
-        chain, canvas, history = Chain(seed, 5, sharp=2.0), (*PROMPT, *(None,) * 12), []
-        rule = Coherent(depth, width, count=count)
+        chain, canvas, history = (
+            MarkovChainNetwork(seed, 5, sharp=2.0),
+            (*PROMPT, *(None,) * 12),
+            [],
+        )
+        rule = CoherentUnmasker(depth, width, count=count)
         state = rule.enter(rule.start(canvas), 12)
         while rows := [i for i, x in enumerate(canvas) if x is None]:
-            seen = Look(
+            seen = UnmaskerView(
                 canvas,
                 range(len(PROMPT), len(canvas)),
                 tuple(rows),
                 torch.stack([chain.law(canvas, r) for r in rows]),
-                (Greedy(),),
+                (GreedyRule(),),
             )
             law = dict(zip(rows, seen.logp_RV.exp()))
 
             def nats(p_V):
-                return float(entropy(p_V.log()[None]))
+                return float(row_entropy(p_V.log()[None]))
 
             now = sorted(rows, key=lambda r: (nats(law[r]), r))
             known = [r for r in now[:width] if history and all(r in h for h in history)]
@@ -815,13 +925,13 @@ def test_options_of_ccd():
     """The cap and the budget reach the rule, whichever of the two it is."""
 
     def unmasker(**options):
-        return build("ccd", ToyDenoiser(Chain(1)), None, options)[0].unmasker
+        return build("ccd", ToyDenoiser(MarkovChainNetwork(1)), None, options)[0].unmasker
 
-    assert unmasker(most=0.2, count=3) == Coherent(most=0.2, count=3)
-    assert unmasker(steps=5, likely=True) == Coherent(steps=5, rank=by_probability)
-    assert unmasker(agree=True, count=3) == Agreement(most=5, count=3)
+    assert unmasker(most=0.2, count=3) == CoherentUnmasker(most=0.2, count=3)
+    assert unmasker(steps=5, likely=True) == CoherentUnmasker(steps=5, rank=by_probability)
+    assert unmasker(agree=True, count=3) == AgreementUnmasker(most=5, count=3)
     wide = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
-    for rule, count in ((Agreement(0, 5), 2), (Agreement(0, 5, 1), 1)):
+    for rule, count in ((AgreementUnmasker(0, 5), 2), (AgreementUnmasker(0, 5, 1), 1)):
         state = rule.choose(
             rule.enter(rule.start(wide.canvas), 5), look([0.9, 0.8, 0.7, 0.6, 0.95]), rng()
         )[1]
@@ -836,14 +946,18 @@ def nats(law_V):
 def test_coherence_against_a_reference(depth):
     """Gap by gap over laws that change from pass to pass: written is what was clear in this pass and the last `depth` - 1, on
     average; no pass before these counts."""
-    g, rule, several = torch.Generator().manual_seed(7), Coherent(depth, 4, slack=0.2, most=0.8), 0
+    g, rule, several = (
+        torch.Generator().manual_seed(7),
+        CoherentUnmasker(depth, 4, slack=0.2, most=0.8),
+        0,
+    )
     for _ in range(25):
         rows, state, passes = list(range(1, 10)), rule.enter((), 9), list[dict]()
         base_RV = torch.randn(10, 5, generator=g, dtype=torch.float64) * 2
         while rows:
             logw_RV = base_RV[rows] + torch.randn(len(rows), 5, generator=g, dtype=torch.float64)
             canvas = tuple(None if i in rows else 0 for i in range(10))
-            seen = Look(canvas, range(1, 10), tuple(rows), logw_RV, (Greedy(),))
+            seen = UnmaskerView(canvas, range(1, 10), tuple(rows), logw_RV, (GreedyRule(),))
             edit, state = rule.choose(state, seen, rng())
             law = dict(zip(rows, logw_RV.softmax(-1)))
             clearest = sorted(rows, key=lambda r, law=law: nats(law[r]))
@@ -867,7 +981,9 @@ def test_a_mean_law_is_less_clear_than_its_parts():
     g = torch.Generator().manual_seed(2)
     for _ in range(50):
         p = torch.randn(3, 6, generator=g, dtype=torch.float64).mul(2).softmax(-1)
-        assert float(entropy(p.mean(0).log()[None])) >= float(entropy(p.log()).mean()) - 1e-12
+        assert (
+            float(row_entropy(p.mean(0).log()[None])) >= float(row_entropy(p.log()).mean()) - 1e-12
+        )
 
 
 def test_a_filter_sees_the_block_and_where_it_stands():
@@ -882,7 +998,7 @@ def test_a_filter_sees_the_block_and_where_it_stands():
             return torch.tensor([0.0, 0.99, 0.0, 0.99, 0.0, 0.0])
 
     seen = look([0.9, 0.2, 0.3], positions=(10, 11, 14), block=range(10, 15))
-    assert chosen(Filtered(Says(), 0.96), seen) == {10, 11}
+    assert chosen(FilteredUnmasker(Says(), 0.96), seen) == {10, 11}
     assert asked == [pytest.approx([0.9, 0.2, 1.0, 1.0, 0.3, 1.0])]
 
 
@@ -897,19 +1013,23 @@ def test_a_filter_that_asks_sees_what_the_model_says_of_tokens():
             asked.append(sure_B)
             return torch.zeros(6)
 
-    chain, events = Chain(5, 5, 2.0), []
-    plain = Denoising(ToyDenoiser(chain), Filtered(Says(), 0.96), Dual(), 6, (Greedy(),))
+    chain, events = MarkovChainNetwork(5, 5, 2.0), []
+    plain = DenoisingDecoder(
+        ToyDenoiser(chain), FilteredUnmasker(Says(), 0.96), DualRefresh(), 6, (GreedyRule(),)
+    )
     seen = replace(plain, written=True)
-    run([answer_one(seen, Request(PROMPT, 12), on=events.append)])
+    run_coroutines([answer_one(seen, Request(PROMPT, 12), on=events.append)])
     got, asked[:] = list(asked), []
     assert prompted(plain, 0, 12).token_ids == prompted(seen, 0, 12).token_ids
     canvas, block = (*PROMPT, *(None,) * 12), range(3, 9)
-    for sure_B, edit in zip(got, [e.edit for e in events if isinstance(e, Edited)], strict=True):
-        if not gaps(canvas, block.start, block.stop):
+    for sure_B, edit in zip(
+        got, [e.edit for e in events if isinstance(e, EditedEvent)], strict=True
+    ):
+        if not gap_positions(canvas, block.start, block.stop):
             block = range(9, 15)
         want = [float(chain.law(canvas, i)[:-1].softmax(-1).max()) for i in block]
         assert sure_B.tolist() == pytest.approx(want)
-        canvas = filled(canvas, edit)
+        canvas = canvas_with_edit(canvas, edit)
 
 
 def test_an_end_that_may_be_unsure_cuts_sooner():
@@ -918,7 +1038,7 @@ def test_an_end_that_may_be_unsure_cuts_sooner():
     for sure in (0.0, 0.5, 1.0):
         fed[sure] = 0
         for seed in range(20):
-            model = ToyDenoiser(Chain(seed, 4, sharp=1.0, free=True), 3)
+            model = ToyDenoiser(MarkovChainNetwork(seed, 4, sharp=1.0, free=True), 3)
             learned = (filters.examples(model.vocab, 4, 4)[0],)
             decoder = build("learn2pd", model, None, {"sure": sure}, artefacts=learned)[0]
             fed[sure] += prompted(decoder, seed, 8).stats.fed
@@ -930,15 +1050,25 @@ def test_what_each_rule_feeds():
 
     def fed(refresh, unmasker=None, own=0):
         events = []
-        decoder = Denoising(ToyDenoiser(Chain(3), -1, own), unmasker or LeftToRight(), refresh, 4)
-        run([answer_one(decoder, Request(PROMPT, 8), on=events.append)])
-        return [e.fed for e in events if isinstance(e, Unmasked)]
+        decoder = DenoisingDecoder(
+            ToyDenoiser(MarkovChainNetwork(3), -1, own),
+            unmasker or LeftToRightUnmasker(),
+            refresh,
+            4,
+        )
+        run_coroutines([answer_one(decoder, Request(PROMPT, 8), on=events.append)])
+        return [e.fed for e in events if isinstance(e, UnmaskedEvent)]
 
     whole, s = (0, 11), 3
-    assert fed(Frozen(delay=False)) == [whole, *[(s, 11)] * 3, *[(s + 4, 11)] * 4]
-    assert fed(Frozen()) == [whole, *[(s, 11)] * 3, (s + 3, 11), *[(s + 4, 11)] * 3]
-    assert fed(Frozen(every=1)) == fed(Delayed(1)) == fed(Window(2, 1)) == [whole] * 8
-    assert fed(Delayed(8)) == [
+    assert fed(FrozenRefresh(delay=False)) == [whole, *[(s, 11)] * 3, *[(s + 4, 11)] * 4]
+    assert fed(FrozenRefresh()) == [whole, *[(s, 11)] * 3, (s + 3, 11), *[(s + 4, 11)] * 3]
+    assert (
+        fed(FrozenRefresh(every=1))
+        == fed(DelayedRefresh(1))
+        == fed(WindowRefresh(2, 1))
+        == [whole] * 8
+    )
+    assert fed(DelayedRefresh(8)) == [
         whole,
         whole,
         (s + 1, 11),
@@ -948,7 +1078,7 @@ def test_what_each_rule_feeds():
         (s + 5, 11),
         (s + 6, 11),
     ]
-    assert fed(Window(1, 9)) == [
+    assert fed(WindowRefresh(1, 9)) == [
         whole,
         whole,
         (s + 1, s + 4),
@@ -958,8 +1088,14 @@ def test_what_each_rule_feeds():
         (s + 5, s + 8),
         (s + 6, s + 8),
     ]
-    assert fed(Blockwise(4), own=4) == [(0, 4), (0, 8), *[(4, 8)] * 3, (4, 11), *[(8, 11)] * 2]
-    assert fed(Blockwise(8, inner=True), own=8)[:6] == [
+    assert fed(BlockwiseRefresh(4), own=4) == [
+        (0, 4),
+        (0, 8),
+        *[(4, 8)] * 3,
+        (4, 11),
+        *[(8, 11)] * 2,
+    ]
+    assert fed(BlockwiseRefresh(8, inner=True), own=8)[:6] == [
         (0, 8),
         *[(4, 8)] * 0,
         (0, 8),
@@ -976,7 +1112,7 @@ def test_fast_dllm_v2_against_a_reference(begin, threshold, handed):
     passes over the whole block while a part begins with a gap and in passes over the part from then on."""
     own, part, prompt = 8, 4, (0, 1, 0, 1, 0, 1, 0, 1)[:begin]
     for seed in range(6):
-        chain, fed = Chain(seed, 5, 2.0), []
+        chain, fed = MarkovChainNetwork(seed, 5, 2.0), []
         canvas, stored = [*prompt, *(None,) * 18], 0
 
         def sure(canvas, i, chain=chain):
@@ -1001,12 +1137,12 @@ def test_fast_dllm_v2_against_a_reference(begin, threshold, handed):
                         if i == best or c >= threshold:
                             canvas[i] = x
         options = {"threshold": threshold, "block": part, "rerun": True, "handed": handed}
-        kit = Kit(ToyDenoiser(chain, -1, own), shapers=(Greedy(),))
+        kit = Kit(ToyDenoiser(chain, -1, own), shapers=(GreedyRule(),))
         decoder = registry.build("fast-dllm-v2", kit, options)[0]
         events = []
-        out = run([answer_one(decoder, Request(prompt, 18), on=events.append)])[0]
+        out = run_coroutines([answer_one(decoder, Request(prompt, 18), on=events.append)])[0]
         assert out.token_ids == tuple(canvas[begin:])
-        assert [e.fed for e in events if isinstance(e, Unmasked)] == fed
+        assert [e.fed for e in events if isinstance(e, UnmaskedEvent)] == fed
         assert out.stats.passes == len(fed)
 
 
@@ -1015,7 +1151,10 @@ def test_a_kept_prompt_is_fed_once(every):
     """dKV-Cache-Prefill and -PD: what Delayed feeds without the prompt, but for the first pass, which feeds it."""
     plain, kept = (
         build(
-            "dkv-cache", ToyDenoiser(Chain(3)), None, {"every": every, "prompt": prompt, "block": 4}
+            "dkv-cache",
+            ToyDenoiser(MarkovChainNetwork(3)),
+            None,
+            {"every": every, "prompt": prompt, "block": 4},
         )[0]
         for prompt in (False, True)
     )
@@ -1029,7 +1168,7 @@ def test_a_kept_prompt_is_fed_once(every):
         got = list(kept.feed(spot, before))
         assert got == [p for p in want if before is None or p >= len(PROMPT)]
         seen += len(got) < len(want)
-        before, edit = spot.canvas, Edit(write=((gaps(spot.canvas)[0], 1),))
+        before, edit = spot.canvas, TextEdit(write=((gap_positions(spot.canvas)[0], 1),))
         spot = kept.after(spot, edit, spot.state)
     assert seen >= 3
     whole, short = prompted(plain, 0, 8), prompted(kept, 0, 8)
@@ -1039,7 +1178,7 @@ def test_a_kept_prompt_is_fed_once(every):
 def canvases(dice, size=14):
     """Two canvases of a run, one pass apart, and the block whose gaps are filled: a few tokens more stand in the second."""
     before = tuple(None if dice.random() < 0.6 else dice.randrange(5) for _ in range(size))
-    left = gaps(before)
+    left = gap_positions(before)
     written = set(dice.sample(left, dice.randint(0, max(0, len(left) - 1)))) if left else set()
     canvas = tuple(1 if i in written else x for i, x in enumerate(before))
     start = dice.randrange(size - 1)
@@ -1058,18 +1197,30 @@ def test_what_is_fed_by_its_definition(step):
         whole = step < 2 or step % every == 0
 
         now, begin = (canvas, before, block, step), (canvas, None, block, step)
-        assert list(Delayed(every).feed(*now)) == (all_ if whole else sorted({*left, *written}))
-        turn = gaps(canvas, block.start, block.stop)
+        assert list(DelayedRefresh(every).feed(*now)) == (
+            all_ if whole else sorted({*left, *written})
+        )
+        turn = gap_positions(canvas, block.start, block.stop)
         near = [i for i in left if i >= block.start][: 1 + width] if turn else []
-        assert list(Window(width, every).feed(*now)) == (
+        assert list(WindowRefresh(width, every).feed(*now)) == (
             all_ if whole else sorted({*near, *written})
         )
         late = [i for i in all_[: block.start] if before[i] is None]
-        for rule in (Frozen(), Frozen(delay=False), Frozen(True, every), Frozen(False, every)):
+        for rule in (
+            FrozenRefresh(),
+            FrozenRefresh(delay=False),
+            FrozenRefresh(True, every),
+            FrozenRefresh(False, every),
+        ):
             again = rule.every and step % rule.every == 0
             first = min([block.start, *late]) if rule.delay else block.start
             assert list(rule.feed(*now)) == (all_ if again else all_[first:])
-        for rule in (Delayed(every), Window(width, every), Frozen(), Frozen(False)):
+        for rule in (
+            DelayedRefresh(every),
+            WindowRefresh(width, every),
+            FrozenRefresh(),
+            FrozenRefresh(False),
+        ):
             assert list(rule.feed(*begin)) == all_
 
 
@@ -1082,7 +1233,7 @@ def test_a_window_lies_around_the_gaps_whose_turn_comes(count):
         before, canvas, block = canvases(dice)
         width, rank = dice.randint(0, 4), tuple(dice.random() for _ in canvas)
         written = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
-        now = sorted(gaps(canvas, block.start, block.stop), key=lambda i: rank[i])[:count]
+        now = sorted(gap_positions(canvas, block.start, block.stop), key=lambda i: rank[i])[:count]
         want = {*written, *now}
         for at in now:
             left = [i for i in range(at - 1, block.start - 1, -1) if canvas[i] is None]
@@ -1094,7 +1245,7 @@ def test_a_window_lies_around_the_gaps_whose_turn_comes(count):
                 if side:
                     taken.append(side.pop(0))
             want.update(taken)
-        got = Window(width, 99, count, rank).feed(canvas, before, block, 3)
+        got = WindowRefresh(width, 99, count, rank).feed(canvas, before, block, 3)
         assert list(got) == sorted(want)
         assert len(got) <= len(written) + count * (1 + width)
         bound += len(got) == len(written) + count * (1 + width)
@@ -1108,13 +1259,13 @@ def test_an_order_that_is_drawn_is_known_before_it_is_needed():
     def order(seed, every=9, **options):
         decoder = build(
             "dkv-cache-greedy",
-            ToyDenoiser(Chain(3, 5)),
+            ToyDenoiser(MarkovChainNetwork(3, 5)),
             None,
             {"every": every, "block": 3, "width": 0, **options},
         )[0]
         events = []
-        run([answer_one(decoder, Request(PROMPT, 6, seed=seed), on=events.append)])
-        writes = [[p for p, _ in e.edit.write] for e in events if isinstance(e, Edited)]
+        run_coroutines([answer_one(decoder, Request(PROMPT, 6, seed=seed), on=events.append)])
+        writes = [[p for p, _ in e.edit.write] for e in events if isinstance(e, EditedEvent)]
         return tuple(tuple(w) for w in writes if w)
 
     assert order(0) == tuple((i,) for i in range(3, 9))
@@ -1123,7 +1274,7 @@ def test_an_order_that_is_drawn_is_known_before_it_is_needed():
     assert all({p for w in o for p in w} == {3, 4, 5} for o in seen)
     assert [len(w) for w in order(1, shuffled=True, count=2)] == [2, 1, 2, 1]
     assert order(1, shuffled=True)[:2] != ((3,), (4,))
-    check_unmasker(InOrder(2, tuple(Random(3).random() for _ in range(40))))
+    check_unmasker(InOrderUnmasker(2, tuple(Random(3).random() for _ in range(40))))
 
 
 @pytest.mark.parametrize("steps", [0, 2, 4, 8])
@@ -1137,19 +1288,23 @@ def test_a_margin_is_of_probabilities(steps):
         seen = replace(look([0.5] * 8), logw_RV=logw_RV)
         p_RV = [sorted(row.tolist(), reverse=True) for row in logw_RV.softmax(-1)]
         ranked = sorted(range(8), key=lambda i: p_RV[i][1] - p_RV[i][0])
-        first = {seen.rows[i] for i in ranked[: quota(8, steps, 0)]}
-        assert chosen(Margin(steps), seen) == first
+        first = {seen.rows[i] for i in ranked[: pass_quota(8, steps, 0)]}
+        assert chosen(MarginUnmasker(steps), seen) == first
 
 
 @pytest.mark.parametrize(
-    "refresh", [Frozen(every=1), Delayed(1), Window(3, 1), Blockwise(4)], ids=str
+    "refresh",
+    [FrozenRefresh(every=1), DelayedRefresh(1), WindowRefresh(3, 1), BlockwiseRefresh(4)],
+    ids=str,
 )
 def test_rules_that_feed_enough_are_full(refresh):
-    own = 4 if isinstance(refresh, Blockwise) else 0
+    own = 4 if isinstance(refresh, BlockwiseRefresh) else 0
     for seed in range(6):
         decoders = [
-            Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), Threshold(0.7), r, 6)
-            for r in (refresh, Full())
+            DenoisingDecoder(
+                ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), 4, own), ThresholdUnmasker(0.7), r, 6
+            )
+            for r in (refresh, FullRefresh())
         ]
         assert prompted(decoders[0], seed).token_ids == prompted(decoders[1], seed).token_ids
 
@@ -1158,14 +1313,21 @@ def test_an_end_that_is_predicted_cuts_the_canvas():
     """Nothing before the cut changes for it, where the laws do not hang on what is behind; fewer positions are fed."""
     cut = spared = 0
     for seed in range(20):
-        chain = Chain(seed, 4, sharp=2.0, free=True)
+        chain = MarkovChainNetwork(seed, 4, sharp=2.0, free=True)
         plain, short, longer = (
             prompted(
-                Denoising(ToyDenoiser(chain, 3), Confidence(), Full(), 0, (Greedy(),), ending=e),
+                DenoisingDecoder(
+                    ToyDenoiser(chain, 3),
+                    ConfidenceUnmasker(),
+                    FullRefresh(),
+                    0,
+                    (GreedyRule(),),
+                    ending=e,
+                ),
                 seed,
                 20,
             )
-            for e in (Whole(), Predicted(0.0), Predicted(0.0, spare=2))
+            for e in (FullLengthEnding(), PredictedEnding(0.0), PredictedEnding(0.0, spare=2))
         )
         assert (
             longer.token_ids == short.token_ids
@@ -1178,14 +1340,14 @@ def test_an_end_that_is_predicted_cuts_the_canvas():
     assert cut > 5 and spared > 5
     seen = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
     assert (
-        Predicted(0.9).find(seen, Edit(write=((10, 1),))) == 11
-        and Predicted(0.99).find(seen, Edit()) is not None
+        PredictedEnding(0.9).find(seen, TextEdit(write=((10, 1),))) == 11
+        and PredictedEnding(0.99).find(seen, TextEdit()) is not None
     )
     unsure = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
     unsure = replace(unsure, logw_RV=torch.cat([unsure.logw_RV[:2], unsure.logw_RV[2:].roll(1, 1)]))
     assert (
-        Predicted(0.99).find(unsure, Edit()) is None
-        and Predicted().find(seen, Edit(write=((10, 0),))) == 10
+        PredictedEnding(0.99).find(unsure, TextEdit()) is None
+        and PredictedEnding().find(seen, TextEdit(write=((10, 0),))) == 10
     )
 
 
@@ -1196,14 +1358,16 @@ def test_the_first_of_several_ends_that_are_written_cuts_the_canvas():
         write = tuple((p, dice.randrange(4)) for p in dice.sample(range(10, 16), 5))
         ends = [p for p, x in write if x in (0, 3)]
         if ends:
-            assert Predicted().find(seen, Edit(write=write)) == sorted(ends)[0]
-    model = ToyDenoiser(Chain(1, 2, 0.1, free=True), 1)
-    cut = Denoising(model, Threshold(0.0), Full(), 0, ending=Predicted(1.0))
+            assert PredictedEnding().find(seen, TextEdit(write=write)) == sorted(ends)[0]
+    model = ToyDenoiser(MarkovChainNetwork(1, 2, 0.1, free=True), 1)
+    cut = DenoisingDecoder(
+        model, ThresholdUnmasker(0.0), FullRefresh(), 0, ending=PredictedEnding(1.0)
+    )
     for seed in range(12):  # all is written in one pass
         text = prompted(cut, seed).token_ids
         events = []
-        run([answer_one(cut, Request(PROMPT, 14, seed=seed), on=events.append)])
-        written = [e.edit.write for e in events if isinstance(e, Edited) and e.edit.write]
+        run_coroutines([answer_one(cut, Request(PROMPT, 14, seed=seed), on=events.append)])
+        written = [e.edit.write for e in events if isinstance(e, EditedEvent) and e.edit.write]
         assert [p for p, _ in written[0]] == [3 + i for i in range(len(text))]
 
 
@@ -1211,17 +1375,21 @@ def test_the_first_of_several_ends_that_are_written_cuts_the_canvas():
 def test_a_guide_decides_how_much_is_written(own):
     """One that finds nothing likely: one a pass from the left; one that finds everything likely: a block a pass."""
     for seed in range(6):
-        base = Denoising(
-            ToyDenoiser(Chain(seed, 4, 2.0), -1, own), LeftToRight(), Full(), 5, (Greedy(),)
+        base = DenoisingDecoder(
+            ToyDenoiser(MarkovChainNetwork(seed, 4, 2.0), -1, own),
+            LeftToRightUnmasker(),
+            FullRefresh(),
+            5,
+            (GreedyRule(),),
         )
-        guide = toy(seed, 5, eos=4)
+        guide = toy_law(seed, 5, eos=4)
         one = prompted(base, seed)
-        shy = prompted(Guided(base, guide, chunk=1), seed)
+        shy = prompted(GuidedDenoising(base, guide, chunk=1), seed)
         assert shy.token_ids == one.token_ids and shy.stats.passes == 14
-        bold = prompted(Guided(base, guide, top=0), seed)
-        blocks = prompted(replace(base, unmasker=LeftToRight(1)), seed)
+        bold = prompted(GuidedDenoising(base, guide, top=0), seed)
+        blocks = prompted(replace(base, unmasker=LeftToRightUnmasker(1)), seed)
         assert bold.token_ids == blocks.token_ids and bold.stats.passes == blocks.stats.passes
-        some = prompted(Guided(base, guide, top=2), seed)
+        some = prompted(GuidedDenoising(base, guide, top=2), seed)
         assert bold.stats.passes <= some.stats.passes <= 14
 
 
@@ -1242,32 +1410,36 @@ def test_a_guide_decides_how_much_is_written(own):
 def test_what_a_guide_accepts_is_as_published(rule, allowed):
     """Of drafts of all kinds the first token that the published test refuses ends what stands."""
     dice, lengths = Random(0), set()
-    base = Denoising(ToyDenoiser(Chain(0, 5)), LeftToRight(), Full(), 0)
+    base = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(0, 5)), LeftToRightUnmasker(), FullRefresh(), 0
+    )
     for seed in range(60):
-        guide = toy(seed, 6, sharp=1.5)
+        guide = toy_law(seed, 6, sharp=1.5)
         tokens = [dice.randrange(6) for _ in range(5)]
 
         async def scored(guide=guide, tokens=tokens):
             session = guide.open(PROMPT)
-            return await session.score(Draft.chain(PROMPT[-1], tokens[:-1]), Want())
+            return await session.score(Draft.chain(PROMPT[-1], tokens[:-1]), ScoreRequest())
 
-        scores = run([scored()])[0]
+        scores = run_coroutines([scored()])[0]
         rows = [scores.row(j).exp().tolist() for j in range(5)]
         want = next((j for j, x in enumerate(tokens) if not allowed(rows[j], x)), 5)
-        assert Guided(base, guide, **rule).accepted(scores, tokens, rng()) == want
+        assert GuidedDenoising(base, guide, **rule).accepted(scores, tokens, rng()) == want
         lengths.add(want)
     assert len(lengths) > 1
 
 
 def test_a_guide_accepts_by_chance_as_often_as_a_token_is_likely():
-    guide = toy(3, 5, sharp=0.7)
+    guide = toy_law(3, 5, sharp=0.7)
 
     async def scored():
-        return await guide.open(PROMPT).score(Draft.chain(PROMPT[-1], ()), Want())
+        return await guide.open(PROMPT).score(Draft.chain(PROMPT[-1], ()), ScoreRequest())
 
-    scores = run([scored()])[0]
-    base = Denoising(ToyDenoiser(Chain(0, 5)), LeftToRight(), Full(), 0)
-    how = Guided(base, guide, top=0, chance=True)
+    scores = run_coroutines([scored()])[0]
+    base = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(0, 5)), LeftToRightUnmasker(), FullRefresh(), 0
+    )
+    how = GuidedDenoising(base, guide, top=0, chance=True)
     for x in range(5):
         p = float(scores.row(0)[x].exp())
         times = sum(how.accepted(scores, [x], Rng.of(seed)) for seed in range(2000))
@@ -1280,19 +1452,21 @@ def test_a_guide_accepts_by_chance_as_often_as_a_token_is_likely():
 def test_a_guide_that_accepts_less_takes_more_passes(rule):
     fewer = more = 0
     for seed in range(8):
-        base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0)), LeftToRight(), Full(), 0)
-        guide = toy(seed, 5, eos=4)
-        out = prompted(Guided(base, guide, top=0, **rule), seed)
-        fewer += prompted(Guided(base, guide, top=0), seed).stats.passes
+        base = DenoisingDecoder(
+            ToyDenoiser(MarkovChainNetwork(seed, 4, 2.0)), LeftToRightUnmasker(), FullRefresh(), 0
+        )
+        guide = toy_law(seed, 5, eos=4)
+        out = prompted(GuidedDenoising(base, guide, top=0, **rule), seed)
+        fewer += prompted(GuidedDenoising(base, guide, top=0), seed).stats.passes
         more += out.stats.passes
-        assert out == prompted(Guided(base, guide, top=0, **rule), seed)
+        assert out == prompted(GuidedDenoising(base, guide, top=0, **rule), seed)
     assert fewer == 8 < more < 8 * 14
 
 
 def test_a_guide_reads_the_text_that_stands():
     """Its passes are those of a session that reads the final answer: nothing that was refused stays in it."""
     seen = []
-    guide = toy(2, 5, eos=4)
+    guide = toy_law(2, 5, eos=4)
     plain_open = type(guide).open
 
     class Watched:
@@ -1304,13 +1478,19 @@ def test_a_guide_reads_the_text_that_stands():
             session.commit = lambda tokens: (seen.extend(tokens), commit(tokens))[1]
             return session
 
-    base = Denoising(ToyDenoiser(Chain(5, 4, 2.0)), LeftToRight(), Full(), 0, (Greedy(),))
-    out = prompted(Guided(base, Watched(), top=2), 1)
+    base = DenoisingDecoder(
+        ToyDenoiser(MarkovChainNetwork(5, 4, 2.0)),
+        LeftToRightUnmasker(),
+        FullRefresh(),
+        0,
+        (GreedyRule(),),
+    )
+    out = prompted(GuidedDenoising(base, Watched(), top=2), 1)
     assert seen == [PROMPT[-1], *out.token_ids][: len(seen)] and len(seen) > 5
 
 
 def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more():
-    model = ToyDenoiser(Chain(4, 4, 2.0))
+    model = ToyDenoiser(MarkovChainNetwork(4, 4, 2.0))
     canvas = (*PROMPT, None, None, None)
 
     def laws(denoiser):
@@ -1319,7 +1499,7 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
         async def go():
             return await board.score(canvas, (3, 4, 5), range(6))
 
-        return run([go()])[0].log_softmax(-1).exp()
+        return run_coroutines([go()])[0].log_softmax(-1).exp()
 
     class Split:
         """The law with the prompt, and without it an even one."""
@@ -1343,18 +1523,20 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
             return Board()
 
     plain = laws(model)
-    assert torch.allclose(laws(Prompted(Split(), 0.0)), plain)
+    assert torch.allclose(laws(PromptGuidedDenoiser(Split(), 0.0)), plain)
     sharp = plain[:, :4] ** 3
-    assert torch.allclose(laws(Prompted(Split(), 2.0))[:, :4], sharp / sharp.sum(-1, keepdim=True))
+    assert torch.allclose(
+        laws(PromptGuidedDenoiser(Split(), 2.0))[:, :4], sharp / sharp.sum(-1, keepdim=True)
+    )
 
 
 def test_what_is_given_stays_and_is_seen():
     for seed in range(3):
-        chain, given = Chain(seed, 4, 2.0), (None, 2, None, None, 1)
+        chain, given = MarkovChainNetwork(seed, 4, 2.0), (None, 2, None, None, 1)
         joint = {t: p for t, p in chain.joint(PROMPT, 5).items() if (t[1], t[4]) == (2, 1)}
         total = sum(joint.values())
-        decoder = Denoising(ToyDenoiser(chain), AtRandom(), Full())
+        decoder = DenoisingDecoder(ToyDenoiser(chain), AtRandomUnmasker(), FullRefresh())
         got = law_of(lambda r, d=decoder, g=given: answer_one(d, Request(PROMPT, 5, given=g), r))
-        assert distance(got, {t: p / total for t, p in joint.items()}) < 1e-9
+        assert text_law_distance(got, {t: p / total for t, p in joint.items()}) < 1e-9
     with pytest.raises(ValueError, match="given has 2 positions"):
         Request(PROMPT, 3, given=(None, 1))

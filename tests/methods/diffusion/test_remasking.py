@@ -6,14 +6,14 @@ import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.trace import Edited
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import EditedEvent
 from polydec.core.types import Exactness
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
-from polydec.laws.shapers.greedy import Greedy
-from polydec.methods.diffusion.loop.events import Unmasked
-from polydec.methods.diffusion.loop.types import quota
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.methods.diffusion.loop.events import UnmaskedEvent
+from polydec.methods.diffusion.loop.types import pass_quota
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 
@@ -21,20 +21,20 @@ PROMPT = (0, 1, 0)
 
 
 def decoder(seed, eos=-1, **options):
-    denoiser = ToyDenoiser(Chain(seed, 5, 2.0), eos)
-    return registry.build("remdm", Kit(denoiser, shapers=(Greedy(),)), options)[0]
+    denoiser = ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), eos)
+    return registry.build("remdm", Kit(denoiser, shapers=(GreedyRule(),)), options)[0]
 
 
 def said(made, length):
     events = []
-    out = run([answer_one(made, Request(PROMPT, length), on=events.append)])[0]
+    out = run_coroutines([answer_one(made, Request(PROMPT, length), on=events.append)])[0]
     return out, events
 
 
 def reference(seed, length, size, steps, again, count, late, eos=-1):
     """The published loop, greedy: after `late` of a block's passes, or where it is whole before, `again` passes that mask the
     `count` least sure tokens and fill as many gaps. What is written in each pass."""
-    chain, canvas, passes = Chain(seed, 5, 2.0), [*PROMPT, *(None,) * length], []
+    chain, canvas, passes = MarkovChainNetwork(seed, 5, 2.0), [*PROMPT, *(None,) * length], []
 
     def filled(low, high, number, sure):
         laws = {i: chain.law(tuple(canvas), i).softmax(-1) for i in range(low, high)}
@@ -65,7 +65,7 @@ def reference(seed, length, size, steps, again, count, late, eos=-1):
             else:
                 end = last(low, high)
                 left = sum(x is None for x in canvas[low:end])
-                number = max(1, min(left, quota(high - low, steps, own) if steps else 1))
+                number = max(1, min(left, pass_quota(high - low, steps, own) if steps else 1))
                 filled(low, end, number, sure)
                 own += 1
         if eos in canvas[low:high]:
@@ -86,7 +86,7 @@ def test_it_is_the_published_loop(steps, again, count, late, eos):
         out, events = said(made, 14)
         text, passes = reference(seed, 14, 6, steps, again, count, late, eos)
         assert out.token_ids == tuple(text) and out.stats.passes == passes
-        written = [p for e in events if isinstance(e, Unmasked) for p in e.position]
+        written = [p for e in events if isinstance(e, UnmaskedEvent) for p in e.position]
         changed += len(written) - len(set(written)) > 0
         if eos < 0:  # three blocks, each with its further passes
             plain, _ = said(decoder(seed, block=6, steps=steps, again=0), 14)
@@ -96,15 +96,15 @@ def test_it_is_the_published_loop(steps, again, count, late, eos):
 
 def test_without_further_passes_it_is_llada():
     for seed in range(8):
-        denoiser = ToyDenoiser(Chain(seed, 5, 2.0), 3)
+        denoiser = ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), 3)
         for options in ({"block": 4}, {"block": 5, "steps": 2}):
             plain = build("llada", denoiser, None, options)[0]
             made = build("remdm", denoiser, None, {**options, "again": 0})[0]
             assert made.exactness == plain.exactness
             (a, told), (b, shown) = said(plain, 12), said(made, 12)
             assert a.token_ids == b.token_ids and a.stats == b.stats
-            assert [e for e in told if isinstance(e, Edited)] == [
-                e for e in shown if isinstance(e, Edited)
+            assert [e for e in told if isinstance(e, EditedEvent)] == [
+                e for e in shown if isinstance(e, EditedEvent)
             ]
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_final_that_may_be_taken_back():
     """Of a block nothing streams before its last further pass; the blocks before it do."""
     for seed in range(8):
         _, events = said(decoder(seed, block=6, again=2, count=2), 12)
-        new = [len(e.tokens) for e in events if isinstance(e, Edited)]
+        new = [len(e.tokens) for e in events if isinstance(e, EditedEvent)]
         assert len(new) == 16 and not any(new[:7]) and new[7] == 6
         assert not any(new[8:15]) and new[15] == 6
 
@@ -121,7 +121,7 @@ def test_it_mends_what_was_written_at_once():
     """Of chains whose tokens hang together two passes are likelier texts with six further ones than without."""
 
     def worth(seed, text):
-        chain, canvas = Chain(seed, 5, 2.0), (*PROMPT, *text)
+        chain, canvas = MarkovChainNetwork(seed, 5, 2.0), (*PROMPT, *text)
         return sum(
             float(chain.law((*canvas[:i], None, *canvas[i + 1 :]), i).log_softmax(-1)[canvas[i]])
             for i in range(len(PROMPT), len(canvas))

@@ -5,15 +5,15 @@ import random
 import pytest
 import torch
 
-from polydec.core.types import Draft, Draw
-from polydec.methods.economics.calibration import Calibration, bin_of
+from polydec.core.types import Draft, DrawKind
+from polydec.methods.economics.calibration import ChanceCalibration, bin_of
 from polydec.methods.economics.goodput import while_it_pays
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.speculative.loop.types import Verdict
 
 
 def test_a_chance_goes_from_its_prior_to_what_was_observed():
-    rates = Calibration(3, weight=4.0)
+    rates = ChanceCalibration(3, weight=4.0)
     assert rates.chance(1, 0.5) == 0.5
     rates.observe(1, True)
     assert (
@@ -26,7 +26,7 @@ def test_a_chance_goes_from_its_prior_to_what_was_observed():
 
 
 def test_counts_are_halved_where_old_ones_fade():
-    rates = Calibration(1, 1.0, forget=8)
+    rates = ChanceCalibration(1, 1.0, forget=8)
     for _ in range(100):
         rates.observe(0, True)
         assert rates.tried[0] < 8
@@ -36,7 +36,7 @@ def test_counts_are_halved_where_old_ones_fade():
 
 
 def test_a_copy_learns_alone():
-    rates = Calibration(2, 8.0, 256)
+    rates = ChanceCalibration(2, 8.0, 256)
     twin = rates.copy()
     twin.observe(0, 1.0, 0.5)
     assert (rates.tried, twin.tried, twin.right) == (
@@ -88,7 +88,7 @@ def test_a_builder_goes_on_with_a_draft():
     draft = Draft(
         (0, 1, 1, 2),
         (-1, 0, 0, 2),
-        (Draw.CERTAIN, Draw.INDEPENDENT, Draw.INDEPENDENT, Draw.CERTAIN),
+        (DrawKind.CERTAIN, DrawKind.INDEPENDENT, DrawKind.INDEPENDENT, DrawKind.CERTAIN),
         (None, law_V, law_V, None),
     )
     same = TreeBuilder.of(draft).draft()

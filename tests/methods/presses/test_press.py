@@ -10,34 +10,34 @@ from test_session import go, rows
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_press import check_press, check_pressing
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.presses._chosen import (
-    Apart,
-    Best,
-    Expected,
-    Hitters,
-    LastSeen,
-    Watched,
-    Window,
+    ExpectedAttentionRule,
+    H2OPress,
+    KeyDiffRule,
+    ScorerPress,
+    SnapKVRule,
+    TovaPress,
+    WindowPress,
 )
-from polydec.methods.presses._integers import rounded
-from polydec.methods.presses._quantised import Quantised, directions
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.nets.cache import nbytes
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.methods.presses._integers import quantise_to_integers
+from polydec.methods.presses._quantised import QuantisedPress, low_rank_factors
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
-ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 NET = network(dtype="float64", num_hidden_layers=3)
 TEXT = random.Random(3).choices(range(1, 50), k=70)
 
@@ -46,15 +46,15 @@ def presses(block):
     """One of each kind, over blocks of this size."""
     few = max(1, block // 2)
     return {
-        "8 bits": Quantised("a", block, 8),
-        "2 bits": Quantised("a", block, 2, 2),
-        "gear": Quantised("a", block, 2, 0, 1, 0.3),
-        "window": Window("a", block, 1),
-        "watched": Best("a", block, few, 1, Watched(few)),
-        "apart": Best("a", block, few, 0, Apart()),
-        "expected": Best("a", block, few, 1, Expected()),
-        "last seen": LastSeen("a", block, block + 1),
-        "hitters": Hitters("a", block, block + 1),
+        "8 bits": QuantisedPress("a", block, 8),
+        "2 bits": QuantisedPress("a", block, 2, 2),
+        "gear": QuantisedPress("a", block, 2, 0, 1, 0.3),
+        "window": WindowPress("a", block, 1),
+        "watched": ScorerPress("a", block, few, 1, SnapKVRule(few)),
+        "apart": ScorerPress("a", block, few, 0, KeyDiffRule()),
+        "expected": ScorerPress("a", block, few, 1, ExpectedAttentionRule()),
+        "last seen": TovaPress("a", block, block + 1),
+        "hitters": H2OPress("a", block, block + 1),
     }
 
 
@@ -62,7 +62,9 @@ KINDS = list(presses(4))
 
 
 def law(press, chunk=7, keep=0):
-    return LM(NET, Vocab(50, frozenset({0})), chunk=chunk, keep=keep).pressed(press)
+    return CausalLaw(NET, TokenVocabulary(50, frozenset({0})), chunk=chunk, keep=keep).pressed(
+        press
+    )
 
 
 def near(a, b, tolerance=1e-9):
@@ -128,7 +130,7 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
             n = len(session.ledger.text)
             drafts.append(Draft.chain(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(4)]))
         free = [Draft.chain(3, (1, 2)) for _ in others]
-        got = run(
+        got = run_coroutines(
             [s.score(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
         )
         for session, draft, scores in zip(some, drafts, got[: len(some)], strict=True):
@@ -143,23 +145,23 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
 
 
 def target_of_exact():
-    return LM(NET, Vocab(50, frozenset({0})), chunk=7)
+    return CausalLaw(NET, TokenVocabulary(50, frozenset({0})), chunk=7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_a_pressed_law_is_a_target(record_counts, kind, block):
-    lm = LM(NET, Vocab(50, frozenset({0})), chunk=9)
+    lm = CausalLaw(NET, TokenVocabulary(50, frozenset({0})), chunk=9)
     record_counts(check_press(lm, presses(block)[kind], blocks=1))
 
 
 @pytest.mark.parametrize(
     "press, counts",
     [
-        (Window("a", 64, 1), "packed"),
-        (Best("a", 4, 4, 0, Apart()), "dropped and 0 changed"),
-        (Hitters("a", 4, 60), "dropped and 0 changed"),
-        (Quantised("a", 4, 2, 0, outliers=1.0), "rounded and 0 changed"),
+        (WindowPress("a", 64, 1), "packed"),
+        (ScorerPress("a", 4, 4, 0, KeyDiffRule()), "dropped and 0 changed"),
+        (H2OPress("a", 4, 60), "dropped and 0 changed"),
+        (QuantisedPress("a", 4, 2, 0, outliers=1.0), "rounded and 0 changed"),
     ],
     ids=str,
 )
@@ -175,17 +177,19 @@ TINY = network(dtype="float64", vocab_size=3, hidden_size=16, num_attention_head
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_laws_are_the_pressed_one_enumerated(kind):
     """Of a draft that is another model's, and of one that a lookup finds: boundaries of blocks of 2 lie within the answer."""
-    target = LM(TINY, Vocab(3, frozenset({2})), chunk=2).pressed(presses(2)[kind])
-    small = toy(7)
+    target = CausalLaw(TINY, TokenVocabulary(3, frozenset({2})), chunk=2).pressed(presses(2)[kind])
+    small = toy_law(7)
     prompt, want = (0, 1, 1, 0, 1), None
     for make in (
-        lambda: Speculative(target, FromModel(small, Static((2, 1))), Exact(), Fixed(2, 4)),
-        lambda: Speculative(target, Lookup(), Match(), Fixed(3)),
+        lambda: SpeculativeDecoder(
+            target, ModelDrafter(small, StaticTree((2, 1))), ExactVerifier(), FixedPolicy(2, 4)
+        ),
+        lambda: SpeculativeDecoder(target, LookupDrafter(), MatchVerifier(), FixedPolicy(3)),
     ):
         decoder, request = make(), Request(prompt, max_tokens=2)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
         want = target_law(target, prompt, 2, ()) if want is None else want
-        assert distance(got, want) < 1e-9
+        assert text_law_distance(got, want) < 1e-9
 
 
 def exactly(press, length=60):
@@ -200,13 +204,13 @@ def chain(length):
 
 
 def test_limiting_cases_are_exact_and_others_are_not():
-    assert exactly(Quantised("a", 4, 2, 0, rank=4)), "full rank"
-    assert exactly(Quantised("a", 16, 2, 0, rank=8)), "full rank: heads have 8 dimensions"
-    assert exactly(Quantised("a", 4, 2, 0, outliers=1.0))
-    for rule in (Watched(2), Apart(), Expected()):
-        assert exactly(Best("a", 4, 4, 0, rule))
-    assert exactly(LastSeen("a", 4, 60))
-    assert exactly(Hitters("a", 4, 60))
+    assert exactly(QuantisedPress("a", 4, 2, 0, rank=4)), "full rank"
+    assert exactly(QuantisedPress("a", 16, 2, 0, rank=8)), "full rank: heads have 8 dimensions"
+    assert exactly(QuantisedPress("a", 4, 2, 0, outliers=1.0))
+    for rule in (SnapKVRule(2), KeyDiffRule(), ExpectedAttentionRule()):
+        assert exactly(ScorerPress("a", 4, 4, 0, rule))
+    assert exactly(TovaPress("a", 4, 60))
+    assert exactly(H2OPress("a", 4, 60))
     for press in presses(64).values():
         assert exactly(press), "no block is packed yet"
     for press in presses(4).values():
@@ -214,10 +218,10 @@ def test_limiting_cases_are_exact_and_others_are_not():
 
 
 def test_rank_0_without_outliers_is_the_base_quantiser():
-    base, kv = Quantised("a", 32, 2, 8), blocks(1, 32, 16)[0]
+    base, kv = QuantisedPress("a", 32, 2, 8), blocks(1, 32, 16)[0]
     for press in (
-        Quantised("a", 32, 2, 8, rank=0, outliers=0.0),
-        Quantised("a", 32, 2, 8, 0, 0.01),
+        QuantisedPress("a", 32, 2, 8, rank=0, outliers=0.0),
+        QuantisedPress("a", 32, 2, 8, 0, 0.01),
     ):
         assert torch.equal(filled(press, [kv]), filled(base, [kv]))
 
@@ -226,7 +230,7 @@ def test_expected_attention_is_its_definition():
     """Attention to keys of queries that are drawn with mean and covariance of the block behind, over those of other keys."""
     dice = torch.Generator().manual_seed(0)
     kv, behind = torch.randn(2, 2, 6, 4, generator=dice), torch.randn(5, 2, 6, 4, generator=dice)
-    got = Expected().worth(kv, behind)
+    got = ExpectedAttentionRule().worth(kv, behind)
     for h in range(2):
         chance = torch.zeros(6)
         for query in behind[2:, h].double():
@@ -239,7 +243,7 @@ def test_expected_attention_is_its_definition():
 def test_keys_apart_from_the_others_stay():
     kv = torch.zeros(2, 1, 4, 3)
     kv[0, 0] = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 5.0], [9.0, 0.0, 0.0]])
-    kept = Best("a", 4, 2, 0, Apart()).pack(1, kv, None, None).kv[0, 0]
+    kept = ScorerPress("a", 4, 2, 0, KeyDiffRule()).pack(1, kv, None, None).kv[0, 0]
     assert torch.equal(kept, kv[0, 0, [1, 2]])
 
 
@@ -247,9 +251,9 @@ def test_what_the_last_token_sees_stays_in_all_heads():
     kv, behind = torch.zeros(2, 2, 4, 2), torch.zeros(3, 2, 4, 2)
     kv[0, 0, 1, 0] = kv[0, 1, 3, 0] = kv[1, :, 2] = 5.0
     behind[2, :, -1, 0], behind[2, :, 0, 1] = 3.0, 9.0
-    kept = LastSeen("a", 4, 2).pack(0, kv, behind, None)
+    kept = TovaPress("a", 4, 2).pack(0, kv, behind, None)
     assert torch.equal(kept.kv, kv[..., [1, 3], :])
-    far = LastSeen("a", 4, 2).pack(1, kv - 1.0, behind, kept)
+    far = TovaPress("a", 4, 2).pack(1, kv - 1.0, behind, kept)
     assert torch.equal(far.kv, kept.kv), "who was kept competes with the new block"
 
 
@@ -274,7 +278,9 @@ def filled(press, some):
 def test_error_falls_with_outliers_and_with_rank():
     kv = blocks(1, 128, 64)[0]
     off = [
-        float((filled(Quantised("a", 128, 2, 64, rank, outliers), [kv]) - kv).norm() / kv.norm())
+        float(
+            (filled(QuantisedPress("a", 128, 2, 64, rank, outliers), [kv]) - kv).norm() / kv.norm()
+        )
         for rank, outliers in ((0, 0.0), (0, 0.04), (4, 0.04))
     ]
     assert off[0] > 1.2 * off[1] > off[2]
@@ -283,18 +289,20 @@ def test_error_falls_with_outliers_and_with_rank():
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_rounding_is_off_by_half_a_step(bits):
     x = torch.randn(3, 5, 21, generator=torch.Generator().manual_seed(bits))
-    made = rounded(x, bits, 7)
+    made = quantise_to_integers(x, bits, 7)
     off = (made.read() - x).abs().unflatten(-1, (3, 7))
     assert (off <= made.scale.float() * (0.5 + (1 << bits) / 2048) + 1e-6).all()
-    assert torch.equal(rounded(torch.full((2, 9), 0.75), bits, 0).read(), torch.full((2, 9), 0.75))
+    assert torch.equal(
+        quantise_to_integers(torch.full((2, 9), 0.75), bits, 0).read(), torch.full((2, 9), 0.75)
+    )
     assert made.codes.shape[-1] == -(-21 * bits // 8)
-    assert rounded(torch.full((1, 4), 1e30), bits, 0).read().isfinite().all()
+    assert quantise_to_integers(torch.full((1, 4), 1e30), bits, 0).read().isfinite().all()
 
 
 def test_the_low_rank_part_is_a_projection_and_nearly_the_best():
     error = torch.randn(2, 40, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     error += 9 * error[..., :1] @ error[..., :1, :]
-    left, right = directions(error, 2)
+    left, right = low_rank_factors(error, 2)
     made = left @ right.transpose(-1, -2)
     torch.testing.assert_close(made, left @ left.transpose(-1, -2) @ error)
     u, s, v = torch.linalg.svd(error)
@@ -304,7 +312,7 @@ def test_the_low_rank_part_is_a_projection_and_nearly_the_best():
 
 def test_blocks_read_together_are_blocks_read_alone():
     some = list(blocks(3, 16, 8))
-    for press in (Quantised("a", 16, 2, 4, 2, 0.2), Window("a", 16, 3)):
+    for press in (QuantisedPress("a", 16, 2, 4, 2, 0.2), WindowPress("a", 16, 3)):
         alone = filled(press, some[:1])
         assert torch.equal(filled(press, some)[..., : alone.shape[2], :], alone)
 
@@ -312,7 +320,7 @@ def test_blocks_read_together_are_blocks_read_alone():
 def test_keys_by_channel_bear_a_shifted_channel_and_values_by_token_do_not():
     kv = torch.randn(2, 1, 64, 32, generator=torch.Generator().manual_seed(2))
     kv[..., 5] += 50.0
-    off = (filled(Quantised("a", 64, 4), [kv]) - kv).square().mean((1, 2, 3))
+    off = (filled(QuantisedPress("a", 64, 4), [kv]) - kv).square().mean((1, 2, 3))
     assert off[1] > 30 * off[0]
 
 
@@ -320,17 +328,17 @@ def test_old_entries_are_given_back():
     text = random.Random(1).choices(range(1, 50), k=500)
     exact, held = target_of_exact(), {}
     for kind, press in presses(16).items():
-        session = LM(NET, Vocab(50, frozenset({0}))).pressed(press).open(text)
+        session = CausalLaw(NET, TokenVocabulary(50, frozenset({0}))).pressed(press).open(text)
         go(session.prefill(SILENT))
         go(session.score(Draft.chain(text[-1]), ROW))
         session.commit(text[-1:])
         go(session.score(Draft.chain(3), ROW))
-        held[kind] = nbytes([session.ledger.cache])
+        held[kind] = total_cache_bytes([session.ledger.cache])
         assert session.ledger.cache.base >= 400, kind
         assert session.ledger.cache.end - session.ledger.cache.base <= 100
     whole = exact.open(text)
     go(whole.prefill(SILENT))
-    assert all(size < 0.8 * nbytes([whole.ledger.cache]) for size in held.values()), held
+    assert all(size < 0.8 * total_cache_bytes([whole.ledger.cache]) for size in held.values()), held
     assert held["window"] < held["8 bits"] and held["hitters"] < held["watched"]
 
 
@@ -356,8 +364,8 @@ def test_windows_and_networks_that_see_what_follows_are_refused():
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=48, sliding_window=8,
     )  # fmt: skip
-    net = Transformer.build(
+    net = LlamaTransformer.build(
         config.to_dict(), MistralForCausalLM(config).state_dict(), dtype="float32"
     )
     with pytest.raises(RequestError, match="see a window"):
-        LM(net, Vocab(50, frozenset({0}))).pressed(Window("window", 16, 4))
+        CausalLaw(net, TokenVocabulary(50, frozenset({0}))).pressed(WindowPress("window", 16, 4))

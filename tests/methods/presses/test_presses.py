@@ -9,13 +9,13 @@ import torch
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.lab.bench import certify
-from polydec.lab.bench.certify import compare
+from polydec.lab.bench.certify import compare_greedy_texts
 from polydec.lab.testing.check_press import check_pressing
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press
-from polydec.models.native.library import available
-from polydec.request.ask import plan
-from polydec.request.explain import explain, instead
+from polydec.models.native.library import native_step_availability
+from polydec.request.ask import plan_request
+from polydec.request.explain import explain_request, request_alternatives
 
 PROMPT = "The grey fox watched the boat by the old river and the grey fox watched the boat"
 SMALL = {"block": 16}
@@ -33,11 +33,11 @@ def ask(**more):
     return Ask(PROMPT, raw=True, max_tokens=40, ignore_eos=True, **more)
 
 
-@pytest.mark.parametrize("name", press.presses())
+@pytest.mark.parametrize("name", press.press_modules())
 def test_lossless_methods_keep_the_text_of_the_pressed_law(record_counts, lm, name, monkeypatch):
-    monkeypatch.setitem(vars(lm), "costs", Costs((1.0, 1.0), 0.0))  # drafts pay in company too
+    monkeypatch.setitem(vars(lm), "costs", PassCosts((1.0, 1.0), 0.0))  # drafts pay in company too
     few = {"block": 16, "kept": 4}
-    options = {o.name: few[o.name] for o in press.options(name) if o.name in few}
+    options = {o.name: few[o.name] for o in press.press_options(name) if o.name in few}
     record_counts(check_pressing(lm.checkpoint.lm, press.build(name, options)[0]))
     engine = Engine(lm)
     greedy = {
@@ -60,7 +60,7 @@ def test_lossless_methods_keep_the_text_of_the_pressed_law(record_counts, lm, na
     assert not lm.checkpoint.lm.live
 
 
-@pytest.mark.skipif(not available()[0], reason=available()[1])
+@pytest.mark.skipif(not native_step_availability()[0], reason=native_step_availability()[1])
 def test_the_compiled_step_packs_by_request(tmp_path):
     """Texts of lossless methods are plain's under the same press; requests with other presses and without one share passes
     with them; what it does not pack is refused."""
@@ -68,7 +68,7 @@ def test_the_compiled_step_packs_by_request(tmp_path):
     both = [str(micro.write(tmp_path / x, seed=s, hidden=64)) for s, x in enumerate("ab")]
     compiled = load(both[0], draft=both[1], threads=1)
     assert compiled.network.kernel.startswith("native")
-    vars(compiled)["costs"] = Costs()
+    vars(compiled)["costs"] = PassCosts()
     engine, ways = Engine(compiled), ({}, {"bits": 4, "group": 0}, {"bits": 2})
     tickets = {
         (at, m): engine.submit(ask(method=m, cache="kivi", cache_options={**SMALL, **way}))
@@ -82,20 +82,20 @@ def test_the_compiled_step_packs_by_request(tmp_path):
     assert all(text == texts[at, "plain"] for (at, _), text in texts.items())
     alone = generate(compiled, PROMPT, raw=True, max_tokens=40, ignore_eos=True)
     assert exact.completion().choices[0].token_ids == alone.token_ids
-    for name in set(press.presses()) - {"quantised"}:
+    for name in set(press.press_modules()) - {"quantised"}:
         with pytest.raises(ValueError, match="by rounding alone") as error:
-            plan(compiled, ask(cache=name))
+            plan_request(compiled, ask(cache=name))
         assert "--dtype torch" in str(error.value) and len(str(error.value)) <= 300
 
 
 def test_a_result_says_that_its_law_is_the_pressed_one(lm):
-    made = plan(lm, ask(cache="kivi", cache_options={"bits": "4"}))
+    made = plan_request(lm, ask(cache="kivi", cache_options={"bits": "4"}))
     assert made.method["cache"] == {
         "name": "quantised",
         "options": {"bits": 4, "group": 32, "block": 64},
     }
-    assert "cache" not in plan(lm, ask()).method
-    parts = {p.role: p for p in explain(lm, ask(cache="h2o"))}
+    assert "cache" not in plan_request(lm, ask()).method
+    parts = {p.role: p for p in explain_request(lm, ask(cache="h2o"))}
     assert parts["cache"].name == "h2o" and parts["cache"].options["kept"] == "128"
 
 
@@ -113,23 +113,25 @@ def test_a_result_says_that_its_law_is_the_pressed_one(lm):
 )
 def test_what_cannot_be_is_refused_before_anything_runs(lm, fields, sentence):
     with pytest.raises(ValueError, match=r".") as error:
-        plan(lm, ask(**fields))
+        plan_request(lm, ask(**fields))
     assert sentence in str(error.value) and len(str(error.value)) <= 300
 
 
 def test_what_would_run_instead(lm):
-    assert "with the cache as it is" in instead(lm, ask(cache="window", method="longspec"))
+    assert "with the cache as it is" in request_alternatives(
+        lm, ask(cache="window", method="longspec")
+    )
 
 
 def test_a_network_that_reads_caches_as_they_are_says_so(lm, monkeypatch):
     monkeypatch.setattr(type(lm.network), "presses", False)
     with pytest.raises(ValueError, match="--dtype torch"):
-        plan(lm, ask(cache="gear"))
+        plan_request(lm, ask(cache="gear"))
 
 
 def test_the_command_line_lists_and_takes_them(lm, polydec_command):
     code, out, _ = polydec_command("presses", "--json")
-    assert not code and {r["name"] for r in json.loads(out)} == set(press.presses())
+    assert not code and {r["name"] for r in json.loads(out)} == set(press.press_modules())
     asked = ["--model", lm.name, "--draft", "none", "--dtype", "float32", "--method", "plain"]
     small = ["--cache", "window", "--cache-set", "block=16"]
     code, out, _ = polydec_command("generate", *asked, *small, "--json", PROMPT)
@@ -141,30 +143,32 @@ def test_the_command_line_lists_and_takes_them(lm, polydec_command):
 
 def test_requests_over_http_take_them(lm):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
-    from polydec.serve.body import Body
+    from polydec.serve.body import RequestBody
     from polydec.serve.endpoints import ENDPOINTS
-    from polydec.serve.limits import Limits
+    from polydec.serve.limits import RequestLimits
 
     for path, prompt in (
         ("/v1/completions", {"prompt": PROMPT}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
     ):
-        body = Body({**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, Limits())
+        body = RequestBody(
+            {**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, RequestLimits()
+        )
         (read,) = ENDPOINTS[path].reads().read(body, lm, "plain", 0).asks
-        assert plan(lm, read).pressed.options == {"kept": 9, "block": 64}
+        assert plan_request(lm, read).pressed.options == {"kept": 9, "block": 64}
 
 
 def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, polydec_command):
     given = {"max_tokens": 40, "sampling": Sampling(temperature=0.0), "raw": True}
     more = {"ignore_eos": True, "cache": "window", "cache_options": SMALL}
-    assert compare(lm, PROMPT, "prompt-lookup", {}, **given, **more).equal
+    assert compare_greedy_texts(lm, PROMPT, "prompt-lookup", {}, **given, **more).equal
     written = {"plain": (5, 6, 7), "other": (5, 6, 8)}
     with monkeypatch.context() as patch:  # two texts part: how far, is said by the pressed law
         patch.setattr(
             certify, "generate", lambda *_, method, **__: SimpleNamespace(token_ids=written[method])
         )
         gaps = {
-            cache: compare(
+            cache: compare_greedy_texts(
                 lm, PROMPT * 3, "other", {}, **given, cache=cache, cache_options=options
             ).gap
             for cache, options in ((None, {}), ("window", SMALL))

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 
 import pytest
 
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.a_star import AStar
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.a_star import AStarSearch
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from rewards import ByToken
 
 PROMPT = (0, 1, 0)
 
 
 def search(target, **options):
-    return AStar(
-        Speculative(target, Nothing(), Match(), Fixed(0)),
+    return AStarSearch(
+        SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0)),
         options.pop("reward", ByToken()),
         delimiter="|",
         **options,
@@ -33,9 +33,9 @@ def search(target, **options):
 
 def row(target, text):
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True))
+        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
 
-    return run([scores()])[0]
+    return run_coroutines([scores()])[0]
 
 
 def reference(target, reward, length, width, longest, budget, toll, rng, again=None, sure=None):
@@ -93,12 +93,12 @@ def reference(target, reward, length, width, longest, budget, toll, rng, again=N
 def test_it_is_the_search_of_its_card(budget, again, sure):
     texts = set()
     for seed in range(20):
-        target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
+        target, reward = toy_law(seed, 4, sharp=0.7), ByToken(seed)
         options = {"width": 1 + seed % 3, "longest": 1 + seed % 2, "toll": (0.01, 0.3)[seed % 2]}
         decoder = search(
             target, reward=reward, budget=budget, again=again, sure=sure, frontier=1000, **options
         )
-        got = run([answers(decoder, Request(PROMPT, 7, seed=seed))])[0][0]
+        got = run_coroutines([run_decoder(decoder, Request(PROMPT, 7, seed=seed))])[0][0]
         want = reference(
             target, reward, 7, **options, budget=budget, rng=Rng.of(seed), again=again, sure=sure
         )
@@ -109,21 +109,22 @@ def test_it_is_the_search_of_its_card(budget, again, sure):
 
 def test_one_step_at_a_time_has_the_law_of_the_target():
     for seed in range(4):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         law = law_of(
             lambda rng, t=target: answer_one(search(t, width=1, longest=1), Request(PROMPT, 3), rng)
         )
-        assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
+        assert text_law_distance(law, target_law(target, PROMPT, 3)) < 1e-9
 
 
 def test_sure_steps_are_not_asked_of():
     asked = []
     for sure in (None, 1.0, 0.5, 1e-9):
         searches = [
-            search(toy(seed, 4, sharp=1.5), sure=sure, longest=1, again=0.4) for seed in range(10)
+            search(toy_law(seed, 4, sharp=1.5), sure=sure, longest=1, again=0.4)
+            for seed in range(10)
         ]
         done = [
-            run([answers(one, Request(PROMPT, 6, seed=seed))])[0][0]
+            run_coroutines([run_decoder(one, Request(PROMPT, 6, seed=seed))])[0][0]
             for seed, one in enumerate(searches)
         ]
         asked.append(sum(d.stats.judged for d in done))
@@ -139,9 +140,13 @@ class Knows:
 
 
 def test_an_oracle_leads_straight_to_the_goal():
-    target = toy(3, 4, sharp=0.1, eos=-1)
-    result = run(
-        [answers(search(target, reward=Knows(), width=16, longest=1, toll=0.0), Request(PROMPT, 6))]
+    target = toy_law(3, 4, sharp=0.1, eos=-1)
+    result = run_coroutines(
+        [
+            run_decoder(
+                search(target, reward=Knows(), width=16, longest=1, toll=0.0), Request(PROMPT, 6)
+            )
+        ]
     )[0][0]
     assert result.token_ids[:5] == (1,) * 5 and result.stats.written <= 16 * 6
 
@@ -155,4 +160,4 @@ def test_what_it_refuses():
         ({"sure": 0.0}, "sure is 0.0: it must be above 0 and at most 1"),
     ):
         with pytest.raises(ValueError, match=said):
-            search(toy(1), **options)
+            search(toy_law(1), **options)

@@ -8,18 +8,23 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.search.loop.arbiters import ByAdvantage, ByChance, ByRouter, ByValue
-from polydec.methods.search.loop.arbitrage import Arbitrage
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.search.loop.arbiters import (
+    AdvantageArbiter,
+    ChanceArbiter,
+    RouterArbiter,
+    ValueArbiter,
+)
+from polydec.methods.search.loop.arbitrage import ArbitrageSearch
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import router, step_reward
 from rewards import ByToken
 
@@ -27,28 +32,28 @@ PROMPT = (0, 1, 0)
 
 
 def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def pair(seed, size=4, **options):
-    return toy(seed, size, sharp=0.7, **options), toy(
+    return toy_law(seed, size, sharp=0.7, **options), toy_law(
         seed + 100, size, sharp=0.7, cost=0.1, **options
     )
 
 
 def routed(target, draft, arbiter, longest=2):
-    return Arbitrage(plain(target), plain(draft), arbiter, "|", longest)
+    return ArbitrageSearch(plain(target), plain(draft), arbiter, "|", longest)
 
 
 def answer(decoder, seed=0, most=9, **fields):
-    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+    return run_coroutines([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
 
 
 def row(target, text):
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True))
+        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
 
-    return run([scores()])[0]
+    return run_coroutines([scores()])[0]
 
 
 def reference(target, draft, calls, longest, most, rng, judged):
@@ -93,9 +98,9 @@ def test_it_is_the_loop_of_its_card(which):
         target, draft = pair(seed, eos=-1 if seed % 3 == 0 else 2)
         r = ByToken(seed)
         arbiter, by = {
-            "router": (ByRouter(r, 0.5), lambda _, b, __, r=r: r.chance(b) >= 0.5),
-            "value": (ByValue(r, 0.5), lambda a, _, __, r=r: r.chance(a) < 0.5),
-            "advantage": (ByAdvantage(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a)),
+            "router": (RouterArbiter(r, 0.5), lambda _, b, __, r=r: r.chance(b) >= 0.5),
+            "value": (ValueArbiter(r, 0.5), lambda a, _, __, r=r: r.chance(a) < 0.5),
+            "advantage": (AdvantageArbiter(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a)),
         }[which]
         longest = 1 + seed % 3
         got = answer(routed(target, draft, arbiter, longest), seed)
@@ -121,7 +126,7 @@ class Late:
 def test_a_router_that_reads_too_early_is_told():
     def text(seed, router):
         target, draft = pair(seed, eos=-1)
-        return answer(routed(target, draft, ByRouter(router, 0.5), 2), seed).token_ids
+        return answer(routed(target, draft, RouterArbiter(router, 0.5), 2), seed).token_ids
 
     assert any(text(seed, Late(ByToken(seed))) != text(seed, ByToken(seed)) for seed in range(8))
 
@@ -129,26 +134,28 @@ def test_a_router_that_reads_too_early_is_told():
 def test_at_the_ends_it_is_one_of_the_two_models():
     for seed in range(6):
         target, draft = pair(seed, 3)
-        one, other = (routed(target, draft, ByRouter(ByToken(seed), tau)) for tau in (0.0, 1.1))
+        one, other = (
+            routed(target, draft, RouterArbiter(ByToken(seed), tau)) for tau in (0.0, 1.1)
+        )
         a, b = answer(one, seed, logprobs=2), answer(plain(target), seed, logprobs=2)
         assert a.token_ids == b.token_ids
         assert [x.token for x in a.logprobs] == list(a.token_ids)
         assert all(abs(x.logp - y.logp) < 1e-9 for x, y in zip(a.logprobs, b.logprobs, strict=True))
         if seed < 3:
             law = law_of(lambda rng, d=other: answer_one(d, Request(PROMPT, 3), rng))
-            assert distance(law, target_law(draft, PROMPT, 3)) < 1e-9
-            assert distance(law, target_law(target, PROMPT, 3)) > 1e-3
+            assert text_law_distance(law, target_law(draft, PROMPT, 3)) < 1e-9
+            assert text_law_distance(law, target_law(target, PROMPT, 3)) > 1e-3
 
 
 def test_the_target_is_not_asked_where_the_draft_writes_all():
-    stats = answer(routed(*pair(3, eos=-1), ByRouter(ByToken(), 1.1))).stats
+    stats = answer(routed(*pair(3, eos=-1), RouterArbiter(ByToken(), 1.1))).stats
     assert stats.passes == 0 and stats.scored == 0 and stats.drafted == stats.kept == 9
 
 
 def test_every_token_is_counted_once():
     for seed in range(12):
         target, draft = pair(seed, eos=-1)
-        got = answer(routed(target, draft, ByChance(0.5)), seed, most=12)
+        got = answer(routed(target, draft, ChanceArbiter(0.5)), seed, most=12)
         s = got.stats
         assert s.kept + s.own == len(got.token_ids) == 12 and s.steps == 6 and s.drafted == 2 * 6
         assert s.kept == s.drafted - 2 * s.called
@@ -157,7 +164,7 @@ def test_every_token_is_counted_once():
 
 
 def test_a_router_is_saved_and_fits_the_draft_it_was_made_for(tmp_path):
-    vocab = toy(1).vocab
+    vocab = toy_law(1).vocab
     made = router.examples(vocab, 8, 4)[0]
     router.save(tmp_path, made, {})
     state_NH = torch.randn(5, 4)
@@ -167,6 +174,6 @@ def test_a_router_is_saved_and_fits_the_draft_it_was_made_for(tmp_path):
     with pytest.raises(
         ValueError, match="routers were trained for states of width 8: this target's have 4"
     ):
-        registry.build("arbitrage", Kit(toy(1), toy(2), router.examples(vocab, 4, 8)))
+        registry.build("arbitrage", Kit(toy_law(1), toy_law(2), router.examples(vocab, 4, 8)))
     with pytest.raises(ValueError, match="delimiter is ''"):
-        Arbitrage(plain(toy(1)), plain(toy(2)), ByChance(0.5), "")
+        ArbitrageSearch(plain(toy_law(1)), plain(toy_law(2)), ChanceArbiter(0.5), "")

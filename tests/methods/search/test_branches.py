@@ -4,18 +4,18 @@ import random
 
 import pytest
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.testing.examples import SHAPERS, bend
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.branches import Branches
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.testing.examples import SHAPERS, bend_target
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.branches import BranchTree
 
 PROMPT = (0, 1, 0)
 
 
 async def fresh(target, text):
     session = target.open(PROMPT)
-    scores = await session.score(Draft.chain(PROMPT[-1], text), Want(base=Reads.ROW))
+    scores = await session.score(Draft.chain(PROMPT[-1], text), ScoreRequest(base=RowDetail.ROW))
     return scores.row(len(text)), scores.base.row(len(text))
 
 
@@ -25,8 +25,11 @@ async def fresh(target, text):
 @pytest.mark.parametrize("seed", range(4))
 def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
     async def walk():
-        target, draw = bend(toy(seed, 4, tree=tree), SHAPERS[shaping]), random.Random(seed)
-        branches = await Branches.open(target, PROMPT, base=Reads.ROW)
+        target, draw = (
+            bend_target(toy_law(seed, 4, tree=tree), SHAPERS[shaping]),
+            random.Random(seed),
+        )
+        branches = await BranchTree.open(target, PROMPT, base=RowDetail.ROW)
         texts = {0: ()}
         for _ in range(8):
             scores = await branches.score()
@@ -49,13 +52,13 @@ def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
             assert len(branches._draft) <= 1 + sum(map(len, texts.values()))
         branches.close()
 
-    run([walk()])
+    run_coroutines([walk()])
 
 
 def test_what_all_texts_begin_with_is_committed():
     async def walk():
-        target = toy(1, 4)
-        branches = await Branches.open(target, PROMPT)
+        target = toy_law(1, 4)
+        branches = await BranchTree.open(target, PROMPT)
         await branches.score()
         nodes = branches.grow([(0, 1), (0, 2)])
         await branches.score()
@@ -66,4 +69,4 @@ def test_what_all_texts_begin_with_is_committed():
         assert branches.grow([]) == [] and tuple(branches._session.ledger.text) == PROMPT
         branches.close()
 
-    run([walk()])
+    run_coroutines([walk()])

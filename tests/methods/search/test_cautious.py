@@ -5,33 +5,35 @@ from dataclasses import replace
 
 import pytest
 
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.cautious import Cautious
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.cautious import CautiousSearch
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 PROMPT = (0, 1, 0)
 
 
 def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def law(target, text):
     async def row():
         return (
-            await target.open((*PROMPT, *text)).score(Draft.chain((*PROMPT, *text)[-1]), Want())
+            await target.open((*PROMPT, *text)).score(
+                Draft.chain((*PROMPT, *text)[-1]), ScoreRequest()
+            )
         ).row(0)
 
-    return run([row()])[0].exp().double()
+    return run_coroutines([row()])[0].exp().double()
 
 
 LETTERS = ("a", ",", "b", ".", "")
@@ -71,31 +73,35 @@ def test_it_is_the_search_of_its_card():
             "high": 1.4,
             "longest": 1 + seed % 3,
         }
-        target = toy(seed, 5, sharp=1.0)
-        got = run([answers(Cautious(plain(target), **options), Request(PROMPT, 8, seed=seed))])[0][
-            0
-        ]
+        target = toy_law(seed, 5, sharp=1.0)
+        got = run_coroutines(
+            [run_decoder(CautiousSearch(plain(target), **options), Request(PROMPT, 8, seed=seed))]
+        )[0][0]
         assert got.token_ids == reference(target, 8, **options, rng=Rng.of(seed)), seed
 
 
 @pytest.mark.parametrize("options", [{"most": 1}, {"low": 50.0, "high": 60.0}])
 def test_one_trial_is_plain_decoding(options):
     for seed in range(6):
-        target, request = toy(seed, 6), Request(PROMPT, 12, seed=seed)
+        target, request = toy_law(seed, 6), Request(PROMPT, 12, seed=seed)
         assert (
-            run([answer_one(Cautious(plain(target), **options), request)])[0].token_ids
-            == run([answer_one(plain(target), request)])[0].token_ids
+            run_coroutines([answer_one(CautiousSearch(plain(target), **options), request)])[
+                0
+            ].token_ids
+            == run_coroutines([answer_one(plain(target), request)])[0].token_ids
         )
 
 
 def test_the_law_with_one_trial():
-    target = toy(2, 3)
-    got = law_of(lambda rng: answer_one(Cautious(plain(target), most=1), Request(PROMPT, 3), rng))
-    assert distance(got, target_law(target, PROMPT, 3)) < 1e-9
+    target = toy_law(2, 3)
+    got = law_of(
+        lambda rng: answer_one(CautiousSearch(plain(target), most=1), Request(PROMPT, 3), rng)
+    )
+    assert text_law_distance(got, target_law(target, PROMPT, 3)) < 1e-9
 
 
 def test_how_many_trials():
-    cautious = Cautious(plain(toy(1)))
+    cautious = CautiousSearch(plain(toy_law(1)))
     assert [cautious.trials(h) for h in (0.0, 0.01, (0.01 + 1.5) / 2, 1.499, 1.5, 9.0)] == [
         1,
         1,
@@ -108,11 +114,11 @@ def test_how_many_trials():
 
 def test_a_trial_ends_with_punctuation():
     """Of letters alone it runs to the limit; where every letter is a comma it is one token long."""
-    target = toy(4, 5, sharp=0.3, eos=-1)
+    target = toy_law(4, 5, sharp=0.3, eos=-1)
     for letter, fed in (("a", 1 + 4 * 11), (",", 12)):
         words = replace(target.vocab.words, of=(letter,) * 5)
-        cautious = Cautious(plain(With(target, replace(target.vocab, words=words))), 4, 4)
-        result = run([answers(cautious, Request(PROMPT, 12))])[0][0]
+        cautious = CautiousSearch(plain(With(target, replace(target.vocab, words=words))), 4, 4)
+        result = run_coroutines([run_decoder(cautious, Request(PROMPT, 12))])[0][0]
         assert (result.stats.scored, result.stats.passes, result.stats.written) == (fed, 12, 4 * 12)
 
 
@@ -120,10 +126,12 @@ def test_punctuation_that_stood_before_a_trial_does_not_end_it():
     """20 texts: single tokens and trials in turn, and whatever was written before a trial counts for nothing in it."""
     options = {"least": 1, "most": 4, "low": 0.6, "high": 1.6, "longest": 6}
     for seed in range(20):
-        target = toy(seed, 5, sharp=1.3, eos=4)
+        target = toy_law(seed, 5, sharp=1.3, eos=4)
         words = replace(target.vocab.words, of=LETTERS)
-        cautious = Cautious(plain(With(target, replace(target.vocab, words=words))), **options)
-        got = run([answers(cautious, Request(PROMPT, 16, seed=seed))])[0][0]
+        cautious = CautiousSearch(
+            plain(With(target, replace(target.vocab, words=words))), **options
+        )
+        got = run_coroutines([run_decoder(cautious, Request(PROMPT, 16, seed=seed))])[0][0]
         assert got.token_ids == reference(
             target, 16, **options, rng=Rng.of(seed), letters=LETTERS
         ), seed

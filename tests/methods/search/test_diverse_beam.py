@@ -8,27 +8,29 @@ import torch
 
 import micro
 from polydec import api
-from polydec.core.decoder import answers
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.trace import EditedEvent
 from polydec.lab.testing.enumerate import target_law
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.presence import Presence
-from polydec.laws.shapers.repetition import Repetition
-from polydec.laws.targets.searched import searched
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.search.loop.diverse_beam import DiverseBeam
-from polydec.methods.search.loop.ranking import Ranking
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.presence import PresencePenaltyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.laws.targets.searched import drop_greedy_rule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
+from polydec.methods.search.loop.ranking import LengthRanking
 from search_reference import groups_of_texts, ranked
 
 PROMPT = (0, 1, 0)
 
 
 def found(decoder, length, n=1, **request):
-    return run([answers(decoder, Request(PROMPT, length, n=n, logprobs=0, **request))])[0]
+    return run_coroutines(
+        [run_decoder(decoder, Request(PROMPT, length, n=n, logprobs=0, **request))]
+    )[0]
 
 
 def texts(decoder, length, n=1):
@@ -46,28 +48,30 @@ def brute(target, length, alpha, shapers=()):
 @pytest.mark.parametrize(("size", "length"), [(2, 6), (3, 3), (4, 3)])
 def test_a_search_as_wide_as_all_texts_finds_the_best(size, length, alpha):
     for seed in range(6):
-        target = toy(seed, size)
+        target = toy_law(seed, size)
         want = brute(target, length, alpha)
-        got = texts(DiverseBeam(target, size**length, 1, ranking=Ranking(alpha)), length, 5)
+        got = texts(
+            DiverseBeamSearch(target, size**length, 1, ranking=LengthRanking(alpha)), length, 5
+        )
         for (x, score), (best, y) in zip(got, want):
             assert x == y and abs(score - best) < 1e-9
 
 
 def test_penalties_bend_what_is_searched_and_temperature_0_is_no_law_of_one_text():
-    shapers = (Repetition(1.3), Presence(0.4))
+    shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4))
     for seed in range(4):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         want = [x for _, x in brute(target, 3, 1.0, shapers)[:5]]
-        bent = searched(Shaped(target, *shapers, Greedy()))
-        assert [x for x, _ in texts(DiverseBeam(bent, 27, 1), 3, 5)] == want
+        bent = drop_greedy_rule(ShapedTarget(target, *shapers, GreedyRule()))
+        assert [x for x, _ in texts(DiverseBeamSearch(bent, 27, 1), 3, 5)] == want
 
 
 def test_a_law_with_chance_is_searched_as_it_is():
-    bare, bent = toy(1), Shaped(toy(1), Presence(0.4))
+    bare, bent = toy_law(1), ShapedTarget(toy_law(1), PresencePenaltyRule(0.4))
     assert (
-        searched(bare) is bare
-        and searched(bent) is bent
-        and searched(Shaped(bare, Greedy())) is bare
+        drop_greedy_rule(bare) is bare
+        and drop_greedy_rule(bent) is bent
+        and drop_greedy_rule(ShapedTarget(bare, GreedyRule())) is bare
     )
 
 
@@ -77,60 +81,71 @@ def test_a_law_with_chance_is_searched_as_it_is():
 )
 def test_it_is_what_the_card_says(width, groups, strength):
     for seed in range(8):
-        target = toy(seed, 6)
+        target = toy_law(seed, 6)
         for alpha in (0.0, 1.0):
             want = ranked(groups_of_texts(target, 7, width, groups, strength, alpha))
-            got = texts(DiverseBeam(target, width, groups, strength, Ranking(alpha)), 7, len(want))
+            got = texts(
+                DiverseBeamSearch(target, width, groups, strength, LengthRanking(alpha)),
+                7,
+                len(want),
+            )
             assert [x for x, _ in got] == [x for _, x in want]
             assert all(abs(a - b) < 1e-9 for (_, a), (b, _) in zip(got, want))
 
 
 def test_no_charge_makes_every_group_the_same_search():
     for seed in range(5):
-        target = toy(seed, 5)
-        one = texts(DiverseBeam(target, 2, 1), 8, 2)
-        three = texts(DiverseBeam(target, 6, 3, 0.0), 8, 6)
+        target = toy_law(seed, 5)
+        one = texts(DiverseBeamSearch(target, 2, 1), 8, 2)
+        three = texts(DiverseBeamSearch(target, 6, 3, 0.0), 8, 6)
         assert three == [one[0], *one[1:] * 5]  # two differ, and the last stands for the rest
 
 
 def test_equal_texts_of_several_groups_are_scored_once():
     fed = []
     for groups in (1, 3):
-        target = toy(2, 5, eos=-1)
-        found(DiverseBeam(target, 2 * groups, groups, 0.0), 8)
+        target = toy_law(2, 5, eos=-1)
+        found(DiverseBeamSearch(target, 2 * groups, groups, 0.0), 8)
         fed.append(target.network.runs)
     assert fed[0] == fed[1]
 
 
 def test_a_large_charge_parts_the_groups_at_once():
-    got = [x[0] for x, _ in texts(DiverseBeam(toy(3, 8), 6, 6, 100.0), 6, 6)]
+    got = [x[0] for x, _ in texts(DiverseBeamSearch(toy_law(3, 8), 6, 6, 100.0), 6, 6)]
     assert len(set(got)) == 6
 
 
 def test_width_one_is_greedy():
     for seed in range(8):
-        law = toy(seed, 6)
-        want = run([answers(build("plain", Shaped(law, Greedy()))[0], Request(PROMPT, 20))])[0][
-            0
-        ].token_ids
+        law = toy_law(seed, 6)
+        want = run_coroutines(
+            [run_decoder(build("plain", ShapedTarget(law, GreedyRule()))[0], Request(PROMPT, 20))]
+        )[0][0].token_ids
         for early in (True, False):
-            assert texts(DiverseBeam(law, 1, 1, ranking=Ranking(early=early)), 20)[0][0] == want
+            assert (
+                texts(DiverseBeamSearch(law, 1, 1, ranking=LengthRanking(early=early)), 20)[0][0]
+                == want
+            )
 
 
 def test_what_is_given_out_early_stands():
     early = 0
     for seed in range(20):
-        target, events = toy(seed, 5, sharp=2.0), []
-        out = run([answers(DiverseBeam(target, 3, 1), Request(PROMPT, 20), events.append)])[0][0]
-        edits = [e for e in events if isinstance(e, Edited)]
+        target, events = toy_law(seed, 5, sharp=2.0), []
+        out = run_coroutines(
+            [run_decoder(DiverseBeamSearch(target, 3, 1), Request(PROMPT, 20), events.append)]
+        )[0][0]
+        edits = [e for e in events if isinstance(e, EditedEvent)]
         assert tuple(x for e in edits for _, x in e.edit.write) == out.token_ids
         early += sum(len(e.edit.write) for e in edits[:-1])
     assert early > 20
 
 
 def test_passes_are_few_and_prefixes_are_fed_once():
-    target, scheduler = toy(1, 6, eos=-1), Scheduler()
-    task = scheduler.submit(answers(DiverseBeam(target, 6, 3), Request((0, 1, 2, 3, 4), 10)))
+    target, scheduler = toy_law(1, 6, eos=-1), Scheduler()
+    task = scheduler.submit(
+        run_decoder(DiverseBeamSearch(target, 6, 3), Request((0, 1, 2, 3, 4), 10))
+    )
     while scheduler.step():
         pass
     use, stats = task.usage[target.network], task.result[0].stats
@@ -142,8 +157,8 @@ def test_passes_are_few_and_prefixes_are_fed_once():
 
 
 def test_the_answers_share_one_search():
-    target = toy(1, 6)
-    one, three = (found(DiverseBeam(target, 6, 3), 10, n) for n in (1, 3))
+    target = toy_law(1, 6)
+    one, three = (found(DiverseBeamSearch(target, 6, 3), 10, n) for n in (1, 3))
     assert [r.stats.passes for r in three] == [one[0].stats.passes] * 3
     total = three[0].stats.plus(three[1].stats).plus(three[2].stats)
     assert replace(total, passes=0, first=0) == replace(one[0].stats, passes=0, first=0)
@@ -159,7 +174,7 @@ def test_groups_must_divide_the_width():
     with pytest.raises(
         ValueError, match="groups is 3: it must be at least 1 and divide width, which is 4"
     ):
-        build("diverse-beam", toy(1), None, {"width": 4, "groups": 3})
+        build("diverse-beam", toy_law(1), None, {"width": 4, "groups": 3})
 
 
 @pytest.fixture(scope="module")

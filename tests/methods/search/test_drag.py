@@ -7,17 +7,17 @@ import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import Letters, toy
-from polydec.laws.shapers.logit_bias import LogitBias
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.search.loop.agreed import Agreed, hierarchy
-from polydec.methods.search.loop.drag import Drag
-from polydec.models.sessions.lm import LM
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import ToyWords, toy_law
+from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
+from polydec.methods.search.loop.drag import ResponseAggregationSearch
+from polydec.models.sessions.lm import CausalLaw
 from rollouts_reference import DATES, PROMPT, plain, scored, speaking, tries
 
-PLACES = hierarchy(
+PLACES = parse_name_hierarchy(
     "Lyon < France; Paris < France; France < Europe; Bonn < Germany; Germany < Europe"
 )
 AGREED = (
@@ -50,18 +50,18 @@ AGREED = (
 @pytest.mark.parametrize(("answers", "said"), AGREED)
 def test_what_answers_agree_in_whatever_their_order(answers, said):
     for order in permutations(answers):
-        found = Agreed(within=PLACES).of(order)
+        found = AnswerAgreement(within=PLACES).of(order)
         assert (None if found is None else found.said) == said
 
 
 def test_a_higher_share_is_never_more_exact():
     answers = ("4 May 1961", "4 May 1961", "9 May 1961", "1 June 1961", "1965", "1832")
-    found = [Agreed(share).of(answers) for share in (0.3, 0.5, 0.6, 0.8, 1.0)]
+    found = [AnswerAgreement(share).of(answers) for share in (0.3, 0.5, 0.6, 0.8, 1.0)]
     assert [f and f.said for f in found] == ["4 May 1961", "May 1961", "1961", "1960s", None]
 
 
 def test_what_lies_within_what_is_read_or_refused():
-    assert hierarchy(" a<B ; b < c;") == {"a": "B", "b": "c"}
+    assert parse_name_hierarchy(" a<B ; b < c;") == {"a": "B", "b": "c"}
     for text, said in (
         ("a", "within has 'a'"),
         ("a < b; a < c", "'a' twice"),
@@ -69,11 +69,11 @@ def test_what_lies_within_what_is_read_or_refused():
         ("a < b < c", "write it as"),
     ):
         with pytest.raises(ValueError, match=said):
-            hierarchy(text)
+            parse_name_hierarchy(text)
 
 
 def answer(decoder, seed, most=2, **fields):
-    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+    return run_coroutines([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
 
 
 def test_it_says_what_its_draws_agree_in():
@@ -85,19 +85,21 @@ def test_it_says_what_its_draws_agree_in():
         answers = [target.vocab.words.decode(t) for t in texts]
         if len(texts) < 3 or not any(answers):
             continue
-        found = Agreed().of(answers)
-        got = answer(Drag(plain(target), tries=3), seed)
+        found = AnswerAgreement().of(answers)
+        got = answer(ResponseAggregationSearch(plain(target), tries=3), seed)
         said = "I don't know" if found is None else found.said
         assert (
             target.vocab.words.decode(got.token_ids).lower() == said.lower()
             and got.finish_reason == "stop"
         )
-        assert got.score == sum(found in ladder for ladder in Agreed().ladders(answers)) / 3
+        assert (
+            got.score == sum(found in ladder for ladder in AnswerAgreement().ladders(answers)) / 3
+        )
         seen.add((said, got.token_ids in texts))
     assert len({said for said, _ in seen}) >= 3 and {drawn for _, drawn in seen} == {True, False}
 
 
-class Lines(Letters):
+class Lines(ToyWords):
     """Spells any text, line by line: a line that it has no token for as token 0."""
 
     def encode(self, text, special=True):
@@ -111,7 +113,7 @@ def asking(seed):
     """As `speaking`, but less fond of ending, and it can be asked anything."""
     network, plain_vocab = (lm := speaking(seed, sharp=2.0).target).network, lm.vocab
     vocab = replace(plain_vocab, words=Lines(DATES, plain_vocab.eos))
-    return Shaped(LM(network, vocab, chunk=2), LogitBias({len(DATES) - 1: 1.0}))
+    return ShapedTarget(CausalLaw(network, vocab, chunk=2), LogitBiasRule({len(DATES) - 1: 1.0}))
 
 
 def test_the_model_itself_may_say_what_they_agree_in():
@@ -126,15 +128,15 @@ def test_the_model_itself_may_say_what_they_agree_in():
             continue
         prompt = (*PROMPT, *words.encode("all:\n" + "\n".join(filter(None, answers))))
         first = int(law_behind(target, prompt).argmax())
-        said = words.decode((first,)) or Agreed().of(answers)
+        said = words.decode((first,)) or AnswerAgreement().of(answers)
         said = getattr(said, "said", said) or "I don't know"
-        got = answer(Drag(plain(target), tries=3, ask="all:\n{answers}"), seed)
+        got = answer(ResponseAggregationSearch(plain(target), tries=3, ask="all:\n{answers}"), seed)
         if (
             first in target.vocab.eos
             or int(law_behind(target, (*prompt, first)).argmax()) in target.vocab.eos
         ):
             assert words.decode(got.token_ids).lower() == said.lower()
-            differs += said != getattr(Agreed().of(answers), "said", "I don't know")
+            differs += said != getattr(AnswerAgreement().of(answers), "said", "I don't know")
     assert differs >= 2
 
 
@@ -149,33 +151,35 @@ def test_the_model_is_not_asked_where_all_agree_or_there_is_no_room():
             {"tries": 1, "ask": "{answers}"},
             {"tries": 3, "ask": "{answers}", "context": 5},
         ):
-            rules = answer(Drag(plain(target), tries=fields["tries"]), seed)
-            asked = answer(Drag(plain(same), **fields), seed)
+            rules = answer(ResponseAggregationSearch(plain(target), tries=fields["tries"]), seed)
+            asked = answer(ResponseAggregationSearch(plain(same), **fields), seed)
             assert asked.token_ids == rules.token_ids and asked.stats == rules.stats
 
 
 def test_what_cannot_be_written_is_not_said():
     for seed in range(20):
-        target = toy(seed, 6, sharp=0.4)  # it spells no "I don't know"
-        got = answer(Drag(plain(target), tries=2), seed, most=3)
+        target = toy_law(seed, 6, sharp=0.4)  # it spells no "I don't know"
+        got = answer(ResponseAggregationSearch(plain(target), tries=2), seed, most=3)
         assert got.token_ids and got.score in (0.0, 0.5, 1.0)
-        longer = answer(Drag(plain(speaking(seed)), tries=2), seed, most=1)
+        longer = answer(ResponseAggregationSearch(plain(speaking(seed)), tries=2), seed, most=1)
         assert longer.finish_reason in ("stop", "length") and len(longer.token_ids) == 1
 
 
 def test_one_try_has_the_law_of_the_target():
     for seed in range(3):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         law = law_of(
-            lambda rng, t=target: answer_one(Drag(plain(t), tries=1), Request(PROMPT, 3), rng)
+            lambda rng, t=target: answer_one(
+                ResponseAggregationSearch(plain(t), tries=1), Request(PROMPT, 3), rng
+            )
         )
-        assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
+        assert text_law_distance(law, target_law(target, PROMPT, 3)) < 1e-9
 
 
 def test_bad_fields():
     with pytest.raises(ValueError, match="tries is 0: it must lie in 1 to 256"):
-        Drag(plain(toy(0)), tries=0)
+        ResponseAggregationSearch(plain(toy_law(0)), tries=0)
     with pytest.raises(ValueError, match=r"ask is 'x': it must hold \{answers\}"):
-        Drag(plain(speaking(0)), ask="x")
+        ResponseAggregationSearch(plain(speaking(0)), ask="x")
     with pytest.raises(ValueError, match=r"share is 0\.0: it must be above 0, to 1"):
-        Agreed(0.0)
+        AnswerAgreement(0.0)

@@ -7,28 +7,28 @@ import torch
 
 from polydec import generate, load
 from polydec.base.errors import RequestError
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.check_search import writer
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.check_search import toy_writer_factory
 from polydec.lab.testing.enumerate import target_law
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.exact_mode import ExactMode
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.exact_mode import ExactModeSearch
 
 PROMPT = (0, 1, 0)
 
 
 def request_of(target, most, **fields):
-    return Request(PROMPT, most, writer=writer(target, ""), **fields)
+    return Request(PROMPT, most, writer=toy_writer_factory(target, ""), **fields)
 
 
 @pytest.mark.parametrize("sharp", [0.3, 1.0, 3.0])
 def test_the_mode_is_that_of_all_texts(sharp):
     for seed in range(10):
-        target = toy(seed, 3, sharp=sharp)
+        target = toy_law(seed, 3, sharp=sharp)
         law = target_law(target, PROMPT, 4, ())
         want = sorted(law.items(), key=lambda item: -item[1])[:3]
-        got = run([answers(ExactMode(target), request_of(target, 4, n=3))])[0]
+        got = run_coroutines([run_decoder(ExactModeSearch(target), request_of(target, 4, n=3))])[0]
         assert [r.token_ids for r in got] == [text for text, _ in want]
         assert [r.score for r in got] == pytest.approx([math.log(p) for _, p in want])
 
@@ -37,10 +37,12 @@ def test_the_mode_is_that_of_all_texts(sharp):
 def test_the_mode_of_a_length_is_that_of_all_texts_of_it(length):
     others = 0
     for seed in range(10):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         law = target_law(target, PROMPT, 4, ())
         fits = {t: p for t, p in law.items() if len(t) == length + 1 and t[-1] in target.vocab.eos}
-        got = run([answer_one(ExactMode(target, length), request_of(target, 4))])[0]
+        got = run_coroutines([answer_one(ExactModeSearch(target, length), request_of(target, 4))])[
+            0
+        ]
         assert got.token_ids == max(fits, key=fits.get)
         assert got.score == pytest.approx(math.log(max(fits.values())))
         others += got.token_ids != max(law, key=law.get)
@@ -48,8 +50,8 @@ def test_the_mode_of_a_length_is_that_of_all_texts_of_it(length):
 
 
 def test_it_looks_at_fewer_beginnings_than_there_are():
-    target = toy(2, 5, sharp=2.0)
-    stats = run([answer_one(ExactMode(target), request_of(target, 6))])[0].stats
+    target = toy_law(2, 5, sharp=2.0)
+    stats = run_coroutines([answer_one(ExactModeSearch(target), request_of(target, 6))])[0].stats
     assert stats.passes < sum(4**n for n in range(6)) / 2, stats.passes
     assert target.network.runs / target.network.layers == stats.scored + len(PROMPT) - 1
 
@@ -67,7 +69,7 @@ class Contaminated:
 
 def mode(law, conditional):
     """By the decoder, over a table of the contaminated law."""
-    base = toy(0, 3)
+    base = toy_law(0, 3)
     eos = next(iter(base.vocab.eos))
     order = [x for x in range(3) if x != eos] + [eos]
 
@@ -105,8 +107,8 @@ def mode(law, conditional):
         def open(self, prompt):
             return Session()
 
-    decoder = ExactMode(Table(), law.length if conditional else 0)
-    found = run([answer_one(decoder, request_of(base, law.length + 1))])[0]
+    decoder = ExactModeSearch(Table(), law.length if conditional else 0)
+    found = run_coroutines([answer_one(decoder, request_of(base, law.length + 1))])[0]
     return len(found.token_ids) - 1, found.stats.passes
 
 
@@ -120,20 +122,20 @@ def test_an_exponentially_small_contamination_empties_the_mode_and_a_condition_f
 
 
 def test_what_cannot_be_is_one_sentence():
-    target = toy(1, 4, sharp=0.3)
+    target = toy_law(1, 4, sharp=0.3)
     for decoder, request, said in (
         (
-            ExactMode(target, most=2),
+            ExactModeSearch(target, most=2),
             request_of(target, 6),
             "most is 2: the likeliest text is not proven",
         ),
-        (ExactMode(target, 6), request_of(target, 6), "length is 6: max_tokens is 6"),
-        (ExactMode(target, width=2), request_of(target, 6, n=3), "n is 3"),
+        (ExactModeSearch(target, 6), request_of(target, 6), "length is 6: max_tokens is 6"),
+        (ExactModeSearch(target, width=2), request_of(target, 6, n=3), "n is 3"),
     ):
         with pytest.raises(RequestError, match=said):
-            run([answers(decoder, request)])
+            run_coroutines([run_decoder(decoder, request)])
     with pytest.raises(RequestError, match="length is -1"):
-        ExactMode(target, -1)
+        ExactModeSearch(target, -1)
 
 
 def test_a_model_of_the_zoo_says_its_mode():

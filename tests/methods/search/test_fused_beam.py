@@ -10,24 +10,24 @@ import pytest
 import micro
 from polydec import generate, load
 from polydec.base.errors import PolydecError
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_search import (
-    Counted,
+    CountedTarget,
     check_events,
     check_neighbours,
     check_refusal,
     check_sessions,
 )
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import Letters, Table
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 from polydec.laws.targets.read_as_bytes import EMPTY, read_as_bytes
-from polydec.methods.search.loop.fused_beam import NEVER, FusedBeam, Reader
-from polydec.models.sessions.lm import LM
+from polydec.methods.search.loop.fused_beam import NEVER, FusedBeamSearch, FusionReader
+from polydec.models.sessions.lm import CausalLaw
 
 ALL = 10**6
 """Covers that are no limit here."""
@@ -40,16 +40,20 @@ PROMPT = (5, 0)
 def spelled(seed, pieces, sharp=1.2):
     """A law over these pieces and an end."""
     n = len(pieces)
-    words = Letters((*pieces, "$"), frozenset({n}))
-    return LM(Table(seed, n + 1, sharp), Vocab(n + 1, frozenset({n}), words=words), chunk=2)
+    words = ToyWords((*pieces, "$"), frozenset({n}))
+    return CausalLaw(
+        OrderTwoNetwork(seed, n + 1, sharp),
+        TokenVocabulary(n + 1, frozenset({n}), words=words),
+        chunk=2,
+    )
 
 
 @cache
 def row(lm, text):
     async def ask():
-        return (await lm.open(text).score(Draft.chain(text[-1]), Want())).row(0).tolist()
+        return (await lm.open(text).score(Draft.chain(text[-1]), ScoreRequest())).row(0).tolist()
 
-    return run([ask()])[0]
+    return run_coroutines([ask()])[0]
 
 
 def read(lm, text):
@@ -78,7 +82,7 @@ def read(lm, text):
 
 def fused(heard, known, width=3, share=0.4, **fields):
     law = read_as_bytes(known, fields.pop("covers", ALL), "the draft")
-    return FusedBeam(heard, Reader(law, EMPTY), width, share, **fields)
+    return FusedBeamSearch(heard, FusionReader(law, EMPTY), width, share, **fields)
 
 
 def reference(
@@ -126,12 +130,12 @@ def test_the_verdict_is_the_sum_over_all_spellings(text):
 
         async def asked(covers, known=known):
             session = read_as_bytes(known, covers, "it").open(EMPTY)
-            await session.score(Draft.chain(EMPTY[0], tuple(text.encode())), Want())
+            await session.score(Draft.chain(EMPTY[0], tuple(text.encode())), ScoreRequest())
             return session.spelled(len(text))
 
         total, tokens = read(known, text)
-        assert run([asked(ALL)])[0] == pytest.approx((total, tokens), abs=1e-12)
-        few, _ = run([asked(1)])[0]
+        assert run_coroutines([asked(ALL)])[0] == pytest.approx((total, tokens), abs=1e-12)
+        few, _ = run_coroutines([asked(1)])[0]
         ids, own = known.vocab.words.encode(text), 0.0
         for i, x in enumerate(ids):
             own += row(known, (len(KNOWN), *ids[:i]))[x]
@@ -146,7 +150,9 @@ def test_it_is_the_published_search(share, mean, lagging):
         heard, known = spelled(seed, HEARD), spelled(seed + 40, KNOWN)
         fields = {"width": width, "share": share, "mean": mean, "lagging": lagging}
         want = reference(heard, known, 5, **fields)
-        got = run([answers(fused(heard, known, **fields), Request(PROMPT, 5, n=len(want)))])[0]
+        got = run_coroutines(
+            [run_decoder(fused(heard, known, **fields), Request(PROMPT, 5, n=len(want)))]
+        )[0]
         assert [r.token_ids for r in got] == [text for _, text in want]
         assert [r.score for r in got] == pytest.approx([score for score, _ in want], abs=1e-9)
 
@@ -155,7 +161,7 @@ def test_it_is_the_published_search(share, mean, lagging):
 def test_one_beam_whose_verdict_lags_is_greedy(share):
     for seed in range(6):
         heard, known = spelled(seed, HEARD), spelled(seed + 40, KNOWN)
-        got = run([answer_one(fused(heard, known, 1, share), Request(PROMPT, 7))])[0]
+        got = run_coroutines([answer_one(fused(heard, known, 1, share), Request(PROMPT, 7))])[0]
         text = ()
         while not over(text, len(HEARD), 7):
             law = row(heard, (*PROMPT, *text))
@@ -165,9 +171,9 @@ def test_one_beam_whose_verdict_lags_is_greedy(share):
 
 def test_at_share_0_the_language_model_is_not_asked():
     heard, known = spelled(1, HEARD), spelled(2, KNOWN)
-    run([answer_one(fused(heard, known, share=0.0), Request(PROMPT, 6))])
+    run_coroutines([answer_one(fused(heard, known, share=0.0), Request(PROMPT, 6))])
     assert not known.network.runs
-    run([answer_one(fused(heard, known, share=0.1), Request(PROMPT, 6))])
+    run_coroutines([answer_one(fused(heard, known, share=0.1), Request(PROMPT, 6))])
     assert known.network.runs
 
 
@@ -176,7 +182,9 @@ def test_a_verdict_that_does_not_lag_changes_the_text():
     for seed in range(8):
         heard, known = spelled(seed, HEARD, 0.5), spelled(seed + 40, KNOWN, 2.0)
         late, early = (
-            run([answer_one(fused(heard, known, 4, 0.7, lagging=x), Request(PROMPT, 6))])[0]
+            run_coroutines(
+                [answer_one(fused(heard, known, 4, 0.7, lagging=x), Request(PROMPT, 6))]
+            )[0]
             for x in (True, False)
         )
         changed += late.token_ids != early.token_ids
@@ -184,7 +192,7 @@ def test_a_verdict_that_does_not_lag_changes_the_text():
 
 
 def written(plan, prompt, most, n):
-    found = run([answers(plan, Request(prompt, most, n=n))])[0]
+    found = run_coroutines([run_decoder(plan, Request(prompt, most, n=n))])[0]
     return [(r.token_ids, pytest.approx(r.score, abs=1e-9)) for r in found]
 
 
@@ -267,10 +275,10 @@ def test_both_models_are_given_back_wherever_it_is_cut_off():
     laws = []
 
     def make(target):
-        counted = Counted(spelled(7, (*KNOWN, *"def")))
+        counted = CountedTarget(spelled(7, (*KNOWN, *"def")))
         laws.append(counted)
         law = read_as_bytes(counted, 2, "it")
-        return FusedBeam(target, Reader(law, EMPTY), 4, 0.5)
+        return FusedBeamSearch(target, FusionReader(law, EMPTY), 4, 0.5)
 
     check_sessions(make)
     assert laws and all(sorted(law.closed) == list(range(law.opened)) for law in laws)
@@ -292,14 +300,14 @@ def test_refusals():
     heard, known = spelled(1, HEARD), spelled(2, KNOWN)
     with pytest.raises(PolydecError, match="draft"):
         build("gfd", heard, None, {})
-    mute = LM(Table(1, 4), Vocab(4, frozenset({3})))
+    mute = CausalLaw(OrderTwoNetwork(1, 4), TokenVocabulary(4, frozenset({3})))
     with pytest.raises(PolydecError, match="tokens of which the bytes are known"):
         build("gfd", heard, mute, {})
-    silent = Letters(("a", "b", "c", "$"), frozenset(range(4)))
+    silent = ToyWords(("a", "b", "c", "$"), frozenset(range(4)))
     for words in (None, silent):
-        unread = LM(Table(1, 4), Vocab(4, frozenset({3}), words=words))
+        unread = CausalLaw(OrderTwoNetwork(1, 4), TokenVocabulary(4, frozenset({3}), words=words))
         with pytest.raises(PolydecError, match="no tokens of which the bytes are known"):
-            FusedBeam(unread, fused(heard, known).reader)
+            FusedBeamSearch(unread, fused(heard, known).reader)
     with pytest.raises(PolydecError, match="share"):
         fused(heard, known, share=1.5)
     with pytest.raises(PolydecError, match="width"):

@@ -9,17 +9,17 @@ import pytest
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
-from polydec.lab.testing.enumerate import distance, law_of
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import Letters, Table
-from polydec.methods.search.loop.multi_view import MultiView
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
+from polydec.methods.search.loop.multi_view import MultiViewSearch
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 PIECES = ("yes ", "no ", "so ", "hm ", "\n", "?")
 PROMPT = (2, 2)
@@ -27,13 +27,19 @@ VIEWS = ("so ", "?hm ", "?")
 
 
 def model(seed, pieces=PIECES, sharp=1.2):
-    words = Letters((*pieces, "$"), frozenset({len(pieces)}))
+    words = ToyWords((*pieces, "$"), frozenset({len(pieces)}))
     size = len(pieces) + 1
-    return LM(Table(seed, size, sharp), Vocab(size, frozenset({size - 1}), words=words), chunk=2)
+    return CausalLaw(
+        OrderTwoNetwork(seed, size, sharp),
+        TokenVocabulary(size, frozenset({size - 1}), words=words),
+        chunk=2,
+    )
 
 
 def plan(lm, **fields):
-    return MultiView(Speculative(lm, Nothing(), Match(), Fixed(0)), **fields)
+    return MultiViewSearch(
+        SpeculativeDecoder(lm, NothingDrafter(), MatchVerifier(), FixedPolicy(0)), **fields
+    )
 
 
 def row(lm, text):
@@ -114,7 +120,7 @@ def test_the_vote_is_that_of_the_formula(fields):
             ]
         want, score = elected(lm, spelled, paths, len(VIEWS))
         decoder = plan(lm, views=VIEWS, caption=0, drawn=False, **{"most": 4, **fields})
-        got = run([answer_one(decoder, Request(PROMPT, 24))])[0]
+        got = run_coroutines([answer_one(decoder, Request(PROMPT, 24))])[0]
         assert got.token_ids == whole(lm, want)
         assert got.score == pytest.approx(score, abs=1e-9) and 0.0 <= got.score <= 1.0
         answered += score > 0
@@ -125,7 +131,7 @@ def test_without_views_at_width_1_it_is_greedy_decoding_of_a_line():
     for seed in range(8):
         lm = model(seed)
         decoder = plan(lm, width=1, drawn=False, most=9)
-        got = run([answer_one(decoder, Request(PROMPT, 10))])[0]
+        got = run_coroutines([answer_one(decoder, Request(PROMPT, 10))])[0]
         assert got.token_ids == whole(lm, greedy(lm, (), (), 9))
 
 
@@ -136,14 +142,14 @@ def test_if_all_first_tokens_are_answers_their_probabilities_add_up():
         lm = model(seed, pieces)
         views = ("yes ", "no no ")
         decoder = plan(lm, views=views, caption=0, width=2, drawn=False, most=1)
-        got = run([answer_one(decoder, Request((0, 1), 12, ignore_eos=True))])[0]
+        got = run_coroutines([answer_one(decoder, Request((0, 1), 12, ignore_eos=True))])[0]
 
         async def law(view, lm=lm):
             whole = (0, 1, *lm.vocab.words.encode(view))
-            scores = await lm.open(whole).score(Draft.chain(whole[-1]), Want())
+            scores = await lm.open(whole).score(Draft.chain(whole[-1]), ScoreRequest())
             return scores.row(0).exp().tolist()
 
-        rows = [run([law(v)])[0] for v in views]
+        rows = [run_coroutines([law(v)])[0] for v in views]
         total = [
             sum(r[x] for r in rows if r[x] >= sorted(r)[-2]) / 2  # the two likeliest of each
             for x in (0, 1)
@@ -156,7 +162,9 @@ def test_the_order_of_views_is_irrelevant():
         lm, scores = model(seed), set()
         for views in permutations(VIEWS):
             decoder = plan(lm, views=views, caption=0, drawn=False, most=4)
-            scores.add(round(run([answer_one(decoder, Request(PROMPT, 20))])[0].score, 9))
+            scores.add(
+                round(run_coroutines([answer_one(decoder, Request(PROMPT, 20))])[0].score, 9)
+            )
         assert len(scores) == 1
 
 
@@ -193,15 +201,15 @@ def test_the_law_of_drawn_paths_and_captions(views, caption, width):
         paths = [path for _, of, _ in parts for path in of]
         text, _ = elected(lm, [parts[-1][2]], paths, len(views))
         want[whole(lm, text)] += math.prod(p for p, _, _ in parts)
-    assert distance(got, dict(want)) < 1e-9
+    assert text_law_distance(got, dict(want)) < 1e-9
 
 
 def test_a_path_without_an_answer_may_count_for_all():
     lm = model(2)
     alone, shared = (
-        run([answer_one(plan(lm, width=6, least=0.0, drawn=False, shared=s), Request(PROMPT, 8))])[
-            0
-        ]
+        run_coroutines(
+            [answer_one(plan(lm, width=6, least=0.0, drawn=False, shared=s), Request(PROMPT, 8))]
+        )[0]
         for s in (False, True)
     )
     assert shared.score > alone.score > 0.0
@@ -237,5 +245,5 @@ def test_a_view_that_leaves_no_room_has_no_paths():
     lm = model(4)
     decoder = plan(lm, views=VIEWS, caption=3, cue="hm hm ")
     for most in (1, 2, 3, 4):
-        got = run([answer_one(decoder, Request(PROMPT, most))])[0]
+        got = run_coroutines([answer_one(decoder, Request(PROMPT, most))])[0]
         assert 1 <= len(got.token_ids) <= most

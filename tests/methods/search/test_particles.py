@@ -9,20 +9,28 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.lab.testing.enumerate import distance, executions, law_of, target_law
-from polydec.lab.testing.examples import bend
-from polydec.lab.testing.toy import toy
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.enumerate import (
+    enumerate_executions,
+    law_of,
+    target_law,
+    text_law_distance,
+)
+from polydec.lab.testing.examples import bend_target
+from polydec.lab.testing.toy import toy_law
 from polydec.laws.constraints.any_of import AnyOf
-from polydec.laws.constraints.everything import Everything
+from polydec.laws.constraints.everything import UnrestrictedLanguage
 from polydec.laws.constraints.regex import Regex
-from polydec.laws.shapers.constrained import Constrained
-from polydec.methods.search.loop.particles import Particles
-from polydec.methods.search.loop.rejection import geometric, recursive
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.methods.search.loop.particles import ParticleSearch
+from polydec.methods.search.loop.rejection import (
+    draw_by_geometric_rejection,
+    draw_by_recursive_rejection,
+)
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 PROMPT = (0, 1, 0)
 P_V = torch.tensor([0.35, 0.3, 0.18, 0.12, 0.05], dtype=torch.float64)
@@ -43,7 +51,9 @@ def ways(good):
 @pytest.mark.parametrize("looks", [1, 2, 32])
 def test_the_recursive_estimator_is_unbiased_exactly(good, looks):
     mean, total = [0.0] * 5, 0.0
-    for drawn, p in executions(lambda rng: recursive(P_V, *ways(good), rng, looks)):
+    for drawn, p in enumerate_executions(
+        lambda rng: draw_by_recursive_rejection(P_V, *ways(good), rng, looks)
+    ):
         total += p
         if drawn.token is not None:
             mean[drawn.token] += p * drawn.weight
@@ -54,15 +64,15 @@ def test_the_recursive_estimator_is_unbiased_exactly(good, looks):
 
 
 def test_without_an_allowed_token_the_weight_is_0():
-    for draw in (recursive, geometric):
+    for draw in (draw_by_recursive_rejection, draw_by_geometric_rejection):
         drawn = draw(P_V, *ways(frozenset()), Rng.of(1))
         assert drawn.token is None and drawn.weight == 0.0
 
 
 def test_where_all_is_allowed_the_weight_is_1_after_two_looks():
-    drawn = recursive(P_V, *ways(frozenset(range(5))), Rng.of(2))
+    drawn = draw_by_recursive_rejection(P_V, *ways(frozenset(range(5))), Rng.of(2))
     assert (drawn.weight, drawn.checks) == (1.0, 2)
-    drawn = geometric(P_V, *ways(frozenset(range(5))), Rng.of(2))
+    drawn = draw_by_geometric_rejection(P_V, *ways(frozenset(range(5))), Rng.of(2))
     assert drawn.weight == 1.0 and drawn.checks <= 2
 
 
@@ -70,7 +80,10 @@ def test_where_all_is_allowed_the_weight_is_1_after_two_looks():
 @pytest.mark.parametrize("accepts", [2, 4])
 def test_the_geometric_estimator_is_unbiased(looks, accepts):
     good, count = frozenset({1, 4}), 8000
-    drawn = [geometric(P_V, *ways(good), Rng.of(i), accepts, looks) for i in range(count)]
+    drawn = [
+        draw_by_geometric_rejection(P_V, *ways(good), Rng.of(i), accepts, looks)
+        for i in range(count)
+    ]
     for token in good:
         mean = sum(d.weight for d in drawn if d.token == token) / count
         assert abs(mean - float(P_V[token])) < 4 * math.sqrt(0.25 * float(P_V[token]) / count)
@@ -104,21 +117,21 @@ def allowed_law(target, language, length):
 def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, looks, laws, length):
     """With particles drawn anew as well: E[estimate of the normaliser, where the answer is a text] is its probability."""
     for seed in range(laws):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         language = constraint.language(target.vocab, target.vocab.eos)
         want, share = allowed_law(target, language, length)
         decoder, got = (
-            Particles(target, language, particles, threshold=0.9, certain=1.0, looks=looks),
+            ParticleSearch(target, language, particles, threshold=0.9, certain=1.0, looks=looks),
             defaultdict(float),
         )
 
         def attempt(rng, decoder=decoder):
             try:
-                return run([answer_one(decoder, Request(PROMPT, length), rng)])[0]
+                return run_coroutines([answer_one(decoder, Request(PROMPT, length), rng)])[0]
             except ValueError:  # all particles came to a dead end: their weight is 0
                 return None
 
-        for result, p in executions(attempt):
+        for result, p in enumerate_executions(attempt):
             if result is not None:
                 got[result.token_ids] += p * math.exp(result.stats.systems[0].log_normaliser)
         assert sum(got.values()) == pytest.approx(share, abs=1e-9)
@@ -127,58 +140,68 @@ def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, loo
 
 def test_without_a_constraint_it_is_plain_sampling():
     for seed in range(4):
-        target = toy(seed, 3)
-        for language in (None, Everything(3)):
+        target = toy_law(seed, 3)
+        for language in (None, UnrestrictedLanguage(3)):
             got = law_of(
                 lambda rng, t=target, k=language: answer_one(
-                    Particles(t, k, 1, certain=1.0), Request(PROMPT, 2), rng
+                    ParticleSearch(t, k, 1, certain=1.0), Request(PROMPT, 2), rng
                 )
             )
-            assert distance(got, target_law(target, PROMPT, 2)) < 1e-9
+            assert text_law_distance(got, target_law(target, PROMPT, 2)) < 1e-9
 
 
 def test_particles_come_nearer_to_the_exact_law_than_the_mask():
     """A beginning that is likely, and hardly ever comes to a legal end: the mask writes it far too often."""
-    target = next(t for t in (toy(s, 3, sharp=2.0) for s in range(400)) if _trap(t))
+    target = next(t for t in (toy_law(s, 3, sharp=2.0) for s in range(400)) if _trap(t))
     language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
     want, _ = allowed_law(target, language, 4)
-    shapers = (Constrained(language, tuple(target.vocab.eos)),)
-    plain = Speculative(bend(target, shapers), Nothing(), Match(), Fixed(0))
-    masked = distance(law_of(lambda rng: answer_one(plain, Request(PROMPT, 4), rng)), want)
+    shapers = (ConstraintRule(language, tuple(target.vocab.eos)),)
+    plain = SpeculativeDecoder(
+        bend_target(target, shapers), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    masked = text_law_distance(law_of(lambda rng: answer_one(plain, Request(PROMPT, 4), rng)), want)
     count, got = 150, defaultdict(float)
     for seed in range(count):
-        result = run([answer_one(Particles(target, language, 8), Request(PROMPT, 4, seed=seed))])[0]
+        result = run_coroutines(
+            [answer_one(ParticleSearch(target, language, 8), Request(PROMPT, 4, seed=seed))]
+        )[0]
         got[result.token_ids] += 1 / count
         assert sum(result.stats.systems[0].shares) == pytest.approx(1.0)
         assert 1.0 <= result.stats.systems[0].effective <= 8 + 1e-9
-    assert distance(got, want) < masked / 2
+    assert text_law_distance(got, want) < masked / 2
 
 
 def _trap(target):
     """Whether the mask is far off, and no text so rare under it that a few particles miss it."""
     language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
-    masked = target_law(target, PROMPT, 4, (Constrained(language, tuple(target.vocab.eos)),))
+    masked = target_law(target, PROMPT, 4, (ConstraintRule(language, tuple(target.vocab.eos)),))
     return (
         len(masked) == 2
         and min(masked.values()) > 0.15
-        and distance(masked, allowed_law(target, language, 4)[0]) > 0.25
+        and text_law_distance(masked, allowed_law(target, language, 4)[0]) > 0.25
     )
 
 
 def test_dead_ends_end_with_an_error():
-    target = toy(1, 4)
+    target = toy_law(1, 4)
     language = Regex("a(z|b)").language(target.vocab, target.vocab.eos)
-    shapers = (Constrained(AnyOf(("c",)).language(target.vocab, target.vocab.eos), (3,)),)
+    shapers = (ConstraintRule(AnyOf(("c",)).language(target.vocab, target.vocab.eos), (3,)),)
     with pytest.raises(ValueError, match="constraint leaves no token"):
-        run([answer_one(Particles(bend(target, shapers), language, 4), Request(PROMPT, 5))])
+        run_coroutines(
+            [
+                answer_one(
+                    ParticleSearch(bend_target(target, shapers), language, 4), Request(PROMPT, 5)
+                )
+            ]
+        )
 
 
 def test_metrics_of_several_answers():
-    target = toy(4, 4)
+    target = toy_law(4, 4)
     language = AnyOf(("ab", "ba")).language(target.vocab, target.vocab.eos)
-    from polydec.lab.testing.check_search import best
+    from polydec.lab.testing.check_search import run_search
 
-    found = best(Particles(target, language, 3), Request(PROMPT, 6, n=2))
+    found = run_search(ParticleSearch(target, language, 3), Request(PROMPT, 6, n=2))
     both = found[0].stats.plus(found[1].stats).metrics()
     assert (
         len(both["weights"])
@@ -194,10 +217,12 @@ def test_the_weight_is_never_carried_by_fewer_particles_than_the_threshold(thres
     """Where it is after a step, all are drawn anew and weigh the same."""
     few = 0
     for seed in range(30):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         language = AnyOf(("aab", "b", "ba")).language(target.vocab, target.vocab.eos)
-        decoder = Particles(target, language, 4, threshold)
-        system = run([answer_one(decoder, Request(PROMPT, 4, seed=seed))])[0].stats.systems[0]
+        decoder = ParticleSearch(target, language, 4, threshold)
+        system = run_coroutines([answer_one(decoder, Request(PROMPT, 4, seed=seed))])[
+            0
+        ].stats.systems[0]
         assert system.effective >= threshold * 4 * (1 - 1e-9)
         few += system.effective < 3
     assert (few > 5) == (threshold <= 0.5)

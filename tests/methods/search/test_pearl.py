@@ -9,39 +9,43 @@ from studies.overlap import Timed, commits_per_round, overlapped, rounds
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Draft, Exactness, Want
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.types import Draft, Exactness, ScoreRequest
 from polydec.lab.testing.check_decoder import check_decoder, check_law
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.loop.events import Proposed, Verified
-from polydec.methods.speculative.loop.pearl import Pearl, Until
-from polydec.methods.speculative.verifiers.coupled import Coupled
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.methods.speculative.loop.pearl import PearlDecoder, TruncatedScores
+from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 PROMPT = (0, 1, 0)
 
 
 def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
     extra = {} if on is None else {"on": on}
-    return run(
+    return run_coroutines(
         [answer_one(decoder, Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler
     )[0]
 
 
-@pytest.mark.parametrize("verifier", [Exact(), Match(), Coupled()], ids=repr)
+@pytest.mark.parametrize(
+    "verifier", [ExactVerifier(), MatchVerifier(), CoupledVerifier()], ids=repr
+)
 @pytest.mark.parametrize(
     "gamma, laws", [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (1, 2, 3))]
 )
 def test_law(record_counts, verifier, gamma, laws):
     record_counts(
-        check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=laws, length=3)
+        check_law(
+            lambda target, draft: PearlDecoder(target, draft, verifier, gamma), laws=laws, length=3
+        )
     )
 
 
@@ -50,23 +54,30 @@ def test_law(record_counts, verifier, gamma, laws):
 )
 def test_contract(record_counts, gamma):
     record_counts(
-        check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
+        check_decoder(
+            lambda target, draft: PearlDecoder(target, draft, ExactVerifier(), gamma),
+            laws=2,
+            length=2,
+        )
     )
 
 
 def test_under_match_it_writes_the_text_of_plain_decoding():
     for seed in range(6):
-        target, draft = toy(seed, 5), toy(seed + (seed % 2), 5, cost=0.1)
+        target, draft = toy_law(seed, 5), toy_law(seed + (seed % 2), 5, cost=0.1)
         want = decode(build("plain", target)[0], 40, seed)
-        assert decode(Pearl(target, draft, Match(), 3), 40, seed).token_ids == want.token_ids
+        assert (
+            decode(PearlDecoder(target, draft, MatchVerifier(), 3), 40, seed).token_ids
+            == want.token_ids
+        )
 
 
 def test_a_draft_that_is_the_target_is_never_stopped():
     """Behind the first round, which tests one token, every round writes gamma."""
     for gamma in (1, 2, 4):
         for seed in range(3):
-            target, draft = toy(seed, 5, eos=-1), toy(seed, 5, eos=-1, cost=0.1)
-            got = decode(Pearl(target, draft, Exact(), gamma), 1 + 8 * gamma, seed)
+            target, draft = toy_law(seed, 5, eos=-1), toy_law(seed, 5, eos=-1, cost=0.1)
+            got = decode(PearlDecoder(target, draft, ExactVerifier(), gamma), 1 + 8 * gamma, seed)
             assert (
                 got.stats.passes == 9 and got.stats.accepted == got.stats.drafted == 1 + 8 * gamma
             )
@@ -74,16 +85,16 @@ def test_a_draft_that_is_the_target_is_never_stopped():
 
 def test_a_draft_that_is_never_right_leaves_it_plain():
     """One token a round, and always pre-verify."""
-    target, draft = toy(1, 4, eos=-1), toy(2, 4, eos=-1, cost=0.1)
+    target, draft = toy_law(1, 4, eos=-1), toy_law(2, 4, eos=-1, cost=0.1)
     target.network.weight[..., 2:], draft.network.weight[..., :2] = -1e9, -1e9
     events = []
-    got = decode(Pearl(target, draft, Exact(), 3), 20, on=events.append)
+    got = decode(PearlDecoder(target, draft, ExactVerifier(), 3), 20, on=events.append)
     assert got.stats.passes == 20 and got.stats.accepted == 0
-    assert all(len(e.token) == 2 for e in events if isinstance(e, Proposed))
-    assert all(e.path == () for e in events if isinstance(e, Verified))
+    assert all(len(e.token) == 2 for e in events if isinstance(e, ProposedEvent))
+    assert all(e.path == () for e in events if isinstance(e, VerifiedEvent))
 
 
-class Watched(LM):
+class Watched(CausalLaw):
     """Keeps its sessions for the test to look at."""
 
     def open(self, prompt):
@@ -97,26 +108,28 @@ def test_caches_hold_what_is_committed_and_drafted():
     for seed in range(4):
         target, draft = (
             Watched(m.network, m.vocab, chunk=2)
-            for m in (toy(seed, 4, eos=-1), toy(seed, 4, eos=-1, cost=0.1))
+            for m in (toy_law(seed, 4, eos=-1), toy_law(seed, 4, eos=-1, cost=0.1))
         )
         fed, gamma = [], 3
 
         def look(event, target=target, draft=draft, fed=fed):
-            if isinstance(event, Proposed):
+            if isinstance(event, ProposedEvent):
                 held = len(event.token) - 2
                 fed.append((event.position - target.session.ledger.cache.length, held))
                 assert target.session.ledger.cache.end == event.position + held
 
-        decode(Pearl(target, draft, Exact(), gamma), 40, seed, on=look)
+        decode(PearlDecoder(target, draft, ExactVerifier(), gamma), 40, seed, on=look)
         assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(
             d == 1 for d, _ in fed
         )
 
 
 def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
-    target, draft = toy(3, 5, eos=-1), toy(3, 5, eos=-1, cost=0.1)
+    target, draft = toy_law(3, 5, eos=-1), toy_law(3, 5, eos=-1, cost=0.1)
     scheduler = Scheduler()
-    task = scheduler.submit(answer_one(Pearl(target, draft, Exact(), 4), Request(PROMPT, 60)))
+    task = scheduler.submit(
+        answer_one(PearlDecoder(target, draft, ExactVerifier(), 4), Request(PROMPT, 60))
+    )
     while scheduler.step():
         pass
     assert task.usage[draft.network].positions <= len(PROMPT) + 60
@@ -126,12 +139,17 @@ def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
 def test_overlapped_and_one_after_the_other_write_the_same():
     with ThreadPoolExecutor(2) as pool:
         for seed in range(4):
-            target, draft = toy(seed, 6, eos=-1), toy(seed + seed % 2, 6, eos=-1, cost=0.1)
-            for shaper in (Greedy(), Temperature(0.7)):
-                decoder = Pearl(Shaped(target, shaper), Shaped(draft, shaper), Exact(), 3)
+            target, draft = toy_law(seed, 6, eos=-1), toy_law(seed + seed % 2, 6, eos=-1, cost=0.1)
+            for shaper in (GreedyRule(), TemperatureRule(0.7)):
+                decoder = PearlDecoder(
+                    ShapedTarget(target, shaper), ShapedTarget(draft, shaper), ExactVerifier(), 3
+                )
                 requests = [Request(PROMPT, 30, seed=s) for s in range(3)]
                 texts = [
-                    [r.token_ids for r in run([answer_one(decoder, q) for q in requests], s)]
+                    [
+                        r.token_ids
+                        for r in run_coroutines([answer_one(decoder, q) for q in requests], s)
+                    ]
                     for s in (None, Scheduler(pool=pool))
                 ]
                 assert texts[0] == texts[1]
@@ -140,12 +158,14 @@ def test_overlapped_and_one_after_the_other_write_the_same():
 @pytest.mark.parametrize("gamma", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_commits_a_round_are_those_of_the_two_modes(gamma):
     """With laws that do not look at the text every drafted token has the same chance, one less their distance."""
-    target, draft = toy(1, 3, eos=-1), toy(2, 3, eos=-1, cost=0.1)
+    target, draft = toy_law(1, 3, eos=-1), toy_law(2, 3, eos=-1, cost=0.1)
     target.network.weight[:], draft.network.weight[:] = (
         torch.tensor([0.5, 0.3, 0.2]).log(),
         torch.tensor([0.3, 0.4, 0.3]).log(),
     )
-    results = [decode(Pearl(target, draft, Exact(), gamma), 400, seed) for seed in range(6)]
+    results = [
+        decode(PearlDecoder(target, draft, ExactVerifier(), gamma), 400, seed) for seed in range(6)
+    ]
     got = sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results)
     assert got == pytest.approx(commits_per_round(0.8, gamma), rel=0.06)
     assert commits_per_round(1.0, 5) == 5.0 and commits_per_round(0.0, 5) == 1.0
@@ -165,22 +185,22 @@ def test_simulated_overlap():
         23.0,
         15.0,
     )
-    target, draft = toy(1), toy(2, cost=0.1)
+    target, draft = toy_law(1), toy_law(2, cost=0.1)
     slow = Timed(target.network, "t")
     timed = (
-        LM(slow, target.vocab, chunk=2),
-        LM(Timed(draft.network, "d", slow.log), draft.vocab, chunk=2),
+        CausalLaw(slow, target.vocab, chunk=2),
+        CausalLaw(Timed(draft.network, "d", slow.log), draft.vocab, chunk=2),
     )
     assert (
-        decode(Pearl(*timed, Exact()), 20).token_ids
-        == decode(Pearl(target, draft, Exact()), 20).token_ids
+        decode(PearlDecoder(*timed, ExactVerifier()), 20).token_ids
+        == decode(PearlDecoder(target, draft, ExactVerifier()), 20).token_ids
     )
     assert slow.log and {name for name, _, _ in slow.log} == {"t", "d"}
 
 
 def test_logprobs_are_those_of_the_rows():
-    target, draft = toy(3, 5), toy(3, 5, cost=0.1)
-    got = decode(Pearl(target, draft, Match(), 3), 12, ignore_eos=True, logprobs=2)
+    target, draft = toy_law(3, 5), toy_law(3, 5, cost=0.1)
+    got = decode(PearlDecoder(target, draft, MatchVerifier(), 3), 12, ignore_eos=True, logprobs=2)
     want = decode(build("plain", target)[0], 12, ignore_eos=True, logprobs=2)
     assert got.token_ids == want.token_ids
     for a, b in zip(got.logprobs, want.logprobs, strict=True):
@@ -189,11 +209,19 @@ def test_logprobs_are_those_of_the_rows():
 
 def test_draws_have_names_of_their_own():
     for seed in range(8):
-        target, draft = toy(seed, 5, eos=-1), toy(seed + seed % 2, 5, eos=-1, cost=0.1)
-        run([answer_one(Pearl(target, draft, Exact(), 3), Request(PROMPT, 40), StrictRng.of(seed))])
+        target, draft = toy_law(seed, 5, eos=-1), toy_law(seed + seed % 2, 5, eos=-1, cost=0.1)
+        run_coroutines(
+            [
+                answer_one(
+                    PearlDecoder(target, draft, ExactVerifier(), 3),
+                    Request(PROMPT, 40),
+                    StrictRng.of(seed),
+                )
+            ]
+        )
 
 
-class Fault(Exact):
+class Fault(ExactVerifier):
     """Puts a draw from the row before an accepted last token in its place."""
 
     def verify(self, draft, scores, rng, position):
@@ -209,7 +237,7 @@ class Fault(Exact):
         )
 
 
-class DraftLaw(Exact):
+class DraftLaw(ExactVerifier):
     """Tests with the law of the token before."""
 
     def verify(self, draft, scores, rng, position):
@@ -221,7 +249,7 @@ class DraftLaw(Exact):
         )
 
 
-class Late(Until):
+class Late(TruncatedScores):
     """Reads the rows one place too early."""
 
     def row(self, i):
@@ -234,7 +262,7 @@ class Late(Until):
 def test_faulty_tests_show_in_the_law(verifier, length):
     with pytest.raises(AssertionError):
         check_law(
-            lambda target, draft: Pearl(target, draft, verifier, 2),
+            lambda target, draft: PearlDecoder(target, draft, verifier, 2),
             laws=3,
             length=length,
             shapings=["plain"],
@@ -242,10 +270,10 @@ def test_faulty_tests_show_in_the_law(verifier, length):
 
 
 def test_rows_of_another_place_show_in_the_law(monkeypatch):
-    monkeypatch.setattr("polydec.methods.speculative.loop.pearl.Until", Late)
+    monkeypatch.setattr("polydec.methods.speculative.loop.pearl.TruncatedScores", Late)
     with pytest.raises(AssertionError):
         check_law(
-            lambda target, draft: Pearl(target, draft, Exact(), 2),
+            lambda target, draft: PearlDecoder(target, draft, ExactVerifier(), 2),
             laws=3,
             length=3,
             shapings=["plain"],
@@ -253,18 +281,18 @@ def test_rows_of_another_place_show_in_the_law(monkeypatch):
 
 
 def test_recipe():
-    decoder, values = build("pearl", toy(1), toy(2, cost=0.1), {"gamma": "3"})
+    decoder, values = build("pearl", toy_law(1), toy_law(2, cost=0.1), {"gamma": "3"})
     assert decoder.exactness is Exactness.LAW and values == {"gamma": 3}
     with pytest.raises(ValueError, match="gamma is 0: it must lie in 1 to 64"):
-        build("pearl", toy(1), toy(2), {"gamma": 0})
+        build("pearl", toy_law(1), toy_law(2), {"gamma": 0})
 
 
 def test_the_view_of_rows_that_are_known():
     async def rows():
-        return await toy(1).open(PROMPT).score(Draft.chain(0, (1, 0)), Want())
+        return await toy_law(1).open(PROMPT).score(Draft.chain(0, (1, 0)), ScoreRequest())
 
-    inner = run([rows()])[0]
-    view = Until(inner, 2)
+    inner = run_coroutines([rows()])[0]
+    view = TruncatedScores(inner, 2)
     assert view.certain(1) is None and view.certain(2) == 0 and view.argmax(1) == inner.argmax(1)
     assert view.topk(1, 2) == inner.topk(1, 2) and view.topk_rows((0, 1), 2) == inner.topk_rows(
         (0, 1), 2
@@ -279,8 +307,8 @@ def test_the_view_of_rows_that_are_known():
 
 def test_an_observer_reads_what_is_proposed():
     events = []
-    decode(build("pearl", toy(1, 5), toy(2, 5))[0], 12, on=events.append)
-    told = [e for e in events if isinstance(e, Proposed)]
+    decode(build("pearl", toy_law(1, 5), toy_law(2, 5))[0], 12, on=events.append)
+    told = [e for e in events if isinstance(e, ProposedEvent)]
     assert told
     for e in told:
-        assert e.piece == tuple(toy(1, 5).vocab.words.decode([x]) for x in e.token)
+        assert e.piece == tuple(toy_law(1, 5).vocab.words.decode([x]) for x in e.token)

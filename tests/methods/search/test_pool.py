@@ -6,38 +6,45 @@ from itertools import product
 
 import pytest
 
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.pool import Control, Pool, Weights, Window, decided, likeness
-from polydec.methods.search.loop.rollouts import Rollouts
-from polydec.methods.search.loop.types import Tried
-from polydec.methods.search.loop.vote import Vote, elect, said_of
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.pool import (
+    HypothesisPoolSearch,
+    PoolController,
+    PoolWindow,
+    VoteWeights,
+    is_vote_decided,
+    window_similarity,
+)
+from polydec.methods.search.loop.rollouts import RolloutSearch
+from polydec.methods.search.loop.types import CandidateText
+from polydec.methods.search.loop.vote import MajorityVotePicker, elect_answer, said_of
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from rollouts_reference import speaking
 
 PROMPT = (0, 1, 0)
-STILL = Control(interval=1000)
-EQUAL = Weights(0.0, 0.0)
+STILL = PoolController(interval=1000)
+EQUAL = VoteWeights(0.0, 0.0)
 
 
 def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def window(tokens, sure=-1.0, unsure=0.5, lowest=-1.0):
-    return Window(tuple(tokens), sure, unsure, lowest)
+    return PoolWindow(tuple(tokens), sure, unsure, lowest)
 
 
 def test_likeness_is_of_pieces_of_four_tokens():
-    assert likeness(window([1, 2, 3, 4, 5]), window([1, 2, 3, 4, 6])) == 1 / 3
+    assert window_similarity(window([1, 2, 3, 4, 5]), window([1, 2, 3, 4, 6])) == 1 / 3
     assert (
-        likeness(window([1, 2]), window([1, 2])) == 1.0
-        and likeness(window([1, 2]), window([2, 1])) == 0.0
+        window_similarity(window([1, 2]), window([1, 2])) == 1.0
+        and window_similarity(window([1, 2]), window([2, 1])) == 0.0
     )
 
 
@@ -47,56 +54,60 @@ def test_an_unsure_pool_of_like_texts_grows_early_and_not_late():
         window([1, 2, 3, 4], unsure=0.9),
         window([1, 2, 3, 4], unsure=0.3),
     ]
-    control = Control(alike=1.0)  # worth of growing (1 - p) 0.6, of shrinking 0.4 p
+    control = PoolController(alike=1.0)  # worth of growing (1 - p) 0.6, of shrinking 0.4 p
     assert control.grows(0.0, windows) == 1 and control.grows(0.5, windows) == 1
     assert control.grows(0.7, windows) is None  # 0.18 against 0.28
     assert control.grows(0.0, [window([1, 2, 3, 4]), window([5, 6, 7, 8])]) is None  # they differ
-    assert Control(alike=1.0, most=3).grows(0.0, windows) is None
-    assert Control(alike=1.0, idle=0.61).grows(0.0, windows) is None
+    assert PoolController(alike=1.0, most=3).grows(0.0, windows) is None
+    assert PoolController(alike=1.0, idle=0.61).grows(0.0, windows) is None
 
 
 def test_a_sure_pool_loses_its_weakest_late():
     windows = [
         window([i] * 4, unsure=0.1, lowest=x) for i, x in enumerate((-1.0, -1.1, -5.0, -0.9, -0.2))
     ]
-    assert Control(least=1).drops(0.5, windows) == (2,)  # median -1.0, from it 0.1
-    assert Control(least=1).drops(0.05, windows) == ()  # 0.045 is not worth it
-    assert Control(least=5).drops(0.5, windows) == ()
+    assert PoolController(least=1).drops(0.5, windows) == (2,)  # median -1.0, from it 0.1
+    assert PoolController(least=1).drops(0.05, windows) == ()  # 0.045 is not worth it
+    assert PoolController(least=5).drops(0.5, windows) == ()
     twins = [window([1, 2, 3, 4], sure=s, unsure=0.0) for s in (-0.3, -0.1, -0.2)]
-    assert set(Control(least=1).drops(0.5, twins)) == {0, 2}
-    assert len(Control(least=2).drops(0.5, twins)) == 1
+    assert set(PoolController(least=1).drops(0.5, twins)) == {0, 2}
+    assert len(PoolController(least=2).drops(0.5, twins)) == 1
 
 
 def test_a_vote_weighs_what_is_sure_in_the_end_and_of_a_usual_length():
     some = [[-1.0] * 4, [-9.0, -9.0, -9.0, -0.5], [-1.0] * 8]
     assert EQUAL.of(some) == [1.0, 1.0, 1.0]
-    assert Weights(2.0, 0.0).of(some) == pytest.approx([math.exp(-2), math.exp(-1), math.exp(-2)])
-    assert Weights(0.0, 0.5).of(some) == pytest.approx([1.0, 1.0, math.exp(-4)])
+    assert VoteWeights(2.0, 0.0).of(some) == pytest.approx(
+        [math.exp(-2), math.exp(-1), math.exp(-2)]
+    )
+    assert VoteWeights(0.0, 0.5).of(some) == pytest.approx([1.0, 1.0, math.exp(-4)])
 
 
 def test_equal_weights_are_the_majority():
     r = random.Random(3)
     for _ in range(80):
         tries = [
-            Tried("\n".join(["x"] * r.randrange(3) + [r.choice("abc")]), (1,), -r.random())
+            CandidateText("\n".join(["x"] * r.randrange(3) + [r.choice("abc")]), (1,), -r.random())
             for _ in range(7)
         ]
         said = said_of(tries, "")
-        assert elect(tries, said, dict.fromkeys(said, 1.0)) == Vote().pick(tries)
-    tries = [Tried(c, (1,), -1.0) for c in "aab"]
-    assert elect(tries, said_of(tries, ""), {0: 0.2, 1: 0.2, 2: 0.5}) == 2
+        assert elect_answer(tries, said, dict.fromkeys(said, 1.0)) == MajorityVotePicker().pick(
+            tries
+        )
+    tries = [CandidateText(c, (1,), -1.0) for c in "aab"]
+    assert elect_answer(tries, said_of(tries, ""), {0: 0.2, 1: 0.2, 2: 0.5}) == 2
 
 
 def test_a_vote_that_is_called_decided_is_whatever_the_others_say():
     """By brute force: some of those that live end at any length, as sure as can be, for any answer."""
     r, called = random.Random(5), 0
     for _ in range(400):
-        weights = Weights(r.choice((0.0, 1.0, 4.0)), r.choice((0.0, 0.5, 1.0)))
+        weights = VoteWeights(r.choice((0.0, 1.0, 4.0)), r.choice((0.0, 0.5, 1.0)))
         ended = [[-r.random() / 4] * r.randrange(1, 9) for _ in range(r.randrange(2, 6))]
         said = {i: r.choice("aaab") for i in range(len(ended)) if r.random() < 0.9}
         least = [r.randrange(1, 10) for _ in range(r.randrange(1, 3))]
         bounds = weights.bounds(ended, least, 12)
-        if not (sure := decided(said, bounds, len(least))):
+        if not (sure := is_vote_decided(said, bounds, len(least))):
             continue
         called += sure
         winners = set()
@@ -118,7 +129,14 @@ def test_it_stops_when_the_vote_is_decided_and_the_answer_stays_the_same():
     for seed in range(60):
         target, request = speaking(seed, sharp=1.5), Request(PROMPT, 9, seed=seed)
         whole, early = (
-            run([answer_one(Pool(plain(target), STILL, EQUAL, tries=9, early=early), request)])[0]
+            run_coroutines(
+                [
+                    answer_one(
+                        HypothesisPoolSearch(plain(target), STILL, EQUAL, tries=9, early=early),
+                        request,
+                    )
+                ]
+            )[0]
             for early in (False, True)
         )
         assert said_by(target, early) == said_by(target, whole)
@@ -133,23 +151,27 @@ def said_by(target, result):
 
 def test_left_alone_it_is_self_consistency_draw_for_draw():
     for seed in range(10):
-        target, request = toy(seed, 4, sharp=0.6), Request(PROMPT, 9, seed=seed)
+        target, request = toy_law(seed, 4, sharp=0.6), Request(PROMPT, 9, seed=seed)
         pool, votes = (
-            Pool(plain(target), STILL, EQUAL, tries=3),
-            Rollouts(plain(target), Vote(), 3, 3),
+            HypothesisPoolSearch(plain(target), STILL, EQUAL, tries=3),
+            RolloutSearch(plain(target), MajorityVotePicker(), 3, 3),
         )
-        got, want = (run([answer_one(d, request)])[0] for d in (pool, votes))
+        got, want = (run_coroutines([answer_one(d, request)])[0] for d in (pool, votes))
         assert got.token_ids == want.token_ids and got.stats == want.stats
     with pytest.raises(ValueError, match="tries is 0: it must lie in 1 to 64"):
-        Pool(plain(target), tries=0)
+        HypothesisPoolSearch(plain(target), tries=0)
 
 
 def test_the_budget_is_kept_and_the_pool_is_changed_on_the_way():
     sizes, most = set(), 0
     for seed in range(30):
-        target = toy(seed, 5, sharp=0.4)
-        plan = Pool(plain(target), Control(2, 1, 6, 1.0, 0.0), EQUAL, tries=2, budget=40)
-        found = run([answers(plan, Request(PROMPT, 12, seed=seed, ignore_eos=seed % 2 == 1))])[0][0]
+        target = toy_law(seed, 5, sharp=0.4)
+        plan = HypothesisPoolSearch(
+            plain(target), PoolController(2, 1, 6, 1.0, 0.0), EQUAL, tries=2, budget=40
+        )
+        found = run_coroutines(
+            [run_decoder(plan, Request(PROMPT, 12, seed=seed, ignore_eos=seed % 2 == 1))]
+        )[0][0]
         alone = 0 if found.stats.ended > 1 else 12  # the likeliest may go on where none has ended
         assert found.stats.written <= 40 + alone and len(found.token_ids) <= 12
         sizes.add(found.stats.written)

@@ -8,31 +8,33 @@ import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.examples import artefacts
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.examples import example_artefacts
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.best_of import BestOf
-from polydec.methods.search.loop.judging import ByText
-from polydec.methods.search.loop.refine import Refine
-from polydec.methods.search.loop.rollouts import Rollouts
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.best_of import BestOfPicker
+from polydec.methods.search.loop.judging import AttemptTextJudge
+from polydec.methods.search.loop.refine import IterativeRefinementSearch
+from polydec.methods.search.loop.rollouts import RolloutSearch
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds.reward import TextReward
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 from rollouts_reference import law, tries, valued
 
 PROMPT = (0, 1, 0)
 
 
 def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
 
 def reward(target):
-    return artefacts(target.vocab)[[a.kind for a in artefacts(target.vocab)].index("prm")]
+    return example_artefacts(target.vocab)[
+        [a.kind for a in example_artefacts(target.vocab)].index("prm")
+    ]
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,14 @@ class Always:
 
 
 def answer(decoder, seed, most=6, **fields):
-    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+    return run_coroutines([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
 
 
 def test_one_round_is_best_of_n():
     for seed in range(8):
-        target = toy(seed, 5, sharp=0.5)
-        best = Rollouts(plain(target), BestOf(), 3, 3, reward(target))
-        some = Refine(plain(target), reward(target), 1, 3)
+        target = toy_law(seed, 5, sharp=0.5)
+        best = RolloutSearch(plain(target), BestOfPicker(), 3, 3, reward(target))
+        some = IterativeRefinementSearch(plain(target), reward(target), 1, 3)
         a, b = (answer(d, seed, logprobs=1) for d in (best, some))
         if b.finish_reason == "stop":  # best of n looks at cut texts only where none has ended
             assert a.token_ids == b.token_ids and a.logprobs == b.logprobs
@@ -61,10 +63,10 @@ def test_one_round_is_best_of_n():
 
 def test_a_reward_that_never_changes_gives_the_first_draw():
     for seed in range(12):
-        target = toy(seed, 4, sharp=0.5)
+        target = toy_law(seed, 4, sharp=0.5)
         first, some = (
             answer(plain(target), seed),
-            answer(Refine(plain(target), Always(0.5), 3, 2), seed),
+            answer(IterativeRefinementSearch(plain(target), Always(0.5), 3, 2), seed),
         )
         if first.finish_reason == "stop":
             assert some.token_ids == first.token_ids
@@ -73,9 +75,10 @@ def test_a_reward_that_never_changes_gives_the_first_draw():
 def test_more_rounds_are_never_worse_and_draw_the_same_first():
     better = 0
     for seed in range(12):
-        target = toy(seed, 6, sharp=0.3)
+        target = toy_law(seed, 6, sharp=0.3)
         scores = [
-            answer(Refine(plain(target), reward(target), t, 1), seed).score for t in (1, 2, 4)
+            answer(IterativeRefinementSearch(plain(target), reward(target), t, 1), seed).score
+            for t in (1, 2, 4)
         ]
         assert scores == sorted(scores)
         better += scores[2] > scores[0]
@@ -83,33 +86,42 @@ def test_more_rounds_are_never_worse_and_draw_the_same_first():
 
 
 def test_what_is_good_enough_ends_the_rounds():
-    target = toy(3, 4, sharp=0.5)
+    target = toy_law(3, 4, sharp=0.5)
     for value, enough, rounds in ((0.5, 0.5, 1), (0.5, 0.6, 3)):
-        some = Refine(plain(target), Always(value), 3, 2, enough=enough)
+        some = IterativeRefinementSearch(plain(target), Always(value), 3, 2, enough=enough)
         written = answer(some, 0).stats.written
-        one = answer(Refine(plain(target), Always(value), 1, 2), 0).stats.written
+        one = answer(IterativeRefinementSearch(plain(target), Always(value), 1, 2), 0).stats.written
         assert (written == one) == (rounds == 1)
 
 
 def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
-    target, shown = toy(1, 5, sharp=0.5), []
+    target, shown = toy_law(1, 5, sharp=0.5), []
     opened = type(target).open
     monkeypatch.setattr(
         type(target),
         "open",
         lambda self, prompt: (shown.append(tuple(prompt)), opened(self, prompt))[1],
     )
-    result = answer(Refine(plain(target), reward(target), 2, 1, feedback="ba"), 4)
+    result = answer(
+        IterativeRefinementSearch(plain(target), reward(target), 2, 1, feedback="ba"), 4
+    )
     first = answer(plain(target), 4)
     ends = target.vocab.eos
     text = tuple(x for x in first.token_ids if x not in ends)
     assert shown[1] == (*PROMPT, *text, 1, 0) and result.score is not None
     shown.clear()
-    answer(Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 6), 4)
+    answer(
+        IterativeRefinementSearch(
+            plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 6
+        ),
+        4,
+    )
     assert shown[1] == (*PROMPT, *text[:1], 1, 0)  # three of the six that there is room for
     shown.clear()
     answer(
-        Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 2),
+        IterativeRefinementSearch(
+            plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 2
+        ),
         4,
         most=2,
     )
@@ -132,7 +144,7 @@ def test_the_worst_answer_and_a_critique_are_shown_with_the_best():
     contrasted = asked = 0
     for seed in range(16):
         prompts = list[tuple[int, ...]]()
-        target, value = toy(seed, 6, sharp=0.4), reward(toy(seed, 6, sharp=0.4))
+        target, value = toy_law(seed, 6, sharp=0.4), reward(toy_law(seed, 6, sharp=0.4))
         drawn = [r.token_ids for r in tries(target, seed, 3, 6) if r.finish_reason == "stop"]
         if len(drawn) < 3:
             continue
@@ -141,7 +153,9 @@ def test_the_worst_answer_and_a_critique_are_shown_with_the_best():
             tuple(x for x in t if x not in target.vocab.eos) for t in (ranked[0], ranked[-1])
         )
         some = {"feedback": "ba", "contrast": "ab", "critique": "b", "context": len(PROMPT) + 80}
-        answer(Refine(plain(Watched(target, prompts)), value, 2, 3, **some), seed)
+        answer(
+            IterativeRefinementSearch(plain(Watched(target, prompts)), value, 2, 3, **some), seed
+        )
         low, high = (valued(target, value, text) for text in (ranked[-1], ranked[0]))
         before = (*worst, 0, 1) if low < high else ()
         said = greedy(target, (*best, 1), (40 - len(before) - 3) // 2)
@@ -149,7 +163,12 @@ def test_the_worst_answer_and_a_critique_are_shown_with_the_best():
         contrasted += bool(before)
         asked += bool(said)
         prompts.clear()
-        answer(Refine(plain(Watched(target, prompts)), value, 2, 3, **some | {"context": 10}), seed)
+        answer(
+            IterativeRefinementSearch(
+                plain(Watched(target, prompts)), value, 2, 3, **some | {"context": 10}
+            ),
+            seed,
+        )
         assert all(len(p) <= len(PROMPT) + 3 or len(p) < 10 for p in prompts)  # no room: no more
     assert contrasted >= 2 and asked >= 2
 
@@ -171,13 +190,13 @@ class Watched:
 
 
 def test_answers_that_were_seen_are_not_judged_again():
-    target = toy(2, 2, sharp=6.0)  # it hardly ever says another thing
-    stats = answer(Refine(plain(target), reward(target), 8, 4), 1).stats
+    target = toy_law(2, 2, sharp=6.0)  # it hardly ever says another thing
+    stats = answer(IterativeRefinementSearch(plain(target), reward(target), 8, 4), 1).stats
     assert 4 <= stats.judged < 12
 
 
 def by_text(target, judge):
-    return ByText(TextReward(judge).chance, target.vocab.words)
+    return AttemptTextJudge(TextReward(judge).chance, target.vocab.words)
 
 
 def test_any_function_of_texts_may_judge():
@@ -197,11 +216,12 @@ def test_any_function_of_texts_may_judge():
 
     better = 0
     for seed in range(12):
-        target = toy(seed, 5, sharp=0.4)
-        target = LM(target.network, replace(target.vocab, words=None))
+        target = toy_law(seed, 5, sharp=0.4)
+        target = CausalLaw(target.network, replace(target.vocab, words=None))
         texts = by_text(target, judge)
         one, many = (
-            answer(Refine(plain(target), None, rounds, 3, text=texts), seed) for rounds in (1, 5)
+            answer(IterativeRefinementSearch(plain(target), None, rounds, 3, text=texts), seed)
+            for rounds in (1, 5)
         )
         assert one.score <= many.score and many.score in (worth(many, target), 0.0)
         better += many.score > one.score
@@ -214,18 +234,18 @@ def test_a_classifier_judges_by_its_probability():
     assert even.chance("x") == pytest.approx(1 / (1 + math.exp(-3.0)))
     assert TextReward(lambda text: -1e9, True).chance("x") == pytest.approx(0.0)
     assert [TextReward(lambda text, v=v: v).chance("") for v in (-2, 0.4, 7)] == [0.0, 0.4, 1.0]
-    target = toy(1, 5)
+    target = toy_law(1, 5)
     kit = (TextReward(lambda text: 0.5), reward(target))
     assert build("iterative-agent-decoding", target, artefacts=kit)[0].reward is None
     assert build("iterative-agent-decoding", target, artefacts=kit[1:])[0].text is None
     with pytest.raises(ValueError, match="needs a process reward model"):
         build("iterative-agent-decoding", target)
     with pytest.raises(ValueError, match="reward is None"):
-        Refine(plain(target), None)
+        IterativeRefinementSearch(plain(target), None)
 
 
 def test_bad_fields():
-    target = toy(0, 3)
+    target = toy_law(0, 3)
     for fields, said in (
         ({"rounds": 0}, "rounds is 0: it must lie in 1 to 64"),
         ({"proposals": 65}, "proposals is 65"),
@@ -234,7 +254,7 @@ def test_bad_fields():
         ({"feedback": "xyz"}, "feedback is 'xyz': the model's tokenizer cannot spell it"),
     ):
         with pytest.raises(ValueError, match=said):
-            Refine(plain(target), Always(0.5), **fields)
+            IterativeRefinementSearch(plain(target), Always(0.5), **fields)
 
 
 class Climber:
@@ -244,7 +264,7 @@ class Climber:
     start, mark, end = 10, 11, 12
 
     def __init__(self):
-        self.model = toy(0, 13)
+        self.model = toy_law(0, 13)
         weight = self.model.network.weight
         weight[:] = -30.0
         weight[:, :10, self.end] = 0.0  # behind a number the answer ends
@@ -255,8 +275,10 @@ class Climber:
         weight[self.start, self.mark, :3] = 0.0
 
     def reached(self, reward, seed, rounds, proposals):
-        some = Refine(plain(self.model), reward, rounds, proposals, feedback="l")
-        found = run([answer_one(some, Request((self.start, self.mark), 3, seed=seed))])[0]
+        some = IterativeRefinementSearch(plain(self.model), reward, rounds, proposals, feedback="l")
+        found = run_coroutines([answer_one(some, Request((self.start, self.mark), 3, seed=seed))])[
+            0
+        ]
         assert found.token_ids[1:] == (self.end,)
         return found.token_ids[0]
 

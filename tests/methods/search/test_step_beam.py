@@ -5,30 +5,30 @@ from dataclasses import dataclass
 import pytest
 
 import rollouts_reference
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.best_of import BestOf
-from polydec.methods.search.loop.rollouts import Rollouts
-from polydec.methods.search.loop.step_beam import StepBeam
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.best_of import BestOfPicker
+from polydec.methods.search.loop.rollouts import RolloutSearch
+from polydec.methods.search.loop.step_beam import StepBeamSearch
 from rewards import ByToken
 from rollouts_reference import PROMPT, plain
 
 
 def search(target, **options):
-    return StepBeam(plain(target), options.pop("reward", ByToken()), delimiter="|", **options)
+    return StepBeamSearch(plain(target), options.pop("reward", ByToken()), delimiter="|", **options)
 
 
 def test_it_is_the_beam_of_its_description():
     texts = set()
     for seed in range(30):
-        target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
+        target, reward = toy_law(seed, 4, sharp=0.7), ByToken(seed)
         options = {"keep": 1 + seed % 3, "width": 1 + seed // 3 % 3, "longest": 1 + seed % 2}
-        got = run(
-            [answers(search(target, reward=reward, **options), Request(PROMPT, 7, seed=seed))]
+        got = run_coroutines(
+            [run_decoder(search(target, reward=reward, **options), Request(PROMPT, 7, seed=seed))]
         )[0][0]
         want = rollouts_reference.step_beam(target, reward, 7, **options, rng=Rng.of(seed))
         assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the description {want}"
@@ -38,18 +38,18 @@ def test_it_is_the_beam_of_its_description():
 
 def test_one_step_of_one_beginning_has_the_law_of_the_target():
     for seed in range(4):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         law = law_of(
             lambda rng, t=target: answer_one(
                 search(t, keep=1, width=1, longest=1), Request(PROMPT, 3), rng
             )
         )
-        assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
+        assert text_law_distance(law, target_law(target, PROMPT, 3)) < 1e-9
 
 
 def test_steps_that_are_whole_texts_have_the_law_of_best_of_n():
     for seed in range(3):
-        target, length = toy(seed, 3), 2
+        target, length = toy_law(seed, 3), 2
         request = Request(PROMPT, length, ignore_eos=False)
         law = law_of(
             lambda rng, t=target, r=request: answer_one(
@@ -58,7 +58,7 @@ def test_steps_that_are_whole_texts_have_the_law_of_best_of_n():
         )
         best = law_of(
             lambda rng, t=target, r=request: answer_one(
-                Rollouts(plain(t), BestOf(), 2, 2, ByToken()), r, rng
+                RolloutSearch(plain(t), BestOfPicker(), 2, 2, ByToken()), r, rng
             )
         )
         ended = [
@@ -76,9 +76,13 @@ class Knows:
 
 
 def test_an_oracle_leads_straight_to_the_goal():
-    target = toy(3, 4, sharp=0.1, eos=-1)
-    result = run(
-        [answers(search(target, reward=Knows(), keep=1, width=16, longest=1), Request(PROMPT, 6))]
+    target = toy_law(3, 4, sharp=0.1, eos=-1)
+    result = run_coroutines(
+        [
+            run_decoder(
+                search(target, reward=Knows(), keep=1, width=16, longest=1), Request(PROMPT, 6)
+            )
+        ]
     )[0][0]
     assert result.token_ids[:5] == (1,) * 5 and result.stats.written == 16 * 6
 
@@ -90,4 +94,4 @@ def test_what_it_refuses():
         ({"longest": 0}, "longest is 0: it must be at least 1"),
     ):
         with pytest.raises(ValueError, match=said):
-            search(toy(1), **options)
+            search(toy_law(1), **options)

@@ -4,14 +4,14 @@ from collections import defaultdict
 
 import pytest
 
-from polydec.core.decoder import answers
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.transcript import Transcript
-from polydec.lab.testing.enumerate import executions, target_law
-from polydec.lab.testing.examples import SHAPERS, bend
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.stochastic_beam import StochasticBeam
+from polydec.lab.testing.enumerate import enumerate_executions, target_law
+from polydec.lab.testing.examples import SHAPERS, bend_target
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.stochastic_beam import StochasticBeamSearch
 
 PROMPT = (0, 1, 0)
 
@@ -21,9 +21,9 @@ def joint(target, width, length, n):
 
     def once(rng):
         request = Request(PROMPT, length, n=n)
-        found = run(
+        found = run_coroutines(
             [
-                StochasticBeam(target, width).run(
+                StochasticBeamSearch(target, width).run(
                     request, lambda choice: rng, Transcript(request, target.vocab.eos)
                 )
             ]
@@ -31,7 +31,7 @@ def joint(target, width, length, n):
         return tuple(r.token_ids for r in found)
 
     law = defaultdict(float)
-    for texts, p in executions(once):
+    for texts, p in enumerate_executions(once):
         law[texts] += p
     return law
 
@@ -52,12 +52,12 @@ def without_replacement(law, n):
 def test_the_law_is_that_of_draws_without_replacement(width):
     for seed in range(8 if width < 3 else 2):
         name = ("plain", "shaped")[seed % 2]
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         law = target_law(target, PROMPT, 2, SHAPERS[name])
         if len(law) < width:
             continue
         got, want = (
-            joint(bend(target, SHAPERS[name]), width, 2, width),
+            joint(bend_target(target, SHAPERS[name]), width, 2, width),
             without_replacement(law, width),
         )
         off = sum(abs(got.get(k, 0.0) - want.get(k, 0.0)) for k in {*got, *want}) / 2
@@ -65,26 +65,32 @@ def test_the_law_is_that_of_draws_without_replacement(width):
 
 
 def test_texts_of_three_tokens():
-    target = toy(5, 3)
+    target = toy_law(5, 3)
     got, want = joint(target, 2, 3, 2), without_replacement(target_law(target, PROMPT, 3), 2)
     assert sum(abs(got.get(k, 0.0) - want.get(k, 0.0)) for k in {*got, *want}) / 2 < 1e-9
 
 
 def test_as_wide_as_there_are_texts_it_gives_all():
-    target = toy(2, 3)
+    target = toy_law(2, 3)
     texts = set(target_law(target, PROMPT, 2))
-    found = run([answers(StochasticBeam(target, len(texts)), Request(PROMPT, 2, n=len(texts)))])[0]
+    found = run_coroutines(
+        [run_decoder(StochasticBeamSearch(target, len(texts)), Request(PROMPT, 2, n=len(texts)))]
+    )[0]
     assert {r.token_ids for r in found} == texts
 
 
 def test_seeds_draw_and_prefixes_are_fed_once():
-    target = toy(7, 6, sharp=0.5, eos=-1)
+    target = toy_law(7, 6, sharp=0.5, eos=-1)
     texts = {
-        run([answers(StochasticBeam(target, 4), Request(PROMPT, 6, seed=s))])[0][0].token_ids
+        run_coroutines([run_decoder(StochasticBeamSearch(target, 4), Request(PROMPT, 6, seed=s))])[
+            0
+        ][0].token_ids
         for s in range(8)
     }
     assert len(texts) == 8
-    one = toy(7, 6, sharp=0.5, eos=-1)
-    stats = run([answers(StochasticBeam(one, 4), Request(PROMPT, 6, n=4))])[0][0].stats
+    one = toy_law(7, 6, sharp=0.5, eos=-1)
+    stats = run_coroutines([run_decoder(StochasticBeamSearch(one, 4), Request(PROMPT, 6, n=4))])[0][
+        0
+    ].stats
     assert one.network.runs / one.network.layers == len(PROMPT) - 1 + stats.scored <= 2 + 1 + 5 * 4
     assert stats.passes == 6 and stats.ended == 4

@@ -8,28 +8,31 @@ import torch
 
 import micro
 from polydec import api
-from polydec.core.decoder import answers
+from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.search.loop.superposed import LEVELS, UNKNOWN, Mixed, Superposed
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop.superposed import LEVELS, UNKNOWN, SuperposedSearch, SuperposedText
 from polydec.models.learned.kinds import ngrams
 
 PROMPT = (0, 1, 0)
 
 
 def found(decoder, length=10, n=1, prompt=PROMPT):
-    return run([answers(decoder, Request(prompt, length, n=n))])[0]
+    return run_coroutines([run_decoder(decoder, Request(prompt, length, n=n))])[0]
 
 
 def test_one_text_without_a_table_is_greedy_decoding():
     for seed in range(12):
-        target = toy(seed, 6)
-        greedy = build("plain", Shaped(target, Greedy()))[0]
-        assert found(Superposed(target, 1, 0.06, 9, 0.0))[0].token_ids == found(greedy)[0].token_ids
+        target = toy_law(seed, 6)
+        greedy = build("plain", ShapedTarget(target, GreedyRule()))[0]
+        assert (
+            found(SuperposedSearch(target, 1, 0.06, 9, 0.0))[0].token_ids
+            == found(greedy)[0].token_ids
+        )
 
 
 def test_on_a_network(tmp_path):
@@ -51,8 +54,8 @@ def test_on_a_network(tmp_path):
 
 @pytest.mark.parametrize("width", [1, 3, 6])
 def test_passes_do_not_depend_on_how_many_texts_there_are(width):
-    target = toy(3, 8, eos=-1)
-    results = found(Superposed(target, width), 9, n=width)
+    target = toy_law(3, 8, eos=-1)
+    results = found(SuperposedSearch(target, width), 9, n=width)
     assert len({r.token_ids for r in results}) == width
     assert (
         results[0].stats.passes == 9
@@ -69,10 +72,10 @@ class Table:
 def test_a_share_of_no_table_is_refused():
     """And without one that was asked for there is none."""
     with pytest.raises(ValueError, match=r"alpha is 0\.4, a share of an n-gram table, and there"):
-        build("superposed-decoding", toy(3, 6), None, {"alpha": 0.4})
+        build("superposed-decoding", toy_law(3, 6), None, {"alpha": 0.4})
     made = [
         build("superposed-decoding", target, None, options, artefacts=tables)[0]
-        for target in [toy(3, 6)]
+        for target in [toy_law(3, 6)]
         for tables in ((), ngrams.examples(target.vocab, 4, 4))
         for options in ({}, {"alpha": 0.0})
     ]
@@ -80,9 +83,9 @@ def test_a_share_of_no_table_is_refused():
 
 
 def test_scores_are_mixed_with_the_table():
-    target = toy(1, 4)
-    superposed, law = Superposed(target, 2, 1.0, 4, 0.4, Table()), {0: -1.0, 1: -2.0, 3: -0.5}
-    empty = Mixed(_text(target), 0.0)
+    target = toy_law(1, 4)
+    superposed, law = SuperposedSearch(target, 2, 1.0, 4, 0.4, Table()), {0: -1.0, 1: -2.0, 3: -0.5}
+    empty = SuperposedText(_text(target), 0.0)
     chance = {0: UNKNOWN, 1: 0.5, 3: UNKNOWN}
     assert superposed._gains(empty, law, PROMPT) == {
         x: 0.6 * p + 0.4 * math.log(chance[x]) for x, p in law.items()
@@ -90,22 +93,24 @@ def test_scores_are_mixed_with_the_table():
     assert superposed._gains(empty, law, (0, 1)) == {
         x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()
     }
-    assert Superposed(target, 2)._gains(empty, law, PROMPT) == law
+    assert SuperposedSearch(target, 2)._gains(empty, law, PROMPT) == law
 
 
 def test_tables_of_two_to_six_tokens_add_up_as_published():
     """By counting each context in the text; what none of them knows is dropped."""
-    from polydec.lab.train.ngrams import NGramSpec, count
-    from polydec.lab.train.selfplay import Sample
+    from polydec.lab.train.ngrams import NGramSpec, count_ngrams
+    from polydec.lab.train.selfplay import TrainingSample
 
-    dice, target = random.Random(4), toy(1, 5)
+    dice, target = random.Random(4), toy_law(1, 5)
     texts = [tuple(dice.choices(range(5), [5, 3, 2, 1, 1], k=4)) for _ in range(25)]
     texts = list(dict.fromkeys(texts))
-    samples = [Sample((0, 1), text) for text in texts]
-    table = count(samples, NGramSpec("", order=5, top=16, least=1, discount=0.0), target.vocab)
+    samples = [TrainingSample((0, 1), text) for text in texts]
+    table = count_ngrams(
+        samples, NGramSpec("", order=5, top=16, least=1, discount=0.0), target.vocab
+    )
     whole = [(0, 1, *text) for text in texts]
     superposed, law = (
-        Superposed(target, 2, 1.0, 5, 0.4, table, LEVELS),
+        SuperposedSearch(target, 2, 1.0, 5, 0.4, table, LEVELS),
         dict.fromkeys(range(5), -1.0),
     )
     dropped = 0
@@ -122,7 +127,7 @@ def test_tables_of_two_to_six_tokens_add_up_as_published():
                 total = sum(len(f) for f in follows)
                 for x in range(5):
                     ratio[x] += weight * sum(x in f for f in follows) / total if total else 0.0
-            got = superposed._gains(Mixed(_text(target), 0.0), law, behind)
+            got = superposed._gains(SuperposedText(_text(target), 0.0), law, behind)
             named = {x: r for x, r in ratio.items() if r > 0.0}
             if not named:
                 assert got == dict.fromkeys(range(5), 0.6 * -1.0 - 200.0)
@@ -135,15 +140,15 @@ def test_tables_of_two_to_six_tokens_add_up_as_published():
     with pytest.raises(
         ValueError, match=r"levels is \(0\.5,\), weights of an n-gram table, and there is"
     ):
-        Superposed(target, levels=(0.5,))
+        SuperposedSearch(target, levels=(0.5,))
     with pytest.raises(ValueError, match="is none that fits"):
         build("superposed-decoding", target, None, {"interpolated": True})
 
 
 def test_a_text_of_which_nothing_is_known_survives_only_where_none_is():
-    target, law = toy(1, 4), {0: -1.0, 3: -0.5}
-    some = Superposed(target, 2, 1.0, 4, 0.5, Known(), (0.5, 0.25))
-    text = Mixed(_text(target), 0.0)
+    target, law = toy_law(1, 4), {0: -1.0, 3: -0.5}
+    some = SuperposedSearch(target, 2, 1.0, 4, 0.5, Known(), (0.5, 0.25))
+    text = SuperposedText(_text(target), 0.0)
     assert some._gains(text, law, (1,)) == {x: 0.5 * p - 200.0 for x, p in law.items()}
     assert some._gains(text, law, (0,)) == {3: 0.5 * -0.5 + 0.5 * math.log(0.5 * 0.5)}
     assert some._gains(text, law, (1, 0)) == {
@@ -159,10 +164,12 @@ class Known:
 
 
 def test_equal_last_tokens_mix_to_that_token():
-    target = toy(1, 4)
+    target = toy_law(1, 4)
     session, text = target.open(PROMPT), _text(target)
     text.write((2,))
-    mixture = Superposed(target, 2)._mixture([Mixed(text, -1.0), Mixed(text.fork(), -3.0)], session)
+    mixture = SuperposedSearch(target, 2)._mixture(
+        [SuperposedText(text, -1.0), SuperposedText(text.fork(), -3.0)], session
+    )
     assert torch.allclose(mixture, session.embed((2,))[0].to(mixture))
     session.close()
 
@@ -175,6 +182,6 @@ def _text(target):
 
 def test_what_it_refuses():
     with pytest.raises(ValueError, match="kept is 2: it must be at least width, which is 3"):
-        Superposed(toy(1), 3, kept=2)
+        SuperposedSearch(toy_law(1), 3, kept=2)
     with pytest.raises(ValueError, match="alpha is nan: it must lie in 0 to 1"):
-        Superposed(toy(1), alpha=math.nan)
+        SuperposedSearch(toy_law(1), alpha=math.nan)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from polydec.base.errors import RequestError
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.check_search import writer
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.toy import toy
-from polydec.methods.search.loop.transfer import TransferQ
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.check_search import toy_writer_factory
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.search.loop.transfer import TransferQSearch
 
 PROMPT = (0, 1, 0)
 
@@ -27,9 +27,11 @@ def count(text):
 def row(target, text):
     async def ask():
         whole = (*PROMPT, *text)
-        return (await target.open(whole).score(Draft.chain(whole[-1]), Want())).row(0).tolist()
+        return (
+            (await target.open(whole).score(Draft.chain(whole[-1]), ScoreRequest())).row(0).tolist()
+        )
 
-    return run([ask()])[0]
+    return run_coroutines([ask()])[0]
 
 
 def said(target, text):
@@ -52,14 +54,16 @@ def worth(target, baseline, text, length, most):
 
 
 def request_of(target, most, **fields):
-    return Request(PROMPT, most, writer=writer(target, ""), **fields)
+    return Request(PROMPT, most, writer=toy_writer_factory(target, ""), **fields)
 
 
 @pytest.mark.parametrize("fields", [{"width": 1}, {"weight": 0.0}, {"length": 0, "weight": 0.0}])
 def test_one_candidate_or_no_weight_is_greedy(fields):
     for seed in range(6):
-        target = toy(seed, 5)
-        got = run([answer_one(TransferQ(target, count, **fields), request_of(target, 8))])[0]
+        target = toy_law(seed, 5)
+        got = run_coroutines(
+            [answer_one(TransferQSearch(target, count, **fields), request_of(target, 8))]
+        )[0]
         text = ()
         while not ended(target, text, 8):
             logp = row(target, text)
@@ -72,9 +76,9 @@ def test_with_a_certain_baseline_it_takes_what_the_formula_says(length):
     """A baseline of one text each makes the value of a candidate exact; length 0 is ARGS."""
     changed = 0
     for seed in range(8):
-        target, baseline = toy(seed, 5), toy(seed + 50, 5, sharp=400.0)
-        plan = TransferQ(target, count, baseline, False, 4, length, 1, 1.5)
-        got = run([answer_one(plan, request_of(target, 7))])[0]
+        target, baseline = toy_law(seed, 5), toy_law(seed + 50, 5, sharp=400.0)
+        plan = TransferQSearch(target, count, baseline, False, 4, length, 1, 1.5)
+        got = run_coroutines([answer_one(plan, request_of(target, 7))])[0]
         text = ()
         while not ended(target, text, 7):
             logp = row(target, text)
@@ -88,8 +92,8 @@ def test_with_a_certain_baseline_it_takes_what_the_formula_says(length):
 
 def test_the_law_of_drawn_tokens_is_that_of_all_draws():
     """Every draw of the two rollouts and of the token, enumerated, against the formula over all pairs of rollouts."""
-    target, baseline = toy(3, 3), toy(4, 3)
-    plan = TransferQ(target, count, baseline, False, 2, 1, 1, 1.0, 1.0)
+    target, baseline = toy_law(3, 3), toy_law(4, 3)
+    plan = TransferQSearch(target, count, baseline, False, 2, 1, 1, 1.0, 1.0)
     got = law_of(lambda rng: answer_one(plan, request_of(target, 2), rng))
     want = defaultdict(float)
 
@@ -115,15 +119,15 @@ def test_the_law_of_drawn_tokens_is_that_of_all_draws():
                     go_on((*text, x), p * pa * pb * math.exp(s) / total)
 
     go_on((), 1.0)
-    assert distance(got, dict(want)) < 1e-9
+    assert text_law_distance(got, dict(want)) < 1e-9
 
 
 def test_many_rollouts_come_near_the_closed_form():
     """With a long baseline and many draws the taken token is the one of the largest exact value."""
     for seed in range(4):
-        target = toy(seed, 4, sharp=0.7)
-        plan = TransferQ(target, count, target, True, 3, 3, 64, 8.0)
-        got = run([answer_one(plan, request_of(target, 4))])[0].token_ids[0]
+        target = toy_law(seed, 4, sharp=0.7)
+        plan = TransferQSearch(target, count, target, True, 3, 3, 64, 8.0)
+        got = run_coroutines([answer_one(plan, request_of(target, 4))])[0].token_ids[0]
         logp = row(target, ())
         near = sorted(range(4), key=lambda x: -logp[x])[:3]
         score = {x: logp[x] + 8 * worth(target, target, (x,), 3, 4) for x in near}
@@ -132,12 +136,12 @@ def test_many_rollouts_come_near_the_closed_form():
 
 
 def test_a_weight_raises_the_reward_and_the_distance_from_the_model():
-    target = toy(7, 5, sharp=0.7)
+    target = toy_law(7, 5, sharp=0.7)
     law = target_law(target, PROMPT, 4, ())
     rewards = []
     for weight in (0.0, 0.5, 2.0):
-        plan = TransferQ(target, count, target, True, 5, 4, 4, weight, 1.0)
-        found = run([answers(plan, request_of(target, 4, n=200))])[0]
+        plan = TransferQSearch(target, count, target, True, 5, 4, 4, weight, 1.0)
+        found = run_coroutines([run_decoder(plan, request_of(target, 4, n=200))])[0]
         rewards.append(sum(count(r.text) for r in found) / 200)
     free = sum(p * count(said(target, text)) for text, p in law.items())
     assert rewards[0] == pytest.approx(free, abs=0.35)
@@ -147,9 +151,9 @@ def test_a_weight_raises_the_reward_and_the_distance_from_the_model():
 def test_beginnings_are_fed_once():
     """What is fed beside the prompt: the answer's own tokens twice (the law's path, and the tree of what is drawn), candidates
     that are not taken once, and what is drawn but for its last token."""
-    target = toy(5, 6, eos=-1)
-    plan = TransferQ(target, count, target, True, 3, 4, 1)
-    run([answer_one(plan, Request(PROMPT, 10))])
+    target = toy_law(5, 6, eos=-1)
+    plan = TransferQSearch(target, count, target, True, 3, 4, 1)
+    run_coroutines([answer_one(plan, Request(PROMPT, 10))])
     fed = target.network.runs / target.network.layers
     assert fed <= 2 + 2 + 10 + 10 * 3 * 4
 
@@ -162,9 +166,9 @@ def test_beginnings_are_fed_once():
         ({"tries": 65}, "tries is 65"),
         ({"weight": -1.0}, "weight is -1"),
         ({"heat": math.inf}, "heat is inf"),
-        ({"baseline": toy(1, 4)}, "the draft"),
+        ({"baseline": toy_law(1, 4)}, "the draft"),
     ],
 )
 def test_bad_values_are_one_sentence(fields, said):
     with pytest.raises(RequestError, match=said):
-        replace(TransferQ(toy(0, 5), count), **fields)
+        replace(TransferQSearch(toy_law(0, 5), count), **fields)

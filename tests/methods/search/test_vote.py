@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from polydec.lab.testing.toy import Letters
-from polydec.methods.search.loop.best_of import BestOf
-from polydec.methods.search.loop.types import Steps, Tried, answer_of
-from polydec.methods.search.loop.vote import Vote, steps
+from polydec.lab.testing.toy import ToyWords
+from polydec.methods.search.loop.best_of import BestOfPicker
+from polydec.methods.search.loop.types import CandidateText, StepBoundary, answer_of
+from polydec.methods.search.loop.vote import MajorityVotePicker, count_steps
 
 
 def tried(said, mean=-1.0, value=None):
-    return Tried(said, (1,), mean, value)
+    return CandidateText(said, (1,), mean, value)
 
 
 def chain(answer, length, mean=-1.0):
@@ -44,23 +44,28 @@ def test_a_reward_weighs_the_votes():
         tried("=2", value=0.6),
         tried("=1", value=0.1),
     ]
-    assert Vote().pick(tries) == 1 and Vote().pick(tries[:1] + tries[2:]) == 1
+    assert (
+        MajorityVotePicker().pick(tries) == 1
+        and MajorityVotePicker().pick(tries[:1] + tries[2:]) == 1
+    )
     rng = random.Random(3)
     for _ in range(50):
         said = [(f"={rng.randrange(3)}", rng.random()) for _ in range(6)]
         sums = Counter()
         for answer, value in said:
             sums[answer] += value
-        got = Vote().pick([tried(a, value=v) for a, v in said])
+        got = MajorityVotePicker().pick([tried(a, value=v) for a, v in said])
         best = max(sums, key=sums.get)
         assert said[got] == max((a, v) for a, v in said if a == best)
         same = [tried(a, value=0.5) for a, _ in said]
-        assert Vote().pick(same) == Vote().pick([tried(a) for a, _ in said])
+        assert MajorityVotePicker().pick(same) == MajorityVotePicker().pick(
+            [tried(a) for a, _ in said]
+        )
 
 
 def test_the_majority_wins_and_its_likeliest_text_speaks_for_it():
     tries = [chain(1, 2, -0.1), chain(2, 2, -3.0), chain(2, 2, -2.0), chain(3, 2, -0.2)]
-    assert Vote("answer is").pick(tries) == 2
+    assert MajorityVotePicker("answer is").pick(tries) == 2
 
 
 def test_all_voters_are_plain_majority():
@@ -68,40 +73,43 @@ def test_all_voters_are_plain_majority():
     for _ in range(60):
         tries = [chain(r.randrange(3), r.randrange(1, 5), r.random()) for _ in range(9)]
         votes = Counter(answer_of(t.said, "is") for t in tries)
-        got = answer_of(tries[Vote("is", 9).pick(tries)].said, "is")
-        assert votes[got] == max(votes.values()) and Vote("is", 9).pick(tries) == Vote(
-            "is", 0
-        ).pick(tries)
+        got = answer_of(tries[MajorityVotePicker("is", 9).pick(tries)].said, "is")
+        assert votes[got] == max(votes.values()) and MajorityVotePicker("is", 9).pick(
+            tries
+        ) == MajorityVotePicker("is", 0).pick(tries)
 
 
 def test_of_the_most_complex_the_longest_alone():
     tries = [chain(1, 3), chain(2, 5), chain(1, 3), chain(3, 5)]
-    assert Vote("is", 1).pick(tries) == 1  # of equal ones the one begun first
-    assert Vote("is", 2).pick(tries) == 1 and Vote("is", 4).pick(tries) == 0
+    assert MajorityVotePicker("is", 1).pick(tries) == 1  # of equal ones the one begun first
+    assert (
+        MajorityVotePicker("is", 2).pick(tries) == 1
+        and MajorityVotePicker("is", 4).pick(tries) == 0
+    )
 
 
 def test_as_many_votes_go_to_the_answer_with_more_steps():
     assert (
-        Vote("is").pick([chain(1, 2), chain(2, 4)]) == 1
-        and Vote("is").pick([chain(1, 2), chain(2, 2)]) == 0
+        MajorityVotePicker("is").pick([chain(1, 2), chain(2, 4)]) == 1
+        and MajorityVotePicker("is").pick([chain(1, 2), chain(2, 2)]) == 0
     )
 
 
 def test_texts_without_an_answer_do_not_vote():
     tries = [tried(""), tried("\n"), chain(5, 1), tried("")]
-    assert Vote().pick(tries) == 2 and Vote("", 1).pick(tries) == 2
-    assert Vote().pick([tried("", -2.0), tried("", -1.0)]) == 1
+    assert MajorityVotePicker().pick(tries) == 2 and MajorityVotePicker("", 1).pick(tries) == 2
+    assert MajorityVotePicker().pick([tried("", -2.0), tried("", -1.0)]) == 1
 
 
 def test_the_best_by_reward_or_by_likelihood():
-    assert BestOf().pick([tried("a", -1.0), tried("b", -0.5), tried("c", -0.5)]) == 1
-    assert BestOf().pick([tried("a", -1.0, 0.9), tried("b", -0.5, 0.2)]) == 0
+    assert BestOfPicker().pick([tried("a", -1.0), tried("b", -0.5), tried("c", -0.5)]) == 1
+    assert BestOfPicker().pick([tried("a", -1.0, 0.9), tried("b", -0.5, 0.2)]) == 0
 
 
 def test_steps():
-    assert steps("a\n\n b\n") == 2 and steps("") == 0
-    words = Letters(("a", "b\nc", "|"))
-    ends = Steps(("\n", "|"), 3, words)
+    assert count_steps("a\n\n b\n") == 2 and count_steps("") == 0
+    words = ToyWords(("a", "b\nc", "|"))
+    ends = StepBoundary(("\n", "|"), 3, words)
     assert [ends.closes(t) for t in ((0,), (0, 1), (2,), (0, 0), (0, 0, 0))] == [
         False,
         True,
@@ -110,4 +118,4 @@ def test_steps():
         True,
     ]
     with pytest.raises(ValueError, match="keep is -1: it must be at least 0"):
-        Vote("", -1)
+        MajorityVotePicker("", -1)

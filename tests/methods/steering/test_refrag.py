@@ -13,25 +13,25 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling, load
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.check_target import Checker, check_target
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.lab.train import facts, page_reader
 from polydec.lab.train.context import train_context
 from polydec.lab.train.contexts import refrag
 from polydec.lab.train.data import held_out
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
-from polydec.laws.targets.chunked import SELECTORS, Seen, chunked
-from polydec.methods.economics.costs import Costs
+from polydec.laws.targets.chunked import SELECTORS, ChunkSelectorInput, chunk_prompt_passages
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.methods.steering.refrag import CHOOSERS
 from polydec.models.learned.kinds import chunk_encoder
 from polydec.models.learned.kinds.chunk_encoder import examples
-from polydec.models.learned.passages import Marks, found
-from polydec.models.sessions.soft import entering, state_of
-from polydec.request.ask import plan
-from polydec.request.loaded import LM
+from polydec.models.learned.passages import PassageMarks, split_passages
+from polydec.models.sessions.soft import make_soft_tokens, state_of
+from polydec.request.ask import plan_request
+from polydec.request.loaded import LoadedModel
 
 METHODS = ("plain", "auto", "prompt-lookup", "draft-model", "token-recycling", "suffix-automaton")
 PROMPT = (5, 1, *range(20, 30), 2, 7, 1, *range(40, 45), 2, 9)
@@ -47,8 +47,8 @@ def lm(tmp_path_factory):
         draft=str(micro.write(at / "b", seed=1, hidden=64)),
         dtype="float32",
     )
-    lm = LM(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
-    vars(lm)["costs"] = Costs()
+    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
+    vars(lm)["costs"] = PassCosts()
     return lm
 
 
@@ -61,7 +61,9 @@ def test_what_chooses_is_told_as_it_is():
 
 
 def read(lm, share, by="policy", prompt=PROMPT, made=None):
-    return chunked(lm.checkpoint.lm, prompt, made or lm.artefacts[0], share, SELECTORS[by])
+    return chunk_prompt_passages(
+        lm.checkpoint.lm, prompt, made or lm.artefacts[0], share, SELECTORS[by]
+    )
 
 
 def ask(**fields):
@@ -90,7 +92,7 @@ def texts(lm, asks, **limits):
     ],
 )
 def test_passages_stand_between_marks(ids, passages):
-    parts = list(found(ids, Marks(1, 2)))
+    parts = list(split_passages(ids, PassageMarks(1, 2)))
     assert [tuple(ids[i] for i in span) for span, inside in parts if inside] == passages
     assert [i for span, _ in parts for i in span] == list(range(len(ids)))
 
@@ -114,12 +116,12 @@ def test_lengths_are_the_card_s_and_chunks_end_with_their_passage(lm):
 
 def test_a_law_behind_chunks_is_a_target_and_rows_are_those_of_what_stands_there(lm, monkeypatch):
     shown = read(lm, 0.4)
-    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     check_target(shown, prompt=PROMPT, tolerance=1e-4)
     law = lm.checkpoint.lm
-    rows = Want(prompt=True)
+    rows = ScoreRequest(prompt=True)
     inner, outer = law.open(shown.instead), shown.open(PROMPT)
-    want, got = run([inner.prefill(rows)])[0], run([outer.prefill(rows)])[0]
+    want, got = run_coroutines([inner.prefill(rows)])[0], run_coroutines([outer.prefill(rows)])[0]
     for at, row in enumerate(shown.rows):
         assert shown.instead[row] == PROMPT[at] or state_of(shown.instead[row]) is not None
         torch.testing.assert_close(got.row(at), want.row(row), atol=1e-4, rtol=0.0)
@@ -146,8 +148,8 @@ def test_vectors_depend_on_their_tokens_alone_and_are_kept(lm, monkeypatch):
     a, b = read(lm, 0.0).instead, read(lm, 0.0, prompt=swapped).instead
     assert b == (*a[:2], a[3], a[2], *a[4:])
     asked = []
-    whole = chunk_encoder.encoded
-    monkeypatch.setattr(chunk_encoder, "encoded", lambda *x: asked.append(1) or whole(*x))
+    whole = chunk_encoder.encode_chunks
+    monkeypatch.setattr(chunk_encoder, "encode_chunks", lambda *x: asked.append(1) or whole(*x))
     assert read(lm, 0.4, made=fresh).instead == read(lm, 0.4, made=made).instead
     before = len(asked)
     assert before and read(lm, 0.4, made=fresh).instead == read(lm, 0.4).instead
@@ -184,7 +186,7 @@ def test_other_ways_to_choose(lm):
 class OneByOne:
     """Chunks of one token, whose score is the token itself."""
 
-    marks, sizes = Marks(1, 2), SimpleNamespace(size=1)
+    marks, sizes = PassageMarks(1, 2), SimpleNamespace(size=1)
 
     def state(self, chunk):
         return torch.full((4,), float(chunk[0]))
@@ -208,7 +210,9 @@ def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
         for share in (k / count, float(f"{k / count:.2f}"), k / count + 0.4 / count):
             opened = floor(Fraction(share).limit_denominator(10**6) * count)
             short += int(share * count) < opened
-            got = chunked(target, prompt, OneByOne(), min(share, 1.0), SELECTORS["policy"])
+            got = chunk_prompt_passages(
+                target, prompt, OneByOne(), min(share, 1.0), SELECTORS["policy"]
+            )
             words = [x for x in got.instead[1:-1] if state_of(x) is None]
             assert len(words) == min(opened, count), (k, share)
             assert sorted(words) == sorted(ids)[count - len(words) :]
@@ -218,18 +222,18 @@ def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
 def test_what_selectors_score():
     """By hand: words that few chunks hold, once a chunk; the nearest part of the text around, not the mean; any order by all of
     the prompt."""
-    words = Seen(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
+    words = ChunkSelectorInput(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
     assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
     near = OneByOne()
     near.sizes = SimpleNamespace(size=2)
     near.state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
     chunks = [(1, 0), (3, 4), (9, -9)]
     asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
-    seen = Seen(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
+    seen = ChunkSelectorInput(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
     want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
     assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
-    many = [Seen(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
-    many += [Seen(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
+    many = [ChunkSelectorInput(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
+    many += [ChunkSelectorInput(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
     drawn = [tuple(SELECTORS["chance"](seen).tolist()) for seen in many]
     assert len(set(drawn)) == 600 and drawn == [
         tuple(SELECTORS["chance"](s).tolist()) for s in many
@@ -240,7 +244,7 @@ def test_of_equal_scores_the_first_chunks_are_opened():
     equal = OneByOne()
     equal.scores = lambda states: torch.zeros(len(states))
     target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
-    got = chunked(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
+    got = chunk_prompt_passages(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
     assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
 
 
@@ -269,28 +273,28 @@ def test_what_cannot_be_is_refused(lm):
         ({"negative_prompt": "x"}, "reads no second prompt"),
     ):
         with pytest.raises(ValueError, match=sentence) as error:
-            plan(lm, ask(**fields))
+            plan_request(lm, ask(**fields))
         assert len(str(error.value)) <= 300
     with pytest.raises(ValueError, match="steering refrag needs an encoder of chunks"):
-        plan(LM(lm.checkpoint, lm.draft), ask())
+        plan_request(LoadedModel(lm.checkpoint, lm.draft), ask())
     made = lm.artefacts[0]
     with pytest.raises(ValueError, match="chunk vectors were trained for states of width 32"):
         replace(made, sizes=replace(made.sizes, target=32)).fit(lm.checkpoint.lm, None)
     for name in ("refrag", "2509.01092", "chunk vectors"):
-        assert steer.find(name) == "refrag"
+        assert steer.find_steering(name) == "refrag"
 
 
 # training
 
 
 def small(seed=0, width=32):
-    shape = Shape(page_reader.VOCAB, width, 1, 2, 2, 64, page_reader.CONTEXT)
-    return refrag.Refrag(Llama(shape, seed=seed), 16, seed)
+    shape = LlamaShape(page_reader.VOCAB, width, 1, 2, 2, 64, page_reader.CONTEXT)
+    return refrag.RefragModel(TrainableLlama(shape, seed=seed), 16, seed)
 
 
 def test_pages_hold_what_is_asked():
     for i in range(30):
-        page = facts.page(f"{i}", 12, 4, 3, bool(i % 2))
+        page = facts.draw_fact_page(f"{i}", 12, 4, 3, bool(i % 2))
         assert held_out(page.text) == bool(i % 2) and {len(x) for x in page.lines} == {facts.LINE}
         told = {page.lines[at][0]: page.lines[at][1:-1] for at in page.records}
         assert len(told) == 4 and len(page.asked) == 3
@@ -304,10 +308,10 @@ def test_pages_hold_what_is_asked():
 
 
 def test_open_chunks_are_words_and_all_open_is_the_plain_decoder():
-    net, pages = small(), page_reader.drawn(0, 0, 3)
-    line, token = page_reader.lined(pages), page_reader.asking(pages)
+    net, pages = small(), page_reader.draw_pages(0, 0, 3)
+    line, token = page_reader.encode_page_lines(pages), page_reader.encode_page_questions(pages)
     c = net.encoded(line)
-    whole = page_reader.behind(
+    whole = page_reader.page_continuation_logits(
         net.decoder, net.page(line, c, torch.ones(3, 8, dtype=torch.bool)), token
     )
     ids = [page_reader.IDS[x] for x in ("<|begin|>", page_reader.OPENING)]
@@ -322,18 +326,18 @@ def test_open_chunks_are_words_and_all_open_is_the_plain_decoder():
     )
     torch.testing.assert_close(whole, net.decoder(text)[:, -token.shape[1] :], atol=1e-4, rtol=0.0)
     at = torch.tensor([[0, 5], [7, 3], [6, 1]])
-    page = net.page(line, c, refrag.opened(at, 8))
+    page = net.page(line, c, refrag.open_chunk_mask(at, 8))
     assert page.shape[1] == 2 * 6 + 6
     words = net.decoder.model.embed_tokens(line)
-    vector = chunk_encoder.projected(net.t, c.flatten(0, 1)).view(3, 8, -1)
+    vector = chunk_encoder.project_chunks(net.t, c.flatten(0, 1)).view(3, 8, -1)
     for row, picks in enumerate(at.tolist()):
         want = [words[row, i] if i in picks else vector[row, i : i + 1] for i in range(8)]
         assert torch.equal(page[row], torch.cat(want))
 
 
 def test_only_digits_of_answers_count():
-    pages = page_reader.drawn(0, 1, 2)
-    token = page_reader.asking(pages)
+    pages = page_reader.draw_pages(0, 1, 2)
+    token = page_reader.encode_page_questions(pages)
     logits = torch.zeros(*token.shape, page_reader.VOCAB)
     names = {i: x for x, i in page_reader.IDS.items()}
     assert "".join(names[x] for x in token[0].tolist()).startswith("?" + "".join(pages[0].asked[0]))
@@ -341,17 +345,19 @@ def test_only_digits_of_answers_count():
         for at in range(token.shape[1] - 1):
             if names[int(token[row, at + 1])].isdigit():
                 logits[row, at, token[row, at + 1]] = 50.0
-    nats, right = page_reader.answered(logits, token)
+    nats, right = page_reader.page_answer_nats(logits, token)
     assert nats.shape == (2, 3, 4) and nats.max() < 1e-6 and bool(right.all())
-    nats, right = page_reader.answered(logits.roll(1, 1), token)
+    nats, right = page_reader.page_answer_nats(logits.roll(1, 1), token)
     assert nats.min() > 1 or not bool(right.all())
 
 
 def test_the_curriculum_rises_and_can_be_left_out():
     spec = ContextSpec("x", kind="refrag", steps=50)
-    got = [refrag.stage(spec, at) for at in range(50)]
+    got = [refrag.rewriting_curriculum_stage(spec, at) for at in range(50)]
     assert got == sorted(got) and set(got) == {1, 2, 4} and got.count(4) == 25
-    assert {refrag.stage(replace(spec, at_once=True), at) for at in range(50)} == {4}
+    assert {
+        refrag.rewriting_curriculum_stage(replace(spec, at_once=True), at) for at in range(50)
+    } == {4}
 
 
 def test_picks_are_drawn_one_after_another():
@@ -367,7 +373,7 @@ def test_picks_are_drawn_one_after_another():
         assert ways[int(chance.argmax())] == best
         if lines == 4:
             dice = torch.Generator().manual_seed(3)
-            drawn = refrag.picked(score[:4].expand(20000, 4), 2, dice).tolist()
+            drawn = refrag.sample_open_chunks(score[:4].expand(20000, 4), 2, dice).tolist()
             for way, p in zip(ways, chance.tolist()):
                 share = drawn.count(list(way)) / 20000
                 assert abs(share - p) < 4 * math.sqrt(p * (1 - p) / 20000)
@@ -376,13 +382,13 @@ def test_picks_are_drawn_one_after_another():
 def test_grpo_prefers_what_was_better_and_is_bounded():
     reward = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-5.0, -5.0, -5.0, -5.0]])
     now = torch.zeros(8, requires_grad=True)
-    refrag.preferred(now, torch.zeros(8), reward).backward()
+    refrag.grpo_loss(now, torch.zeros(8), reward).backward()
     g = now.grad
     assert g[0] < g[1] < 0 < g[2] < g[3] and bool((g[4:] == 0).all())
     assert g[:4].sum().abs() < 1e-6
     for far, moves in ((0.5, False), (-0.5, True)):
         now = torch.full((8,), far).requires_grad_()
-        refrag.preferred(now, torch.zeros(8), reward).backward()
+        refrag.grpo_loss(now, torch.zeros(8), reward).backward()
         assert bool((now.grad[0] != 0) == moves), "a good one that is likelier already stays"
         assert bool((now.grad[3] != 0) != moves)
 
@@ -394,7 +400,7 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
     assert result["rewritten"].keys() == {1, 2, 4}
     out = tmp_path / "r"
     kept = [
-        refrag.loaded(out / a, spec, out / b if b else None)
+        refrag.load_refrag_model(out / a, spec, out / b if b else None)
         for a, b in (
             ("words", None),
             ("rewriting", "rewriting"),
@@ -402,7 +408,7 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
             ("words", None),
         )
     ]
-    kept[3] = refrag.loaded(out, spec, out)
+    kept[3] = refrag.load_refrag_model(out, spec, out)
     for at, moved in ((1, {"encoder"}), (2, {"encoder", "decoder"}), (3, {"policy"})):
         changed = set()
         for (name, a), b in zip(kept[at - 1].state_dict().items(), kept[at].state_dict().values()):
@@ -417,20 +423,22 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
                 changed.add(part)
         assert changed == moved
     lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
-    net, pages = kept[3], [facts.page(f"{i}", 8, 3, 3, True) for i in range(6)]
-    line, token = page_reader.lined(pages), page_reader.asking(pages)
+    net, pages = kept[3], [facts.draw_fact_page(f"{i}", 8, 3, 3, True) for i in range(6)]
+    line, token = page_reader.encode_page_lines(pages), page_reader.encode_page_questions(pages)
     c = net.encoded(line)
     for count in (0, 2, 8):
-        best = chunk_encoder.scored(net.sizes, net.t, c).argsort(-1, descending=True)[:, :count]
+        best = chunk_encoder.score_chunks(net.sizes, net.t, c).argsort(-1, descending=True)[
+            :, :count
+        ]
         with torch.no_grad():
-            want = page_reader.behind(
-                net.decoder, net.page(line, c, refrag.opened(best, 8)), token
+            want = page_reader.page_continuation_logits(
+                net.decoder, net.page(line, c, refrag.open_chunk_mask(best, 8)), token
             )[:, 1].log_softmax(-1)
         for row, page in enumerate(pages):
             prompt = f"{page_reader.OPENING}{page.text}{page_reader.CLOSING}?{page.asked[0][0]}"
             ids = lm.ids(prompt, raw=True)
             law = read(lm, count / 8, prompt=ids).open(ids)
-            got = run([law.score(Draft.chain(ids[-1]), Want())])[0].row(0)
+            got = run_coroutines([law.score(Draft.chain(ids[-1]), ScoreRequest())])[0].row(0)
             torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
     told = json.loads((out / "training.json").read_text())
     assert told["right"] == result["right"]
@@ -440,4 +448,4 @@ def test_entering_vectors_are_ids_behind_the_vocabulary(lm):
     shown = read(lm, 0.0)
     size = lm.checkpoint.lm.vocab.size
     assert all((x >= size) == (state_of(x) is not None) for x in shown.instead)
-    assert shown.instead[2] == entering(state_of(shown.instead[2])[None], size, 64, "x")[0]
+    assert shown.instead[2] == make_soft_tokens(state_of(shown.instead[2])[None], size, 64, "x")[0]

@@ -10,22 +10,22 @@ import micro
 from polydec import Ask, Engine, generate, load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Exactness
-from polydec.lab.testing.examples import decoder
-from polydec.lab.testing.toy import toy
-from polydec.laws.contrasts.difference import Difference
-from polydec.laws.contrasts.gated import Gated
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.contrast import Contrast
-from polydec.laws.targets.layered import Layered
-from polydec.laws.targets.reprompted import Reprompted
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.lab.testing.examples import example_decoder
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.contrasts.difference import DifferenceContrast
+from polydec.laws.contrasts.gated import GatedContrast
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.contrast import ContrastTarget
+from polydec.laws.targets.layered import LayerContrastTarget
+from polydec.laws.targets.reprompted import SecondPromptTarget
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry, steer
 from polydec.methods.registry.kit import LAYERS
 from polydec.methods.steering._examples import without_examples
-from polydec.request.ask import plan
+from polydec.request.ask import plan_request
 
 PROMPT, SECOND = "The grey fox and the river and the grey fox and the", "nobody asked the river"
 
@@ -37,7 +37,7 @@ def lm(tmp_path_factory):
     lm = load(
         str(micro.write(at / "a", hidden=64)), draft=str(micro.write(at / "b", seed=1, hidden=64))
     )
-    vars(lm)["costs"] = Costs()  # instead of measuring
+    vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
 
 
@@ -79,7 +79,7 @@ def ask(**fields):
 )
 def test_what_is_said_before_anything_runs(lm, fields, message):
     with pytest.raises(ValueError) as error:
-        plan(lm, ask(**fields))
+        plan_request(lm, ask(**fields))
     assert (
         message in str(error.value)
         and len(str(error.value)) <= 300
@@ -89,30 +89,30 @@ def test_what_is_said_before_anything_runs(lm, fields, message):
 
 def test_a_second_model_is_asked_for(lm):
     with pytest.raises(ValueError, match="steering mixture needs a draft model"):
-        plan(replace(lm, draft=None), ask(steer="mixture", negative_prompt=None))
+        plan_request(replace(lm, draft=None), ask(steer="mixture", negative_prompt=None))
 
 
 def test_a_plan_says_how_it_is_steered(lm):
-    made = plan(lm, ask(steer=None, steer_options={"scale": 3}))
+    made = plan_request(lm, ask(steer=None, steer_options={"scale": 3}))
     assert made.method["steering"] == {"name": "cfg", "options": {"scale": 3.0, "head": 0.0}}
-    assert "steering" not in plan(lm, Ask(PROMPT)).method
-    assert plan(lm, ask(negative_prompt="")).steering.second == (
+    assert "steering" not in plan_request(lm, Ask(PROMPT)).method
+    assert plan_request(lm, ask(negative_prompt="")).steering.second == (
         lm.empty(raw=True) or lm.ids(PROMPT, raw=True)[-1:]
     )
     assert (
-        plan(lm, ask(negative_prompt="", raw=False)).steering.second
+        plan_request(lm, ask(negative_prompt="", raw=False)).steering.second
         == lm.empty()
         != lm.empty(raw=True)
     )
-    assert plan(lm, ask(negative_prompt=(5, 6))).steering.second == (5, 6)
+    assert plan_request(lm, ask(negative_prompt=(5, 6))).steering.second == (5, 6)
 
 
 def test_a_long_second_prompt_leaves_less_room(lm):
     context = lm.network.context
-    made = plan(lm, ask(negative_prompt=(3,) * (context - 5), max_tokens=None))
+    made = plan_request(lm, ask(negative_prompt=(3,) * (context - 5), max_tokens=None))
     assert made.request.max_tokens == 5
     with pytest.raises(ValueError, match="so it can be at most 5"):
-        plan(lm, ask(negative_prompt=(3,) * (context - 5), max_tokens=6))
+        plan_request(lm, ask(negative_prompt=(3,) * (context - 5), max_tokens=6))
 
 
 def test_scale_1_is_plain_and_2_is_not(lm):
@@ -160,16 +160,20 @@ def test_every_way_in_the_company_of_others(lm, limits):
 
 
 LAWS = {
-    "two prompts": lambda t: Contrast(t, (Reprompted(t, (0, 1, 0), (2, 2)),), Difference(2.0, 1.0)),
-    "gated": lambda t: Contrast(
-        t, (toy(77, t.vocab.size, cost=0.5),), Gated(Difference(1.5, 0.5, 0.1), 0.6)
+    "two prompts": lambda t: ContrastTarget(
+        t, (SecondPromptTarget(t, (0, 1, 0), (2, 2)),), DifferenceContrast(2.0, 1.0)
     ),
-    "layers": lambda t: Layered(t, (1, 2), Difference(1.0, 1.0, 0.1)),
+    "gated": lambda t: ContrastTarget(
+        t,
+        (toy_law(77, t.vocab.size, cost=0.5),),
+        GatedContrast(DifferenceContrast(1.5, 0.5, 0.1), 0.6),
+    ),
+    "layers": lambda t: LayerContrastTarget(t, (1, 2), DifferenceContrast(1.0, 1.0, 0.1)),
 }
 METHODS = [
     n
     for n in registry.of_family("ar")
-    if registry.get(n).CARD.guarantee is not Exactness.APPROXIMATE
+    if registry.get_recipe_module(n).CARD.guarantee is not Exactness.APPROXIMATE
 ]
 
 
@@ -179,15 +183,18 @@ METHODS = [
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_writes_the_steered_greedy_text(name, law):
-    if LAYERS in registry.get(name).CARD.needs and law != "layers":
+    if LAYERS in registry.get_recipe_module(name).CARD.needs and law != "layers":
         pytest.skip("it needs layers that run alone")
     target, draft = (
-        Shaped(LAWS[law](toy(1, 6, sharp=2.0)), Greedy()),
-        Shaped(toy(31, 6, sharp=2.0, cost=0.1), Greedy()),
+        ShapedTarget(LAWS[law](toy_law(1, 6, sharp=2.0)), GreedyRule()),
+        ShapedTarget(toy_law(31, 6, sharp=2.0, cost=0.1), GreedyRule()),
     )
     request = Request((0, 1, 0), 20, ignore_eos=True)
-    want = run([answer_one(decoder("plain", target), request)])[0].token_ids
-    assert run([answer_one(decoder(name, target, draft), request)])[0].token_ids == want
+    want = run_coroutines([answer_one(example_decoder("plain", target), request)])[0].token_ids
+    assert (
+        run_coroutines([answer_one(example_decoder(name, target, draft), request)])[0].token_ids
+        == want
+    )
 
 
 def test_examples_are_left_out():
@@ -201,7 +208,7 @@ def test_examples_are_left_out():
 
 def test_the_command_lists_them(polydec_command):
     code, out, _ = polydec_command("steerings", "--json")
-    assert code == 0 and {r["name"] for r in json.loads(out)} == set(steer.steerings())
+    assert code == 0 and {r["name"] for r in json.loads(out)} == set(steer.steering_modules())
     code, out, _ = polydec_command("steerings", "2409.07394")
     assert code == 0 and "--steer-set floor=0.0" in out and out.startswith("adacad:")
     code, _, err = polydec_command("steerings", "zzz")

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 import micro
 import polydec
 from polydec.base.errors import FileError
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.models.formats import adapters
 from polydec.models.sessions import checkpoint, sources
 
@@ -63,10 +63,10 @@ def merged(base, tensors, scale):
 def laws(lm):
     async def one():
         session = lm.open((5, 6, 7))
-        scores = await session.score(Draft.chain(7, (8, 9)), Want())
+        scores = await session.score(Draft.chain(7, (8, 9)), ScoreRequest())
         return torch.stack([scores.row(i) for i in range(3)])
 
-    return run([one()])[0]
+    return run_coroutines([one()])[0]
 
 
 @pytest.mark.parametrize("rslora", [False, True])
@@ -78,10 +78,11 @@ def test_the_weights_are_the_sum(base, tmp_path, rslora):
     for name, want in whole.items():
         assert source.weights[name].allclose(want, atol=1e-6), name
     mine = sources.open_source(str(base))
-    sources.save(tmp_path / "whole", mine.config, whole, mine.text, mine.generation)
+    sources.save_checkpoint(tmp_path / "whole", mine.config, whole, mine.text, mine.generation)
     for dtype in ("float32", "auto"):
         ours, theirs, before = (
-            laws(checkpoint.load(str(p), dtype=dtype).lm) for p in (path, tmp_path / "whole", base)
+            laws(checkpoint.load_bundle(str(p), dtype=dtype).lm)
+            for p in (path, tmp_path / "whole", base)
         )
         assert ours.allclose(theirs, atol=1e-5) and not ours.allclose(before, atol=0.05)
 
@@ -245,7 +246,7 @@ def test_a_directory_without_weights_or_without_a_base_says_so(base, tmp_path):
     (path / "adapter_model.safetensors").unlink()
     with pytest.raises(FileError, match="safetensors beside it"):
         sources.open_source(str(path))
-    assert adapters.here(path) and not adapters.here(base)
+    assert adapters.is_adapter_directory(path) and not adapters.is_adapter_directory(base)
     path, _ = write(tmp_path / "far", tmp_path / "nowhere")
     with pytest.raises(FileError, match="nowhere"):
         sources.open_source(str(path))

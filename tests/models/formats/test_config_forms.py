@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from polydec.base.errors import FileError
-from polydec.core.types import Want
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.core.types import ScoreRequest
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 TEXT = torch.randint(0, 64, (32,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -61,11 +61,11 @@ def theirs(path, config):
 
 @torch.inference_mode()
 def ours(config, weights):
-    net = Transformer.build(config, weights, dtype="float32")
+    net = LlamaTransformer.build(config, weights, dtype="float32")
     cache = net.new_cache()
     first = cache.stage(range(-1, len(TEXT) - 1))
     cache.commit(range(len(TEXT)))
-    query = Query(cache, first, tuple(TEXT), range(len(TEXT)), Want())
+    query = NetworkQuery(cache, first, tuple(TEXT), range(len(TEXT)), ScoreRequest())
     return net.forward([query])[0].logits_RV
 
 
@@ -99,7 +99,7 @@ def test_a_window_that_layers_need_must_be_there(family):
     with pytest.raises(
         FileError, match="layer_types has 'sliding_attention' and there is no window"
     ):
-        Transformer.build(config_of(family, form), dict.fromkeys("abc", torch.zeros(1)))
+        LlamaTransformer.build(config_of(family, form), dict.fromkeys("abc", torch.zeros(1)))
 
 
 DEFAULT = {"rope_type": "default", "rope_theta": 300.0}
@@ -176,7 +176,7 @@ def test_turns_are_those_of_transformers(family, name, form, tmp_path):
 )
 def test_turns_that_nobody_can_be_sure_of_are_refused(family, form, match):
     with pytest.raises(FileError, match=match):
-        Transformer.build(config_of(family, form), dict.fromkeys("abc", torch.zeros(1)))
+        LlamaTransformer.build(config_of(family, form), dict.fromkeys("abc", torch.zeros(1)))
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "olmo2", "mixtral", "gpt_oss"])

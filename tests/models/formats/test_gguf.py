@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from polydec.core.decoder import answer_one
-from polydec.core.scheduler import run
-from polydec.core.types import Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import ScoreRequest
 from polydec.models.formats import zoo
-from polydec.models.formats.gguf import GGUF
+from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.gguf_types import TYPES
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.text.gguf_text import generation_defaults, read_text
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
-SMOLLM2 = zoo.get("smollm2").path
+SMOLLM2 = zoo.find_zoo_entry("smollm2").path
 needs_smollm2 = pytest.mark.skipif(
     SMOLLM2 is None, reason="needs zoo:smollm2 (polydec zoo install smollm2)"
 )
@@ -150,7 +150,7 @@ def small(tmp_path_factory):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_models_weights_and_logits_come_back(name, tmp_path):
     model = model_of(name)
-    file = GGUF(write_model(tmp_path / "m.gguf", model))
+    file = GGUFCheckpoint(write_model(tmp_path / "m.gguf", model))
     state = model.state_dict()
     assert set(file) == set(state) - (
         {"lm_head.weight"} if CONFIGS[name].tie_word_embeddings else set()
@@ -158,11 +158,11 @@ def test_a_models_weights_and_logits_come_back(name, tmp_path):
     for key, tensor in file.items():
         torch.testing.assert_close(tensor, state[key], atol=0, rtol=0)
     assert file.config["tie_word_embeddings"] == CONFIGS[name].tie_word_embeddings
-    got = checkpoint.load(str(tmp_path / "m.gguf"), dtype="float32")
+    got = checkpoint.load_bundle(str(tmp_path / "m.gguf"), dtype="float32")
     ids = torch.randint(0, 300, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         want = model(input_ids=ids).logits[0, :-1]
-    scores = run([got.lm.open(ids[0].tolist()).prefill(Want(prompt=True))])[0]
+    scores = run_coroutines([got.lm.open(ids[0].tolist()).prefill(ScoreRequest(prompt=True))])[0]
     torch.testing.assert_close(
         torch.stack([scores.weights(i) for i in range(39)]), want, atol=1e-4, rtol=1e-4
     )
@@ -173,7 +173,7 @@ def test_transformers_reads_the_same_out_of_the_file(small):
     theirs = AutoModelForCausalLM.from_pretrained(
         small.parent, gguf_file=small.name, dtype=torch.float32
     ).eval()
-    file, state = GGUF(small), theirs.state_dict()
+    file, state = GGUFCheckpoint(small), theirs.state_dict()
     for key, tensor in file.items():
         torch.testing.assert_close(tensor, state[key], atol=0, rtol=0)
     ours, config = file.config, theirs.config
@@ -214,7 +214,7 @@ def test_every_type_is_dequantised_as_the_library_does(kind, tmp_path):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    file = GGUF(tmp_path / "t.gguf")
+    file = GGUFCheckpoint(tmp_path / "t.gguf")
     with np.errstate(all="ignore"):
         try:
             want = torch.from_numpy(gguf.dequantize(raw, kind).astype(np.float32))
@@ -228,7 +228,7 @@ def test_every_type_is_dequantised_as_the_library_does(kind, tmp_path):
 
 
 def test_the_header_is_read_as_the_library_does(small):
-    theirs, ours = gguf.GGUFReader(small), GGUF(small)
+    theirs, ours = gguf.GGUFReader(small), GGUFCheckpoint(small)
     fields = {k: f.contents() for k, f in theirs.fields.items() if not k.startswith("GGUF.")}
     assert ours.fields == fields
     assert {
@@ -256,7 +256,7 @@ def test_every_kind_of_field(tmp_path):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    got = GGUF(tmp_path / "f.gguf").fields
+    got = GGUFCheckpoint(tmp_path / "f.gguf").fields
     assert [got[k] for k in "abcdefghijklm"] == [
         200,
         -3,
@@ -306,14 +306,14 @@ def test_llama3_frequencies_become_its_scaling(tmp_path):
                 lambda w: w.add_key_length(64),
             ],
         )
-        scaling = GGUF(path).config["rope_scaling"]
+        scaling = GGUFCheckpoint(path).config["rope_scaling"]
         assert scaling["rope_type"] == kind
         assert (
             scaling["factor"] == 32.0
             if kind == "llama3"
             else np.allclose(scaling["long_factor"], table)
         )
-        assert checkpoint.load(str(path), dtype="float32").lm.network.layers == 2
+        assert checkpoint.load_bundle(str(path), dtype="float32").lm.network.layers == 2
 
 
 def test_yarn_and_linear_scaling(tmp_path):
@@ -324,7 +324,7 @@ def test_yarn_and_linear_scaling(tmp_path):
             w.add_float32("llama.rope.scaling.factor", 4.0)
             w.add_uint32("llama.rope.scaling.original_context_length", 32)
 
-        scaling = GGUF(
+        scaling = GGUFCheckpoint(
             write_model(tmp_path / f"{kind}.gguf", model_of("llama"), extra=[add])
         ).config["rope_scaling"]
         assert scaling["rope_type"] == kind and scaling["factor"] == 4.0
@@ -332,7 +332,7 @@ def test_yarn_and_linear_scaling(tmp_path):
 
 
 def test_the_tokenizer_of_a_file(small):
-    file = GGUF(small)
+    file = GGUFCheckpoint(small)
     text = read_text(file)
     tokens = file.fields["tokenizer.ggml.tokens"]
     assert text.eos == {
@@ -395,7 +395,7 @@ def test_sentencepiece_equals_the_original(tmp_path):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    text = read_text(GGUF(tmp_path / "s.gguf"))
+    text = read_text(GGUFCheckpoint(tmp_path / "s.gguf"))
     for line in (DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines():
         row = json.loads(line)
         assert list(text.encode(row["prompt"])) == row["prompt_ids"]
@@ -430,7 +430,7 @@ def test_byte_level_kinds_cut_text_as_published(pre, tmp_path):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    text = read_text(GGUF(tmp_path / "b.gguf"))
+    text = read_text(GGUFCheckpoint(tmp_path / "b.gguf"))
     ids = text.encode("We're 20260101 Naïve:  世界\n\n x")
     assert text.decode(ids) == "We're 20260101 Naïve:  世界\n\n x"
     assert (ids[0] == 50256) == (pre in ("llama-bpe", "tekken"))
@@ -452,7 +452,7 @@ def test_byte_level_kinds_cut_text_as_published(pre, tmp_path):
 def refused(path, content, match="cannot be read as GGUF"):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=match) as e:
-        checkpoint.load(str(path))
+        checkpoint.load_bundle(str(path))
     assert "\n" not in str(e.value)
 
 
@@ -521,13 +521,13 @@ def test_absurd_counts_are_refused_at_once(small, tmp_path):
 )
 def test_fields_of_the_wrong_kind(field, small, tmp_path, monkeypatch):
     for wrong in ("x", [1.5], -3) if "template" not in field else (1, [1.5]):
-        monkeypatch.setattr(sources, "GGUF", lambda path, w=wrong: _with(path, field, w))
+        monkeypatch.setattr(sources, "GGUFCheckpoint", lambda path, w=wrong: _with(path, field, w))
         with pytest.raises(ValueError, match=r"small\.gguf"):
-            checkpoint.load(str(small))
+            checkpoint.load_bundle(str(small))
 
 
 def _with(path, field, value):
-    file = GGUF(path)
+    file = GGUFCheckpoint(path)
     file.fields[field] = value
     return file
 
@@ -536,7 +536,7 @@ def test_a_model_in_several_parts(tmp_path):
     """As the gguf library splits it: the same tensors as whole; what is missing, damaged or of another model is said."""
     whole = tmp_path / "whole.gguf"
     write_model(whole, model_of("llama"))
-    one, reader = GGUF(whole), gguf.GGUFReader(whole)
+    one, reader = GGUFCheckpoint(whole), gguf.GGUFReader(whole)
     w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=5)
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
@@ -551,13 +551,13 @@ def test_a_model_in_several_parts(tmp_path):
     w.write_tensors_to_file()
     w.close()
     files = sorted(tmp_path.glob("m-*.gguf"))
-    split = GGUF(files[0])
+    split = GGUFCheckpoint(files[0])
     assert (
         len(files) == len(split.parts) > 2 and split.config == one.config and set(split) == set(one)
     )
     assert all(torch.equal(split[name], one[name]) for name in one)
     with pytest.raises(ValueError, match="give the first"):
-        GGUF(files[1])
+        GGUFCheckpoint(files[1])
     good = files[1].read_bytes()
     for data, match in (
         (good[:100], "a part of the model, cannot be read"),
@@ -566,7 +566,7 @@ def test_a_model_in_several_parts(tmp_path):
     ):
         files[1].unlink() if data is None else files[1].write_bytes(data)
         with pytest.raises(ValueError, match=match):
-            GGUF(files[0])
+            GGUFCheckpoint(files[0])
 
 
 def test_what_is_no_llama_is_refused(tmp_path):
@@ -595,13 +595,13 @@ def test_what_is_no_llama_is_refused(tmp_path):
     ):
         write_model(tmp_path / "x.gguf", model, extra=[add])
         with pytest.raises(ValueError, match=match):
-            checkpoint.load(str(tmp_path / "x.gguf"))
+            checkpoint.load_bundle(str(tmp_path / "x.gguf"))
     write_model(tmp_path / "y.gguf", model, extra=[kind], tokenizer=False)
     with pytest.raises(ValueError, match="model 'bert'"):
-        checkpoint.load(str(tmp_path / "y.gguf"))
+        checkpoint.load_bundle(str(tmp_path / "y.gguf"))
     write_model(tmp_path / "y.gguf", model, tokenizer=False)
     with pytest.raises(ValueError, match=r"lacks the field tokenizer\.ggml\.tokens"):
-        checkpoint.load(str(tmp_path / "y.gguf"))
+        checkpoint.load_bundle(str(tmp_path / "y.gguf"))
     w = gguf.GGUFWriter(tmp_path / "z.gguf", "mamba")
     byte_level(w, 300)
     w.write_header_to_file()
@@ -609,7 +609,7 @@ def test_what_is_no_llama_is_refused(tmp_path):
     w.write_tensors_to_file()
     w.close()
     with pytest.raises(ValueError, match="architecture 'mamba'"):
-        checkpoint.load(str(tmp_path / "z.gguf"))
+        checkpoint.load_bundle(str(tmp_path / "z.gguf"))
 
 
 # The real one
@@ -630,7 +630,7 @@ def test_smollm2_tokenizer_equals_transformers_but_for_digits_after_spaces():
     or more stand before a digit, and nowhere else."""
     from transformers import AutoTokenizer
 
-    text = read_text(GGUF(SMOLLM2))
+    text = read_text(GGUFCheckpoint(SMOLLM2))
     theirs = AutoTokenizer.from_pretrained(SMOLLM2.parent, gguf_file=SMOLLM2.name)
     assert text.size == len(theirs) == 49152 and text.names["eos_token"] == theirs.eos_token
     n = 0
@@ -651,7 +651,7 @@ def test_smollm2_tokenizer_equals_transformers_but_for_digits_after_spaces():
 
 @needs_smollm2
 def test_smollm2_header_and_tensors_are_read_as_the_library_does():
-    theirs, ours = gguf.GGUFReader(SMOLLM2), GGUF(SMOLLM2)
+    theirs, ours = gguf.GGUFReader(SMOLLM2), GGUFCheckpoint(SMOLLM2)
     for t in (theirs.tensors[0], theirs.tensors[2], theirs.tensors[-1]):
         entry = ours.entries[t.name]
         assert (entry.start, entry.stop) == (t.data_offset, t.data_offset + t.n_bytes)
@@ -667,13 +667,13 @@ def test_smollm2_writes_what_transformers_writes():
     theirs = AutoModelForCausalLM.from_pretrained(
         SMOLLM2.parent, gguf_file=SMOLLM2.name, dtype=torch.float32
     ).eval()
-    ours = checkpoint.load("zoo:smollm2", dtype="float32")
+    ours = checkpoint.load_bundle("zoo:smollm2", dtype="float32")
     from polydec.core.request import Request
     from polydec.lab.testing.kits import build
-    from polydec.laws.shapers.greedy import Greedy
-    from polydec.laws.targets.shaped import Shaped
+    from polydec.laws.shapers.greedy import GreedyRule
+    from polydec.laws.targets.shaped import ShapedTarget
 
-    target = build("plain", Shaped(ours.lm, Greedy()))[0]
+    target = build("plain", ShapedTarget(ours.lm, GreedyRule()))[0]
     for question in (
         "What is the capital of France?",
         "Write a Python function that adds two numbers.",
@@ -690,10 +690,10 @@ def test_smollm2_writes_what_transformers_writes():
                 eos_token_id=2,
                 pad_token_id=2,
             )
-        scores = run([ours.lm.open(ids).prefill(Want(prompt=True))])[0]
+        scores = run_coroutines([ours.lm.open(ids).prefill(ScoreRequest(prompt=True))])[0]
         got = torch.stack([scores.weights(i) for i in range(len(ids) - 1)])
         torch.testing.assert_close(got, want, atol=2e-3, rtol=1e-4)
-        result = run([answer_one(target, Request(ids, max_tokens=64))])[0]
+        result = run_coroutines([answer_one(target, Request(ids, max_tokens=64))])[0]
         assert list(result.token_ids) == text[0, len(ids) :].tolist()
 
 
@@ -707,7 +707,7 @@ def test_types_are_those_of_the_library():
 @pytest.mark.parametrize("change", ["none", "unused", "twice"])
 def test_a_fingerprint_is_of_the_tokenizers_table_however_it_was_found(small, change):
     """Where all tokens of the file have ids, the table is not read back from the tokenizer."""
-    file = GGUF(SMOLLM2 if change == "none" and SMOLLM2 else small)
+    file = GGUFCheckpoint(SMOLLM2 if change == "none" and SMOLLM2 else small)
     tokens, types = file.fields["tokenizer.ggml.tokens"], file.fields["tokenizer.ggml.token_type"]
     types[:] = [1 if kind == 5 else kind for kind in types]
     if change == "unused":

@@ -6,18 +6,18 @@ import pytest
 import polydec
 from polydec import api
 from polydec.models import native as cpu
-from polydec.models.formats.rows8 import packed, unpacked
-from polydec.models.formats.tensor_files import Borrowing
+from polydec.models.formats.rows8 import dequantise_rows, quantise_rows
+from polydec.models.formats.tensor_files import SharedEmbeddingWeights
 from polydec.models.native import kept
 from polydec.models.sessions import checkpoint
 
-native = pytest.mark.skipif(not cpu.available()[0], reason="no compiled step")
+native = pytest.mark.skipif(not cpu.native_step_availability()[0], reason="no compiled step")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return kept.folder()
+    return kept.quantised_cache_folder()
 
 
 def made_once(kind="q8_0", source=b"abc", value=3):
@@ -28,7 +28,7 @@ def made_once(kind="q8_0", source=b"abc", value=3):
         made.append(1)
         return np.full((2, 1, 34), value, np.uint8)
 
-    out = kept.blocks(kind, (np.frombuffer(source, np.uint8),), (2, 1, 34), make)
+    out = kept.cached_quantised_blocks(kind, (np.frombuffer(source, np.uint8),), (2, 1, 34), make)
     return out, len(made)
 
 
@@ -86,8 +86,10 @@ def test_asking_for_a_name_reads_no_tensor():
             Counted.read += 1
             return super().__getitem__(name)
 
-    some = Counted(packed({"a.weight": torch.ones(2, 32)}))
-    whole = Borrowing(unpacked(some), {"model.embed_tokens.weight": torch.ones(2, 32)})
+    some = Counted(quantise_rows({"a.weight": torch.ones(2, 32)}))
+    whole = SharedEmbeddingWeights(
+        dequantise_rows(some), {"model.embed_tokens.weight": torch.ones(2, 32)}
+    )
     assert "a.weight" in whole and "b.weight" not in whole
     assert "model.embed_tokens.weight" in whole and Counted.read == 0
 
@@ -98,14 +100,14 @@ def test_plain_loads_no_draft():
     engine = polydec.Engine(lm)
     for method, loads in (("plain", False), ("draft-model", True)):
         ticket = engine.submit(polydec.Ask("The fox", method=method, max_tokens=3, raw=True))
-        assert "".join(piece.text for piece in api.follow(engine, ticket))
+        assert "".join(piece.text for piece in api.stream_ticket(engine, ticket))
         assert lm.draft.loaded is loads, method
     assert set(lm.names.values()) == {"zoo:tiny", "zoo:tiny-draft"}
 
 
 def test_a_draft_that_the_user_names_is_loaded_at_once():
     lm = polydec.load("zoo:tiny", draft="zoo:tiny-draft")
-    assert lm.draft_given and not isinstance(lm.draft, checkpoint.Deferred)
+    assert lm.draft_given and not isinstance(lm.draft, checkpoint.DeferredBundle)
 
 
 def test_a_draft_that_is_not_loaded_yet_keeps_as_many_texts_when_it_is():

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.lab.train import data, selfplay, texts
 from polydec.lab.train.lm import LMSpec, train_lm
-from polydec.lab.train.loop import Schedule
-from polydec.lab.train.network import Shape
+from polydec.lab.train.loop import TrainingSchedule
+from polydec.lab.train.network import LlamaShape
 from polydec.models.formats import text_rows
-from polydec.models.formats.text_rows import Item
+from polydec.models.formats.text_rows import TextRow
 from project_paths import PROJECT_ROOT
 
 torch.set_num_threads(1)
@@ -41,17 +41,17 @@ def put(path: Path, *given: object) -> Path:
 @pytest.mark.parametrize(
     ("row", "item"),
     [
-        ({"text": "It rained."}, Item("a", "It rained.")),
-        ({"prompt": "Hi", "id": {"x": 1}}, Item("a", turns=((False, "Hi"),))),
-        ({"prompt": "Hi", "completion": "Hello"}, Item("a", turns=SAID)),
+        ({"text": "It rained."}, TextRow("a", "It rained.")),
+        ({"prompt": "Hi", "id": {"x": 1}}, TextRow("a", turns=((False, "Hi"),))),
+        ({"prompt": "Hi", "completion": "Hello"}, TextRow("a", turns=SAID)),
         (
             {"question": "Hi", "answer": "Hello", "category": "greeting"},
-            Item("greeting", turns=SAID),
+            TextRow("greeting", turns=SAID),
         ),
-        ({"question": "1 + 1?", "answer": 2}, Item("a", turns=((False, "1 + 1?"), (True, "2")))),
-        ({"messages": TALK}, Item("a", turns=SAID)),
-        ({"prompt": TALK}, Item("a", turns=SAID)),
-        ({"turns": ["Hi", "And?"]}, Item("a", turns=((False, "Hi"), (False, "And?")))),
+        ({"question": "1 + 1?", "answer": 2}, TextRow("a", turns=((False, "1 + 1?"), (True, "2")))),
+        ({"messages": TALK}, TextRow("a", turns=SAID)),
+        ({"prompt": TALK}, TextRow("a", turns=SAID)),
+        ({"turns": ["Hi", "And?"]}, TextRow("a", turns=((False, "Hi"), (False, "And?")))),
         (
             {
                 "turns": [
@@ -59,13 +59,13 @@ def put(path: Path, *given: object) -> Path:
                     {"speaker": "SYSTEM", "utterance": "Hello"},
                 ]
             },
-            Item("a", turns=SAID),
+            TextRow("a", turns=SAID),
         ),
     ],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_rows_are_read_as_they_are_meant(tmp_path, row, item, name):
-    assert list(text_rows.read(put(tmp_path / name, row))) == [item]
+    assert list(text_rows.read_text_rows(put(tmp_path / name, row))) == [item]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, monkeypatch, text, says)
     monkeypatch.setattr(text_rows, "LONGEST_LINE", 2000 if "x" * 3000 in text else 1 << 24)
     Path("a.jsonl").write_text(text)
     with pytest.raises(ValueError, match=says) as error:
-        list(text_rows.read(Path("a.jsonl")))
-    assert sentence(error.value) == str(error.value)
+        list(text_rows.read_text_rows(Path("a.jsonl")))
+    assert error_sentence(error.value) == str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -115,24 +115,24 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, monkeypatch, text, says)
 def test_damaged_files_are_one_sentence(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=r"cannot be read|needs pyarrow") as error:
-        list(text_rows.read(tmp_path))
-    assert name in str(error.value) and sentence(error.value) == str(error.value)
+        list(text_rows.read_text_rows(tmp_path))
+    assert name in str(error.value) and error_sentence(error.value) == str(error.value)
 
 
 def test_what_is_too_much_is_refused(tmp_path, monkeypatch):
     put(tmp_path / "a.jsonl", *[{"text": "x" * 90}] * 9)
     put(tmp_path / "b.jsonl.gz", *[{"text": "y" * 90}] * 9)
-    assert len(list(text_rows.read(tmp_path))) == 18
+    assert len(list(text_rows.read_text_rows(tmp_path))) == 18
     monkeypatch.setattr(text_rows, "LARGEST", 1000)
     with pytest.raises(ValueError, match="has more than 1,000 characters"):
-        list(text_rows.read(tmp_path))
+        list(text_rows.read_text_rows(tmp_path))
     with pytest.raises(
         ValueError, match=r"line 10 of .*b.jsonl.gz.* is behind the first 1,000 bytes"
     ):
-        list(text_rows.lines(put(tmp_path / "b.jsonl.gz", *[{"text": "y" * 90}] * 99)))
+        list(text_rows.read_text_lines(put(tmp_path / "b.jsonl.gz", *[{"text": "y" * 90}] * 99)))
     monkeypatch.setattr(text_rows, "MOST_FILES", 1)
     with pytest.raises(ValueError, match="at most 1 files"):
-        list(text_rows.read(tmp_path))
+        list(text_rows.read_text_rows(tmp_path))
 
 
 def test_a_folder_is_read_in_order_and_only_what_is_known(tmp_path):
@@ -144,9 +144,9 @@ def test_a_folder_is_read_in_order_and_only_what_is_known(tmp_path):
     (tmp_path / "cache-12.arrow").write_bytes(b"")
     (tmp_path / "state.json").write_text("{}")
     (tmp_path / "a.txt").write_text("one\n")
-    assert [item.text for item in text_rows.read(tmp_path)] == ["one", "two"]
+    assert [item.text for item in text_rows.read_text_rows(tmp_path)] == ["one", "two"]
     with pytest.raises(ValueError, match=r"its name must end in one of \.txt"):
-        text_rows.files(tmp_path / "state.json")
+        text_rows.list_text_files(tmp_path / "state.json")
     with pytest.raises(ValueError, match="no such directory or file"):
         data.training_data(tmp_path / "nowhere")
 
@@ -154,22 +154,22 @@ def test_a_folder_is_read_in_order_and_only_what_is_known(tmp_path):
 def test_a_text_file_comes_in_pieces_that_lose_nothing(tmp_path):
     parts = [f"Paragraph {i} goes on and on. " * (i % 40 + 1) for i in range(60)] + ["z" * 30_000]
     (tmp_path / "a.txt").write_text("\n\n".join(parts))
-    found = [item.text for item in text_rows.read(tmp_path / "a.txt")]
+    found = [item.text for item in text_rows.read_text_rows(tmp_path / "a.txt")]
     assert "".join("".join(found).split()) == "".join("".join(parts).split())
     assert max(map(len, found)) <= 4 * text_rows.PIECE and len(found) > 10
 
 
 def test_prompts_of_running_text_are_its_paragraphs_or_lines():
-    assert list(Item("a", "one\ntwo\n\n three four\n\n\n\nfive").prompts) == [
+    assert list(TextRow("a", "one\ntwo\n\n three four\n\n\n\nfive").prompts) == [
         "one two",
         "three four",
         "five",
     ]
-    assert list(Item("a", "one\ntwo\n").prompts) == ["one", "two"]
-    (cut,) = Item("a", "word " * 200).prompts
+    assert list(TextRow("a", "one\ntwo\n").prompts) == ["one", "two"]
+    (cut,) = TextRow("a", "word " * 200).prompts
     assert len(cut) <= text_rows.LONGEST_PROMPT and set(cut.split()) == {"word"}
-    assert [len(p) for p in Item("a", "x" * 999).prompts] == [text_rows.LONGEST_PROMPT]
-    assert list(Item("a", turns=((True, "Hello"), (False, "Hi"))).prompts) == []
+    assert [len(p) for p in TextRow("a", "x" * 999).prompts] == [text_rows.LONGEST_PROMPT]
+    assert list(TextRow("a", turns=((True, "Hello"), (False, "Hi"))).prompts) == []
 
 
 @pytest.mark.parametrize("saved", ["parquet", "stream", "file"])
@@ -185,7 +185,7 @@ def test_data_sets_are_read(tmp_path, saved):
         with new(str(where / "data-00000-of-00001.arrow"), table.schema) as out:
             out.write_table(table)
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    assert [item.exchange for item in text_rows.read(tmp_path)] == [
+    assert [item.exchange for item in text_rows.read_text_rows(tmp_path)] == [
         ("Hi", "Hello"),
         ("Bye", "Till then"),
     ]
@@ -197,7 +197,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
         text_rows.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError)
     )
     with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'polydec\[datasets\]'"):
-        list(text_rows.read(tmp_path))
+        list(text_rows.read_text_rows(tmp_path))
 
 
 def test_the_sample_is_what_its_script_writes_and_small():
@@ -212,7 +212,7 @@ def test_the_sample_is_the_default_where_nothing_else_is(tmp_path, monkeypatch, 
     monkeypatch.delenv("POLYDEC_DATA", raising=False)
     sample = data.training_data()
     assert "name your own by --data" in capsys.readouterr().err
-    assert sample == data.training_data("sample") and not data.collected(sample)
+    assert sample == data.training_data("sample") and not data.is_collection_folder(sample)
     (tmp_path / "shared" / "data").mkdir(parents=True)
     assert data.training_data() == Path("../shared/data")
     monkeypatch.setenv("POLYDEC_DATA", str(put(tmp_path / "mine.jsonl", {"text": "a"})))
@@ -227,12 +227,12 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
         {"text": "\n\n".join(f"It is {i}." for i in range(n, n + 10))} for n in range(0, 60, 10)
     ]
     path = put(tmp_path / "a.jsonl", *given, *told)
-    train, held = (selfplay.prompts(path, 99, unseen=held) for held in (False, True))
+    train, held = (selfplay.draw_prompts(path, 99, unseen=held) for held in (False, True))
     assert {kind for kind, _ in train} == {"sum", "a"} and len(train) + len(held) == 120
     assert not any(data.held_out(t) for _, t in train) and all(data.held_out(t) for _, t in held)
     (few,) = (p for p in [put(tmp_path / "few.jsonl", {"prompt": given[0]["question"]})])
     with pytest.raises(ValueError, match="it has no prompt of at most 2400 characters"):
-        selfplay.prompts(few, 9, unseen=not data.held_out(given[0]["question"]))
+        selfplay.draw_prompts(few, 9, unseen=not data.held_out(given[0]["question"]))
 
     class Chat:
         has_chat = True
@@ -244,7 +244,8 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
             return tuple(text.encode())
 
     read = [
-        bytes((*s.prompt_ids, *s.output_ids)).decode() for s in texts.samples(path, Chat(), 10**5)
+        bytes((*s.prompt_ids, *s.output_ids)).decode()
+        for s in texts.read_text_samples(path, Chat(), 10**5)
     ]
     asked = {t for _, t in train}
     running = [line for t in read if "?" not in t for line in t.split("\n\n")]
@@ -266,8 +267,8 @@ def test_a_language_model_learns_from_ones_own_text(tmp_path, capsys):
     spec = LMSpec(
         str(tmp_path / "out"),
         data=str(tmp_path),
-        schedule=Schedule(2, 1e-2, muon=0.02, save_every=3, log_every=2),
-        shape=Shape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64),
+        schedule=TrainingSchedule(2, 1e-2, muon=0.02, save_every=3, log_every=2),
+        shape=LlamaShape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64),
         bf16=False,
     )
     result = train_lm(spec)

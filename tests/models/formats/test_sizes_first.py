@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polydec.base.errors import PolydecError
 from polydec.lab.fuzz.fuzz_files import _write_directory, _write_gguf, _write_other
-from polydec.lab.testing.toy import toy
-from polydec.models.formats.tensor_files import open_weights, unpickled
+from polydec.lab.testing.toy import toy_law
+from polydec.models.formats.tensor_files import load_torch_file, open_weights
 from polydec.models.formats.word_config import WordConfig
 from polydec.models.learned import artefacts
-from polydec.models.nets.words import names
+from polydec.models.nets.words import word_tensor_shapes
 from polydec.models.sessions import checkpoint
 
 BIG = (40_000, 1 << 20)
@@ -85,18 +85,18 @@ def refusals(where, load):
 KINDS = [
     (kind, i)
     for kind, module in artefacts.MODULES.items()
-    for i in range(len(module.examples(toy(1, 64).vocab, 4, 4)))
+    for i in range(len(module.examples(toy_law(1, 64).vocab, 4, 4)))
 ]
 
 
 @pytest.mark.parametrize("kind, i", KINDS)
 def test_a_kind_of_artefact(kind, i, tmp_path):
     module = artefacts.MODULES[kind]
-    module.save(tmp_path, module.examples(toy(1, 64).vocab, 4, 4)[i], {})
+    module.save(tmp_path, module.examples(toy_law(1, 64).vocab, 4, 4)[i], {})
     with Counted() as counted:
-        artefacts.read(str(tmp_path))
+        artefacts.load_artefact(str(tmp_path))
     assert counted.operations or kind == "ngrams", "loading it made nothing: nothing was counted"
-    refused = refusals(tmp_path, artefacts.read)
+    refused = refusals(tmp_path, artefacts.load_artefact)
     assert refused >= 2 or kind == "ngrams", "no size was refused"
 
 
@@ -116,15 +116,18 @@ PUBLISHED = {
 @pytest.mark.parametrize("layout", PUBLISHED)
 def test_a_published_drafter(layout, tmp_path):
     PUBLISHED[layout](tmp_path / "m")
-    artefacts.read(str(tmp_path / "m"))
-    assert refusals(tmp_path / "m", artefacts.read) >= 2
+    artefacts.load_artefact(str(tmp_path / "m"))
+    assert refusals(tmp_path / "m", artefacts.load_artefact) >= 2
 
 
 def _words(at):
     at.mkdir()
     config = WordConfig(60, 0, (1, 2), 32, 1, 32, 2, 3, context=64)
     (at / "config.json").write_text(json.dumps(config.to_json(eos=1)))
-    save_file({n: torch.ones(s) * 0.1 for n, s in names(config).items()}, at / "model.safetensors")
+    save_file(
+        {n: torch.ones(s) * 0.1 for n, s in word_tensor_shapes(config).items()},
+        at / "model.safetensors",
+    )
 
 
 def _masked(at):
@@ -163,7 +166,7 @@ def test_a_model(model, tmp_path):
         test_sourced.words().save(str(where / "tokenizer.json"))
 
     def load(path):
-        return checkpoint.load(path, dtype="auto" if "transformers" in model else "torch")
+        return checkpoint.load_bundle(path, dtype="auto" if "transformers" in model else "torch")
 
     load(str(where))
     assert refusals(where, load) >= 4
@@ -178,7 +181,7 @@ def test_a_gguf_file(tmp_path):
         for big in BIG:
             path.write_bytes(whole[:at] + struct.pack("<I", big) + whole[at + 4 :])
             with Counted() as counted, pytest.raises(PolydecError) as error:
-                checkpoint.load(str(path))
+                checkpoint.load_bundle(str(path))
             assert "memory" not in str(error.value)
             assert counted.largest <= 8 * len(whole) + ROOM
             refused += 1
@@ -204,7 +207,7 @@ def test_heads_whose_last_matrix_alone_fits_a_huge_width(official, tmp_path):
     else:
         save_file(tensors, tmp_path / "m" / "model.safetensors")
     with Counted() as counted, pytest.raises(PolydecError, match=r"40000.*40000"):
-        artefacts.read(str(tmp_path / "m"))
+        artefacts.load_artefact(str(tmp_path / "m"))
     assert counted.largest <= 1 << 20, name
 
 
@@ -214,7 +217,7 @@ def test_a_drafter_of_a_vocabulary_that_only_its_config_has(tmp_path):
     t = {k: x for k, x in test_published.tensors().items() if k not in ("d2t", "t2d")}
     test_published.write(tmp_path / "e", {**config, "vocab_size": many}, t)
     with Counted() as counted, pytest.raises(PolydecError, match=r"lm_head\.weight has shape"):
-        artefacts.read(str(tmp_path / "e"))
+        artefacts.load_artefact(str(tmp_path / "e"))
     assert counted.largest <= 4 << 20
 
 
@@ -222,10 +225,10 @@ def test_a_drafter_of_a_vocabulary_that_only_its_config_has(tmp_path):
 def test_a_tensor_that_repeats_its_numbers_is_no_matrix(stored, tmp_path):
     torch.save({"a.weight": stored.expand(40_000, 40_000)}, tmp_path / "pytorch_model.bin")
     with pytest.raises(PolydecError, match="more numbers than it stores"):
-        unpickled(tmp_path / "pytorch_model.bin")
+        load_torch_file(tmp_path / "pytorch_model.bin")
     whole = torch.ones(4, 6)
     torch.save({"a": whole, "b": whole[1:], "c": whole.T}, tmp_path / "pytorch_model.bin")
-    assert set(unpickled(tmp_path / "pytorch_model.bin")) == {"a", "b", "c"}
+    assert set(load_torch_file(tmp_path / "pytorch_model.bin")) == {"a", "b", "c"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -236,7 +239,7 @@ def test_a_vocabulary_without_a_tokenizer_is_as_large_as_its_file(claimed, tmp_p
     save_file({"wte.weight": claimed}, tmp_path / "model.safetensors")
     assert len(open_weights(tmp_path)) == 1
     with pytest.raises(PolydecError, match="vocab_size"):
-        checkpoint.load(str(tmp_path))
+        checkpoint.load_bundle(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -251,4 +254,4 @@ def test_buckets_of_which_a_part_is_empty(field, value, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, field: value}))
     with pytest.raises(PolydecError, match=f"{field} is {value}"):
-        checkpoint.load(str(tmp_path))
+        checkpoint.load_bundle(str(tmp_path))

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from polydec.models.formats.thinking_marks import FAMILIES, Kind, ThinkingReader, marks_of
+from polydec.models.formats.thinking_marks import (
+    FAMILIES,
+    ThinkingReader,
+    ThinkingSegmentKind,
+    marks_of,
+)
 
 BY_NAME = {marks.name: marks for marks in FAMILIES}
 THINK = BY_NAME["think"]
@@ -87,8 +92,11 @@ def test_pieces_make_no_difference(case, cut):
     for seed in range(30):
         segments = in_pieces(reader, text, cut, seed)
         assert "".join(part for _, part in segments) == text
-        told = {kind: "".join(p for k, p in segments if k is kind) for kind in Kind}
-        assert (told[Kind.THINKING], told[Kind.ANSWER]) == (thought, answered), segments
+        told = {kind: "".join(p for k, p in segments if k is kind) for kind in ThinkingSegmentKind}
+        assert (told[ThinkingSegmentKind.THINKING], told[ThinkingSegmentKind.ANSWER]) == (
+            thought,
+            answered,
+        ), segments
 
 
 def test_random_texts_lose_nothing():
@@ -106,7 +114,7 @@ def test_random_texts_lose_nothing():
                     assert "".join(part for _, part in segments) == text
                     got = tuple(
                         "".join(p for k, p in segments if k is kind)
-                        for kind in (Kind.THINKING, Kind.ANSWER)
+                        for kind in (ThinkingSegmentKind.THINKING, ThinkingSegmentKind.ANSWER)
                     )
                     assert got == want, (marks.name, opened, cut, text)
                     thought_of += bool(want[0])

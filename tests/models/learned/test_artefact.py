@@ -9,16 +9,16 @@ import torch
 from safetensors.torch import save_file
 
 from polydec.models.learned import artefact
-from polydec.models.learned.artefact import Kind
+from polydec.models.learned.artefact import ArtefactKind
 from polydec.models.learned.kinds import ngrams, stop_head
 
-THING = Kind("thing", "thing", "thing.safetensors", "things")
+THING = ArtefactKind("thing", "thing", "thing.safetensors", "things")
 DEEP = "[" * 10_000 + "]" * 10_000
 
 
 @pytest.fixture
 def head(tmp_path):
-    stop_head.save(tmp_path / "h", stop_head.fresh(8, 2, False, 0), {"target": "x"})
+    stop_head.save(tmp_path / "h", stop_head.new_stop_head(8, 2, False, 0), {"target": "x"})
     return tmp_path / "h"
 
 
@@ -30,8 +30,8 @@ def refused(load, match):
 
 def test_what_is_saved_is_read(tmp_path):
     t = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2], dtype=torch.uint16)}
-    artefact.save(tmp_path, THING, t, {"by": "me"})
-    config, again = artefact.read(tmp_path, THING)
+    artefact.save_artefact(tmp_path, THING, t, {"by": "me"})
+    config, again = artefact.read_artefact_files(tmp_path, THING)
     assert (
         config == {"polydec": "thing", "by": "me"}
         and torch.equal(again["a"], t["a"])
@@ -42,10 +42,12 @@ def test_what_is_saved_is_read(tmp_path):
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
-    artefact.save(tmp_path, THING, {"a": torch.zeros(1)}, {})
+    artefact.save_artefact(tmp_path, THING, {"a": torch.zeros(1)}, {})
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(OSError):
-        artefact.replace(tmp_path / "config.json", lambda at: (at.write_text("half"), _full_disk()))
+        artefact.replace_file_atomically(
+            tmp_path / "config.json", lambda at: (at.write_text("half"), _full_disk())
+        )
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
@@ -105,7 +107,7 @@ def test_configs_that_are_no_json(head, text):
     ],
 )
 def test_damaged_tensors_of_heads(head, name, bad):
-    _config, t = artefact.read(head, stop_head.KIND)
+    _config, t = artefact.read_artefact_files(head, stop_head.KIND)
     save_file({**t, name: bad}, head / "head.safetensors")
     refused(lambda: stop_head.load(head), f"^head is '.*it is damaged: .*{name}")
 
@@ -127,7 +129,7 @@ def test_damaged_tables(tmp_path, change):
         "follower": torch.zeros(3, 2, dtype=torch.uint16),
         "chance": torch.zeros(3, 2, dtype=torch.uint8),
     }
-    artefact.save(tmp_path, ngrams.KIND, t, {"order": 2, "vocab_size": 9, "tokenizer": ""})
+    artefact.save_artefact(tmp_path, ngrams.KIND, t, {"order": 2, "vocab_size": 9, "tokenizer": ""})
     assert len(ngrams.load(str(tmp_path)).key_M) == 3
     save_file(
         {k: v for k, v in {**t, **change}.items() if v is not None}, tmp_path / "ngrams.safetensors"

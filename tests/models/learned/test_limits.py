@@ -7,21 +7,21 @@ import pytest
 import torch
 
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
-from polydec.lab.testing.toy import toy
-from polydec.lab.train.own_text import Lessons
-from polydec.lab.train.states import StatesSpec, divergence
-from polydec.methods.speculative.verifiers.judged import Judged
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.learned.head import fresh
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.train.own_text import TargetTextStates
+from polydec.lab.train.states import StatesSpec, level_divergence
+from polydec.methods.speculative.verifiers.judged import JudgeVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.learned.head import new_draft_heads
 from polydec.models.learned.kinds import chimera, clover, eagle3
-from polydec.models.learned.kinds.heads import Heads
-from polydec.models.learned.kinds.judge import Judge
-from polydec.models.learned.state_layer import Vocabulary, even
-from polydec.models.nets.query import Query
+from polydec.models.learned.kinds.heads import DraftHeads
+from polydec.models.learned.kinds.judge import JudgeProbe
+from polydec.models.learned.state_layer import DraftVocabularyHead, rms_normalised
+from polydec.models.nets.query import NetworkQuery
 
-H, VOCAB = 8, Vocab(7, frozenset())
+H, VOCAB = 8, TokenVocabulary(7, frozenset())
 
 
 def rows(n, *more):
@@ -38,12 +38,12 @@ def guessed(one, state_NH, embed_NKH):
 
 
 def passing(reads):
-    return Heads(fresh(H, 3, reads, 0, 0.0), reads, VOCAB, ((1.0,),) * 3)
+    return DraftHeads(new_draft_heads(H, 3, reads, 0, 0.0), reads, VOCAB, ((1.0,),) * 3)
 
 
 def still():
     """Clover whose tokens are worth nothing."""
-    out = fresh(H, 1, False, 0, 0.0)[0], fresh(H, 1, True, 0, 0.0)[0]
+    out = new_draft_heads(H, 1, False, 0, 0.0)[0], new_draft_heads(H, 1, True, 0, 0.0)[0]
     return replace(
         clover.examples(VOCAB, H, H)[0],
         out=out,
@@ -58,7 +58,7 @@ def test_what_moves_nothing_passes_the_state_on(one):
     """So the target's head makes its own law of it at every level; Clover's tokens move the state by their values alone."""
     state_NH = rows(4)
     for made in guessed(one, state_NH, rows(4, 3)):
-        assert made.allclose(even(state_NH), atol=1e-5)
+        assert made.allclose(rms_normalised(state_NH), atol=1e-5)
 
 
 def test_clover_s_paths_together_are_paths_alone():
@@ -76,7 +76,9 @@ def test_chimera_that_reads_the_true_state_alone_says_what_the_target_says():
     shown = replace(one, heads=[torch.cat([torch.eye(H), torch.zeros(H, H)], 1)] * 3)
     true_H, out_NH = rows(1)[0], rows(4)
     for k in range(3):
-        assert shown.read(k, true_H, out_NH)[1].allclose(even(true_H[None]).expand(4, H), atol=1e-6)
+        assert shown.read(k, true_H, out_NH)[1].allclose(
+            rms_normalised(true_H[None]).expand(4, H), atol=1e-6
+        )
 
 
 def test_chimera_s_codes_see_no_later_token():
@@ -87,7 +89,9 @@ def test_chimera_s_codes_see_no_later_token():
         cache, entering = one.network.new_cache(), one.enter(embed_NWH, state_NH)
         first = cache.stage(range(-1, len(entering) - 1))
         cache.commit(range(len(entering)))
-        query = Query(cache, first, (), range(len(entering)), Want(hidden=True), entering)
+        query = NetworkQuery(
+            cache, first, (), range(len(entering)), ScoreRequest(hidden=True), entering
+        )
         return one.network.forward([query])[0].hidden_RH
 
     other = embed_NWH.clone()
@@ -103,11 +107,13 @@ def test_a_head_of_some_tokens_is_one_of_all_with_the_others_left_out():
     def laws(tokens):
         token_C = torch.tensor(tokens)
         network = one.layer.network(
-            VOCAB.size, Vocabulary(token_C, table_VH[token_C], torch.ones(H))
+            VOCAB.size, DraftVocabularyHead(token_C, table_VH[token_C], torch.ones(H))
         )
         cache = network.new_cache()
         first = cache.stage(range(-1, 4))
-        return network.forward([Query(cache, first, (), range(5), Want(), rows_NS)])[0].logits_RV
+        return network.forward([NetworkQuery(cache, first, (), range(5), ScoreRequest(), rows_NS)])[
+            0
+        ].logits_RV
 
     whole, part = laws(range(VOCAB.size)), laws([1, 2, 5])
     assert whole.isfinite().all() and part[:, [1, 2, 5]].allclose(whole[:, [1, 2, 5]], atol=1e-5)
@@ -120,7 +126,7 @@ def test_what_a_lexical_unit_is_learned_from():
     text, sure = [0, 1, 2, 3, 4, 1, 0, 2, 3, 1, 0, 0], (1, 2, 3)
     said = torch.tensor([0, *text[:-1]])  # the token before each, as a state
     levels, length = 2, 6
-    given = Lessons(
+    given = TargetTextStates(
         said[:-1, None].float(),
         said[:-1, None].float(),
         torch.tensor(text[:-1])[:, None],
@@ -155,9 +161,9 @@ def test_what_a_lexical_unit_is_learned_from():
             return torch.zeros(())
 
     kind = SimpleNamespace(sure=0.9, features=0.0)
-    divergence(Student(), given, torch.tensor([0]), StatesSpec("", "lud", length=length), kind)[
-        0
-    ].backward()
+    level_divergence(
+        Student(), given, torch.tensor([0]), StatesSpec("", "lud", length=length), kind
+    )[0].backward()
     learned = [sorted(t.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()) for t in leaf]
     is_sure = [before in sure for before in said.tolist()]
     assert learned == [
@@ -168,13 +174,14 @@ def test_what_a_lexical_unit_is_learned_from():
 
 def test_a_judge_adds_to_what_matches():
     """Below every chance all is let through; in between never less than what matches; at 1 that alone."""
-    g, law = torch.Generator().manual_seed(2), toy(3, 6, eos=-1)
-    judge = Judge(torch.randn(4, generator=g), torch.zeros(()), law.vocab)
+    g, law = torch.Generator().manual_seed(2), toy_law(3, 6, eos=-1)
+    judge = JudgeProbe(torch.randn(4, generator=g), torch.zeros(()), law.vocab)
     for seed in range(30):
         draft = Draft.chain(1, torch.randint(6, (5,), generator=g).tolist())
-        scores = run([law.open((0, 1)).score(draft, Want(hidden=True))])[0]
+        scores = run_coroutines([law.open((0, 1)).score(draft, ScoreRequest(hidden=True))])[0]
         path = {
-            t: Judged(judge, t).verify(draft, scores, Rng.of(seed), 2).path for t in (0.0, 0.5, 1.0)
+            t: JudgeVerifier(judge, t).verify(draft, scores, Rng.of(seed), 2).path
+            for t in (0.0, 0.5, 1.0)
         }
-        match = Match().verify(draft, scores, Rng.of(seed), 2).path
+        match = MatchVerifier().verify(draft, scores, Rng.of(seed), 2).path
         assert path[1.0] == match and len(match) <= len(path[0.5]) <= len(path[0.0]) == 5

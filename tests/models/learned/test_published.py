@@ -9,12 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear, silu
 
 import polydec
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.models.formats import zoo
 from polydec.models.learned import artefacts, published
-from polydec.models.learned.export import WHY, export
-from polydec.models.learned.kinds.eagle3 import Eagle3
+from polydec.models.learned.export import WHY, export_for_engines
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
 
 H, HEADS, KV, INNER, VOCAB, SOME = 192, 6, 2, 96, 4096, 500
 CONFIG = {
@@ -125,15 +125,17 @@ def lm():
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, before, file):
     t = tensors(3)
-    made = artefacts.bound(
-        artefacts.read(
+    made = artefacts.bind_artefact(
+        artefacts.load_artefact(
             str(write(tmp_path / "e", {**CONFIG, "norm_before_residual": before}, t, file))
         ),
         lm.checkpoint.lm,
     )
     text = lm.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
     session = lm.checkpoint.lm.open(text)
-    (known,) = run([session.prefill(Want(Reads.NOTHING, exits=(1, 3, 4), prompt=True))])
+    (known,) = run_coroutines(
+        [session.prefill(ScoreRequest(RowDetail.NOTHING, exits=(1, 3, 4), prompt=True))]
+    )
     state = torch.cat([known.exit(d, range(len(text) - 1)).hidden_NH for d in (1, 3, 4)], -1)
     embed = session.embed(text[1:])
     fused = linear(state.float(), t["fc.weight"])
@@ -147,7 +149,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, before, file
     drafts = []
 
     def on(event):
-        if type(event).__name__ == "Proposed":
+        if type(event).__name__ == "ProposedEvent":
             drafts.append(event.token)
 
     given = replace(lm, artefacts=(made,))
@@ -165,7 +167,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, before, file
 
 def test_greedy_texts_are_the_models_own(tmp_path, lm):
     given = polydec.load("zoo:tiny", draft=None, ngrams=None, trained=[str(write(tmp_path / "e"))])
-    assert isinstance(given.find(Eagle3), Eagle3)
+    assert isinstance(given.find(Eagle3Model), Eagle3Model)
     for prompt in (
         "The old river",
         "Two kings met in a wood",
@@ -179,7 +181,7 @@ def test_greedy_texts_are_the_models_own(tmp_path, lm):
 
 def test_it_is_written_as_it_was_read(tmp_path, lm):
     t = tensors(1)
-    done = export(str(write(tmp_path / "e", t=t)), tmp_path / "out", tokens=5)
+    done = export_for_engines(str(write(tmp_path / "e", t=t)), tmp_path / "out", tokens=5)
     again = load_file(tmp_path / "out" / "model.safetensors")
     config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
     assert set(again) == set(t) and all(torch.equal(again[k], t[k]) for k in t)
@@ -196,10 +198,10 @@ def test_it_is_written_as_it_was_read(tmp_path, lm):
     }
     assert done.sglang[-1] == "6" and "EAGLE3" in done.sglang
     del config["eagle_aux_hidden_state_layer_ids"]  # SGLang's own field says the same
-    one = artefacts.read(str(write(tmp_path / "sg", config, t)))
+    one = artefacts.load_artefact(str(write(tmp_path / "sg", config, t)))
     assert one.eagle.depths == (1, 3, 4)
     named = {k.replace("midlayer.", "layers.0."): v for k, v in t.items()}
-    assert artefacts.read(str(write(tmp_path / "other", t=named))).bound(
+    assert artefacts.load_artefact(str(write(tmp_path / "other", t=named))).bound(
         lm.checkpoint.lm
     ).depths == (1, 3, 4)
 
@@ -220,7 +222,7 @@ def test_it_is_written_as_it_was_read(tmp_path, lm):
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path, change, says):
     with pytest.raises(ValueError, match=says) as error:
-        artefacts.read(str(write(tmp_path / "e", {**CONFIG, **change})))
+        artefacts.load_artefact(str(write(tmp_path / "e", {**CONFIG, **change})))
     assert len(str(error.value)) <= 300
 
 
@@ -232,32 +234,34 @@ def test_damaged_weights(tmp_path, lm):
         ("fc.weight", torch.zeros(H + 1, 3 * H)),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            artefacts.read(str(write(tmp_path / "e", t={**tensors(), name: value})))
+            artefacts.load_artefact(str(write(tmp_path / "e", t={**tensors(), name: value})))
     missing = tensors()
     del missing["midlayer.hidden_norm.weight"]
     with pytest.raises(ValueError, match="hidden_norm"):
-        artefacts.read(str(write(tmp_path / "e", t=missing)))
+        artefacts.load_artefact(str(write(tmp_path / "e", t=missing)))
     (tmp_path / "e" / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(ValueError, match="damaged"):
-        artefacts.read(str(tmp_path / "e"))
+        artefacts.load_artefact(str(tmp_path / "e"))
     plain = {k: v for k, v in CONFIG.items() if k != "eagle_aux_hidden_state_layer_ids"}
     unsaid = str(write(tmp_path / "u", plain))
     with pytest.raises(ValueError, match="too few"):
-        artefacts.bound(artefacts.read(unsaid), lm.checkpoint.lm)
+        artefacts.bind_artefact(artefacts.load_artefact(unsaid), lm.checkpoint.lm)
     with pytest.raises(ValueError, match="target is not given"):
-        export(unsaid, tmp_path / "none")
-    assert published.standard(32) == (2, 16, 29)
+        export_for_engines(unsaid, tmp_path / "none")
+    assert published.default_eagle3_depths(32) == (2, 16, 29)
     wide = str(write(tmp_path / "w", {**CONFIG, "eagle_aux_hidden_state_layer_ids": [1, 2]}))
     with pytest.raises(ValueError, match="2 layers"):
-        artefacts.bound(artefacts.read(wide), lm.checkpoint.lm)
+        artefacts.bind_artefact(artefacts.load_artefact(wide), lm.checkpoint.lm)
     table = {**tensors(), "embed_tokens.weight": torch.zeros(VOCAB, H)}
     with pytest.raises(ValueError, match="embedding table"):
-        artefacts.bound(artefacts.read(str(write(tmp_path / "t", t=table))), lm.checkpoint.lm)
+        artefacts.bind_artefact(
+            artefacts.load_artefact(str(write(tmp_path / "t", t=table))), lm.checkpoint.lm
+        )
 
 
 def test_a_draft_model_is_what_transformers_reads(tmp_path):
     transformers = pytest.importorskip("transformers")
-    done = export("zoo:tiny-draft", tmp_path / "out")
+    done = export_for_engines("zoo:tiny-draft", tmp_path / "out")
     assert done.vllm["method"] == "draft_model" and done.sglang[1] == "STANDALONE"
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", dtype=torch.float32
@@ -268,19 +272,19 @@ def test_a_draft_model_is_what_transformers_reads(tmp_path):
         "The old river ran to the sea"
     ).input_ids == list(ids)
     session = small.checkpoint.lm.open(ids)
-    (scores,) = run([session.score(Draft.chain(ids[-1]), Want())])
+    (scores,) = run_coroutines([session.score(Draft.chain(ids[-1]), ScoreRequest())])
     with torch.no_grad():
         row = theirs(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
     assert torch.allclose(scores.row(0), row, atol=1e-4)
     with pytest.raises(ValueError, match="must be a directory that is empty"):
-        export("zoo:tiny-draft", tmp_path / "out")
+        export_for_engines("zoo:tiny-draft", tmp_path / "out")
     assert "polydec_base" not in json.loads((tmp_path / "out" / "config.json").read_text())
 
 
 def test_a_gguf_file_gets_the_architecture_that_others_look_for(tmp_path):
-    if zoo.get("smollm2").path is None:
+    if zoo.find_zoo_entry("smollm2").path is None:
         pytest.skip("needs zoo:smollm2 (polydec zoo install smollm2)")
-    export("zoo:smollm2", tmp_path / "out")
+    export_for_engines("zoo:smollm2", tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
 
@@ -298,7 +302,7 @@ def test_what_no_other_engine_can_take(tmp_path, lm):
                 json.dumps({"polydec": module.KIND.name})
             )
         with pytest.raises(ValueError, match="vLLM and SGLang") as error:
-            export(str(tmp_path / module.KIND.name), tmp_path / "out")
+            export_for_engines(str(tmp_path / module.KIND.name), tmp_path / "out")
         assert len(str(error.value)) <= 300
         other = {"heads": "medusa", "eagle": "eagle", "eagle-3-narrow": "eagle-3"}.get(
             module.KIND.name
@@ -306,7 +310,7 @@ def test_what_no_other_engine_can_take(tmp_path, lm):
         assert other is None or f"--kind {other}-published`" in str(error.value)
     assert set(WHY) == set(artefacts.MODULES) - {"eagle-3"}
     with pytest.raises(ValueError, match="masked-diffusion"):
-        export("zoo:diffusion", tmp_path / "out")
+        export_for_engines("zoo:diffusion", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -8,12 +8,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear, silu
 
 import polydec
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._states import StateLaws
 from polydec.models.learned import artefacts
-from polydec.models.learned.export import export
-from polydec.models.learned.kinds.eagle import Eagle
+from polydec.models.learned.export import export_for_engines
+from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.sessions import sources
 
 H, HEADS, KV, INNER, VOCAB = 192, 6, 2, 96, 4096
@@ -129,7 +129,9 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
     )
     text = lm.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
     session = lm.checkpoint.lm.open(text)
-    (known,) = run([session.prefill(Want(Reads.NOTHING, hidden=True, prompt=True))])
+    (known,) = run_coroutines(
+        [session.prefill(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
+    )
     state = norm(known.hidden_NH[: len(text) - 1].float(), head[1])
     embed = session.embed(text[1:]).float()
     want = []
@@ -142,13 +144,13 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
     drafts = []
 
     def on(event):
-        if type(event).__name__ == "Proposed":
+        if type(event).__name__ == "ProposedEvent":
             drafts.append(event.token)
 
     options = {"width": 1, "nodes": 4, "depth": 4}
     polydec.generate(given, text, method="eagle-2", options=options, max_tokens=6, on=on)
     assert list(drafts[0][1:]) == want
-    assert isinstance(given.find(Eagle), Eagle)
+    assert isinstance(given.find(EagleModel), EagleModel)
     for prompt in ("The old river", "Two kings met in a wood", "A"):
         plain = polydec.generate(lm, prompt, max_tokens=20).token_ids
         for method in ("eagle", "eagle-2"):
@@ -180,7 +182,7 @@ def test_laws_behind_the_norm_are_the_heads_alone(head, dtype):
 
 def test_written_and_read_again_it_drafts_the_same(tmp_path, lm):
     t = tensors(1)
-    done = export(write(tmp_path / "e", "authors", t), tmp_path / "out", tokens=5)
+    done = export_for_engines(write(tmp_path / "e", "authors", t), tmp_path / "out", tokens=5)
     again = load_file(tmp_path / "out" / "model.safetensors")
     assert set(again) == set(t) and all(torch.equal(again[name], t[name]) for name in t)
     other = load_file(tmp_path / "out" / "vllm" / "model.safetensors")
@@ -208,13 +210,13 @@ def test_written_and_read_again_it_drafts_the_same(tmp_path, lm):
         str(tmp_path / "out"),
     )
     one, two = (
-        artefacts.bound(artefacts.read(str(tmp_path / name)), lm.checkpoint.lm)
+        artefacts.bind_artefact(artefacts.load_artefact(str(tmp_path / name)), lm.checkpoint.lm)
         for name in ("e", "out")
     )
     g = torch.Generator().manual_seed(2)
     embed_NWH, state_NH = torch.randn(3, 1, H, generator=g), torch.randn(3, H, generator=g)
     assert torch.equal(one.enter(embed_NWH, state_NH), two.enter(embed_NWH, state_NH))
-    plain = export(
+    plain = export_for_engines(
         write(tmp_path / "p", t=tensors(bias=False)), tmp_path / "out2", target=lm.checkpoint.lm
     )
     assert (
@@ -237,14 +239,14 @@ def test_written_and_read_again_it_drafts_the_same(tmp_path, lm):
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path, change, says):
     with pytest.raises(ValueError, match=says) as error:
-        artefacts.read(write(tmp_path / "e", config={**LAYOUTS["vllm"][0], **change}))
+        artefacts.load_artefact(write(tmp_path / "e", config={**LAYOUTS["vllm"][0], **change}))
     assert len(str(error.value)) <= 300
 
 
 def test_foreign_and_damaged_weights(tmp_path, lm):
     with pytest.raises(ValueError, match="embedding table"):
-        artefacts.bound(
-            artefacts.read(
+        artefacts.bind_artefact(
+            artefacts.load_artefact(
                 write(tmp_path / "t", t={**tensors(), "embed_tokens.weight": torch.zeros(VOCAB, H)})
             ),
             lm.checkpoint.lm,
@@ -254,8 +256,8 @@ def test_foreign_and_damaged_weights(tmp_path, lm):
         ("fc.bias", torch.zeros(3)),
     ):
         with pytest.raises(ValueError, match="damaged"):
-            artefacts.read(write(tmp_path / "d", t={**tensors(), name: value}))
+            artefacts.load_artefact(write(tmp_path / "d", t={**tensors(), name: value}))
     few = tensors()
     del few["layers.0.mlp.up_proj.weight"]
     with pytest.raises(ValueError, match="lack"):
-        artefacts.read(write(tmp_path / "d", t=few))
+        artefacts.load_artefact(write(tmp_path / "d", t=few))

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 from torch.nn.functional import linear, silu
 
 import polydec
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.learned import artefacts
-from polydec.models.learned.export import export
+from polydec.models.learned.export import export_for_engines
 from polydec.models.sessions import sources
 
 H, VOCAB, K = 192, 4096, 3
@@ -80,7 +80,9 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
     )
     text = given.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
     session = given.checkpoint.lm.open(text)
-    (known,) = run([session.prefill(Want(Reads.NOTHING, hidden=True, prompt=True))])
+    (known,) = run_coroutines(
+        [session.prefill(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
+    )
     weight = sources.open_source("zoo:tiny").weights["model.norm.weight"].float()
     state = known.hidden_NH[-1:].float()
     state = state / (state.square().mean() + given.checkpoint.lm.network.config.eps).sqrt() * weight
@@ -88,7 +90,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
     drafts = []
 
     def on(event):
-        if type(event).__name__ == "Proposed":
+        if type(event).__name__ == "ProposedEvent":
             drafts.append(event)
 
     polydec.generate(given, text, method="medusa", options={"nodes": 32}, max_tokens=8, on=on)
@@ -119,7 +121,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path, change, says):
     with pytest.raises(ValueError, match=says) as error:
-        artefacts.read(write(tmp_path / "m", False, heads(), {**VLLM, **change}))
+        artefacts.load_artefact(write(tmp_path / "m", False, heads(), {**VLLM, **change}))
     assert len(str(error.value)) <= 300
 
 
@@ -127,15 +129,15 @@ def test_damaged_weights_and_copies(tmp_path):
     some = heads()
     some[1][1][0] = float("nan")
     with pytest.raises(ValueError, match="NaN"):
-        artefacts.read(write(tmp_path / "m", True, some))
+        artefacts.load_artefact(write(tmp_path / "m", True, some))
     with pytest.raises(ValueError, match="NaN"):
-        export(str(tmp_path / "m"), tmp_path / "out")
+        export_for_engines(str(tmp_path / "m"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("official", [True, False])
 def test_written_for_vllm_and_read_again_they_are_the_same(tmp_path, official):
     some = heads(2)
-    done = export(write(tmp_path / "m", official, some), tmp_path / "out", tokens=3)
+    done = export_for_engines(write(tmp_path / "m", official, some), tmp_path / "out", tokens=3)
     assert (
         done.vllm
         == {"method": "medusa", "model": str(tmp_path / "out"), "num_speculative_tokens": 3}
@@ -147,9 +149,9 @@ def test_written_for_vllm_and_read_again_they_are_the_same(tmp_path, official):
         and config["medusa_fc_bias"] is True
         and "polydec_trained" not in config
     )
-    more = export(str(tmp_path / "m"), tmp_path / "more", tokens=9)
+    more = export_for_engines(str(tmp_path / "m"), tmp_path / "more", tokens=9)
     assert more.vllm["num_speculative_tokens"] == K, "vLLM would make heads that were never trained"
-    again = artefacts.read(str(tmp_path / "out"))
+    again = artefacts.load_artefact(str(tmp_path / "out"))
     for (weight, bias, own), (weight2, bias2, _), own2 in zip(
         some, again.heads, again.own_VH, strict=True
     ):

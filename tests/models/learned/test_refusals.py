@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 
 import micro
 from polydec import generate, load
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.cli.main import main
 from polydec.core.scheduler import Scheduler
 from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.network import from_weights
-from polydec.lab.train.students import Shown
+from polydec.lab.train.students import TeacherContext
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Trained
+from polydec.methods.registry.kit import ArtefactNeed
 from polydec.models.learned import artefacts
 from polydec.models.learned.artefact import CONFIG
 from polydec.models.learned.artefacts import MODULES
@@ -48,11 +48,16 @@ def wide(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(model, tmp_path_factory):
     """A directory of each kind, as its `save` writes it."""
-    root, vocab = tmp_path_factory.mktemp("kinds"), checkpoint.load(model, dtype="float32").lm.vocab
+    root, vocab = (
+        tmp_path_factory.mktemp("kinds"),
+        checkpoint.load_bundle(model, dtype="float32").lm.vocab,
+    )
     for name, module in MODULES.items():
         module.save(root / name, module.examples(vocab, 32, 32)[0], {})
     source = sources.open_source(model)
-    shown = Shown(from_weights(source.config, source.weights), vocab, torch.arange(3, 300), 3, 1)
+    shown = TeacherContext(
+        from_weights(source.config, source.weights), vocab, torch.arange(3, 300), 3, 1
+    )
     for name in OTHERS_LAYOUT:
         KINDS[name].save(root / name, KINDS[name].start(shown).model([[0.5, 0.2]] * 3), {})
     return root
@@ -73,7 +78,7 @@ def refused(load, *names):
     with pytest.raises(ValueError) as e:
         load()
     said = str(e.value)
-    assert said == sentence(said) and any(name in said for name in names), said
+    assert said == error_sentence(said) and any(name in said for name in names), said
     return said
 
 
@@ -84,7 +89,7 @@ def weights_of(path):
 @every
 def test_damaged_files(kind, written, tmp_path):
     shutil.copytree(written / kind, tmp_path / "x")
-    assert artefacts.read(str(tmp_path / "x")) is not None
+    assert artefacts.load_artefact(str(tmp_path / "x")) is not None
     weights, config = weights_of(tmp_path / "x"), tmp_path / "x" / CONFIG
     whole, size = (
         weights.read_bytes(),
@@ -93,7 +98,7 @@ def test_damaged_files(kind, written, tmp_path):
     for cut in (0, 4, 8, 8 + size // 2, 8 + size, len(whole) // 2, len(whole) - 1):
         weights.write_bytes(whole[:cut])
         assert "damaged" in refused(
-            lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
+            lambda: artefacts.load_artefact(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
         )
     for at in (
         7,
@@ -103,15 +108,17 @@ def test_damaged_files(kind, written, tmp_path):
     ):  # of the header's length, its first bytes, its last
         weights.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
         assert "damaged" in refused(
-            lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
+            lambda: artefacts.load_artefact(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
         )
     weights.write_bytes(whole)
     text = config.read_text()
     for bad in ("", text[: len(text) // 2], "[]", "null", "\x00"):
         config.write_text(bad)
-        refused(lambda: artefacts.read(str(tmp_path / "x")), CONFIG)
+        refused(lambda: artefacts.load_artefact(str(tmp_path / "x")), CONFIG)
     config.unlink()
-    assert CONFIG in refused(lambda: artefacts.read(str(tmp_path / "x")), str(tmp_path / "x"))
+    assert CONFIG in refused(
+        lambda: artefacts.load_artefact(str(tmp_path / "x")), str(tmp_path / "x")
+    )
 
 
 @every
@@ -126,9 +133,9 @@ def test_a_tensor_without_dimensions(kind, written, tmp_path):
         if tensor.dim():
             save_file({**whole, name: torch.zeros((), dtype=tensor.dtype)}, weights)
             try:
-                artefacts.read(str(tmp_path / "x"))
+                artefacts.load_artefact(str(tmp_path / "x"))
             except ValueError as e:
-                assert str(e) == sentence(e) and (
+                assert str(e) == error_sentence(e) and (
                     name in str(e) or str(tmp_path / "x") in str(e)
                 ), e
 
@@ -144,9 +151,9 @@ def test_a_byte_of_the_header(kind, written, tmp_path):
             whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]
         )
         try:
-            artefacts.read(str(tmp_path / "x"))
+            artefacts.load_artefact(str(tmp_path / "x"))
         except ValueError as e:
-            assert str(e) == sentence(e) and any(
+            assert str(e) == error_sentence(e) and any(
                 name in str(e) for name in (weights.name, str(tmp_path / "x"))
             ), e
 
@@ -160,7 +167,9 @@ def test_files_of_another_kind(kind, written, tmp_path):
                 at = tmp_path / f"{mine}, {foreign}"
                 shutil.copytree(written / mine, at)
                 shutil.copy(weights_of(written / foreign), weights_of(at))
-                refused(lambda at=at: artefacts.read(str(at)), weights_of(at).name, str(at))
+                refused(
+                    lambda at=at: artefacts.load_artefact(str(at)), weights_of(at).name, str(at)
+                )
 
 
 @every
@@ -233,10 +242,10 @@ def test_what_it_takes_decodes(kind, written, adapted):
     lm = load(adapted, draft=adapted, trained=[str(written / kind)])
     needing = [
         name
-        for name, module in registry.recipes().items()
+        for name, module in registry.recipe_modules().items()
         if module.CARD.family == "ar"
         and any(
-            isinstance(need, Trained) and isinstance(lm.artefacts[0], need.wanted)
+            isinstance(need, ArtefactNeed) and isinstance(lm.artefacts[0], need.wanted)
             for need in module.CARD.needs
         )
     ]

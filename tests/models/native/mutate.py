@@ -38,9 +38,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from native_checkpoints import TYPES, write_gguf
 from safetensors.torch import save_file
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.models.formats.gguf import GGUF
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.sessions import checkpoint
 
 HANG = 300.0  # seconds for one case, on a machine that others use as well
@@ -162,7 +162,7 @@ def specimens(place: Path) -> Iterator[Specimen]:
 
     def gguf(name: str) -> Specimen:
         path = place / "m.gguf"
-        first = min(e.start for e in GGUF(path).entries.values())
+        first = min(e.start for e in GGUFCheckpoint(path).entries.values())
         found = Specimen(name, {"m.gguf": path.read_bytes()}, first)
         path.unlink()  # a mapped file must not change
         return found
@@ -294,11 +294,13 @@ def tried(path: Path) -> tuple[str, str]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                loaded = checkpoint.load(str(path), threads=1)
+                loaded = checkpoint.load_bundle(str(path), threads=1)
             lm, most = loaded.lm, loaded.lm.vocab.size - 1
             if hasattr(lm, "open"):
                 ids = [min(i, most) for i in (3, 1, 4, 1, 5)]
-                scores = run([lm.open(ids[:3]).score(Draft.chain(ids[2], ids[3:]), Want())])[0]
+                scores = run_coroutines(
+                    [lm.open(ids[:3]).score(Draft.chain(ids[2], ids[3:]), ScoreRequest())]
+                )[0]
                 for i in range(3):
                     if not bool(scores.row(i).exp().sum().isfinite()):
                         return "wrong", f"{compute}: a law that is none"

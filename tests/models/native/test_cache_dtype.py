@@ -11,10 +11,17 @@ from native_checkpoints import config, weights
 from test_step_bits import chain, feed, same
 
 import polydec
-from polydec.models.native.library import CACHES, available, cache_dtype_of, sets
+from polydec.models.native.library import (
+    CACHES,
+    cache_dtype_of,
+    native_instruction_sets,
+    native_step_availability,
+)
 from polydec.models.native.network import CpuStep
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 
 NARROW = [name for name in CACHES if name != "float32"]
 
@@ -32,8 +39,8 @@ def test_every_set_thread_count_and_number_of_rows(cache_dtype):
         [rng.randrange(83) for _ in range(300)],
     )  # three blocks of attention
     truth = first = None
-    for isa in sets():
-        for threads in (1, 2) if isa == sets()[0] else (2,):
+    for isa in native_instruction_sets():
+        for threads in (1, 2) if isa == native_instruction_sets()[0] else (2,):
             net = CpuStep.build(c, w, threads=threads, isa=isa, cache_dtype=cache_dtype)
             for step in (1, 3, 5, 8, 33, 300) if isa != "portable" else (7, 300):
                 got, cache = chain(net, ids, step)
@@ -53,7 +60,7 @@ def test_trees_batches_and_forks(kind, changes, cache_dtype):
     w, rng = weights(c, seed=5), random.Random(7)
     nets = [
         CpuStep.build(c, w, threads=t, isa=i, cache_dtype=cache_dtype)
-        for i in sets()
+        for i in native_instruction_sets()
         for t in (1, 2)
     ]
     _, trunk = chain(nets[0], [rng.randrange(83) for _ in range(290)])

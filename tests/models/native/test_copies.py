@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from polydec.core.effects import Coro
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab
-from polydec.lab.testing.toy import toy
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, TokenVocabulary
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.speculative.drafters.copy_ngram_mixture import (
     CompiledGuess,
-    CopyNGramMixture,
+    CopyNGramMixtureDrafter,
     CopyNGramMixtureGuess,
 )
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.models.learned.kinds.ngrams import LAST, NGrams, longer
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.models.learned.kinds.ngrams import LAST, NGrams, extend_context_key
 
-VOCAB = Vocab(12, frozenset())
-SESSION = toy(1, 12).open((0,))
+VOCAB = TokenVocabulary(12, frozenset())
+SESSION = toy_law(1, 12).open((0,))
 
 
 def table(seed: int, order: int, width: int, contexts: int) -> NGrams:
@@ -32,19 +32,19 @@ def table(seed: int, order: int, width: int, contexts: int) -> NGrams:
     for _ in range(contexts):
         key = 0
         for _ in range(rng.integers(1, order + 1)):
-            keys.add(key := longer(key, int(rng.integers(VOCAB.size))))
+            keys.add(key := extend_context_key(key, int(rng.integers(VOCAB.size))))
     key_M = np.array(sorted(keys), np.uint64)
     follower_MK = rng.integers(0, VOCAB.size, (len(keys), width))
     follower_MK[rng.random(follower_MK.shape) < 0.2] = LAST
     return NGrams(order, VOCAB, key_M, follower_MK, rng.integers(1, 200, follower_MK.shape))
 
 
-def proposal(guess, root: int, budget: Budget) -> Draft:
+def proposal(guess, root: int, budget: DraftBudget) -> Draft:
     asked: Coro = guess.propose(root, 0, budget, Rng.of(1))
-    return run([asked])[0]
+    return run_coroutines([asked])[0]
 
 
-def both(config: CopyNGramMixture, prompt: list[int]):
+def both(config: CopyNGramMixtureDrafter, prompt: list[int]):
     compiled = config.open(prompt, SESSION)
     if not isinstance(compiled, CompiledGuess):
         pytest.skip("the native step was not built")
@@ -82,12 +82,15 @@ texts = st.integers(2, 12).flatmap(
 def test_every_proposal_along_a_text(
     text, order, followers, contexts, seed, floor, width, copies, trust, match, depth, nodes
 ):
-    config = CopyNGramMixture(
-        Suffix(match, 0.3, copies, trust), table(seed, order, followers, contexts), floor, width
+    config = CopyNGramMixtureDrafter(
+        SuffixDrafter(match, 0.3, copies, trust),
+        table(seed, order, followers, contexts),
+        floor,
+        width,
     )
     some = both(config, text[:2])
     for i in range(2, len(text)):
-        a, b = (proposal(g, text[i - 1], Budget(depth, nodes)) for g in some)
+        a, b = (proposal(g, text[i - 1], DraftBudget(depth, nodes)) for g in some)
         same(a, b)
         if i == len(text) // 2:  # both go on as forks
             some = tuple(g.fork(SESSION) for g in some)
@@ -96,14 +99,14 @@ def test_every_proposal_along_a_text(
 
 
 def test_a_fork_goes_its_own_way():
-    config = CopyNGramMixture(Suffix(), table(1, 3, 3, 50), 0.01)
+    config = CopyNGramMixtureDrafter(SuffixDrafter(), table(1, 3, 3, 50), 0.01)
     one, _ = both(config, [1, 2, 3, 1, 2, 3, 1])
-    before = proposal(one, 1, Budget(4, 9))
+    before = proposal(one, 1, DraftBudget(4, 9))
     twin = one.fork(SESSION)
     for x in (5, 6, 7, 1):
         twin.learn(Draft.chain(0), None, Verdict((), x))
-    same(before, proposal(one, 1, Budget(4, 9)))
-    assert proposal(twin, 1, Budget(4, 9)).token != before.token
+    same(before, proposal(one, 1, DraftBudget(4, 9)))
+    assert proposal(twin, 1, DraftBudget(4, 9)).token != before.token
 
 
 def test_a_long_text_of_few_words():
@@ -111,9 +114,11 @@ def test_a_long_text_of_few_words():
     rng = np.random.default_rng(3)
     words = [rng.integers(0, 12, rng.integers(1, 9)).tolist() for _ in range(20)]
     text = [x for k in rng.integers(0, 20, 600) for x in words[k]]
-    some = both(CopyNGramMixture(Suffix(floor=0.05), table(2, 4, 4, 300), 0.01), text[:1500])
+    some = both(
+        CopyNGramMixtureDrafter(SuffixDrafter(floor=0.05), table(2, 4, 4, 300), 0.01), text[:1500]
+    )
     for i in range(1500, len(text)):
-        a, b = (proposal(g, text[i - 1], Budget(12, 8 + i % 90)) for g in some)
+        a, b = (proposal(g, text[i - 1], DraftBudget(12, 8 + i % 90)) for g in some)
         same(a, b)
         for g in some:
             g.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
@@ -121,7 +126,9 @@ def test_a_long_text_of_few_words():
 
 
 def test_a_store_is_read_in_python():
-    from polydec.methods.speculative.drafters.automaton import Store
+    from polydec.methods.speculative.drafters.automaton import SuffixStore
 
-    config = CopyNGramMixture(Suffix(store=Store.of([[1, 2, 3, 4]])), table(1, 3, 3, 50))
+    config = CopyNGramMixtureDrafter(
+        SuffixDrafter(store=SuffixStore.of([[1, 2, 3, 4]])), table(1, 3, 3, 50)
+    )
     assert isinstance(config.open([1, 2], SESSION), CopyNGramMixtureGuess)

@@ -7,13 +7,15 @@ import pytest
 import torch
 from native_checkpoints import config, weights
 
-from polydec.core.types import Want
-from polydec.models.native.library import available, sets
+from polydec.core.types import ScoreRequest
+from polydec.models.native.library import native_instruction_sets, native_step_availability
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 EXPERTS, USED, INNER, LAYERS = 7, 3, 64, 3
 MLPS = frozenset(
     range(0, 2 * LAYERS, 2)
@@ -45,12 +47,12 @@ def model(shared: bool, dense=(1,), seed: int = 0):
 
 def queries(net, rows, alone=False, without=MLPS, routing=None):
     """Logits of states, all in one pass or each in a pass of its own."""
-    out, want = [], Want(routing=routing)
+    out, want = [], ScoreRequest(routing=routing)
     for some in rows.split(1) if alone else [rows]:
         cache = net.new_cache()
         cache.stage(range(-1, len(some) - 1))
         out += net.forward(
-            [Query(cache, 0, (), range(len(some)), want, embed=some, without=without)]
+            [NetworkQuery(cache, 0, (), range(len(some)), want, embed=some, without=without)]
         )
     return torch.cat([a.logits_RV for a in out])
 
@@ -104,7 +106,7 @@ def test_a_plain_reference(shared, dense):
 
 NETWORKS = {
     "step": lambda c, w: CpuStep.build(c, w, threads=2),
-    "torch": lambda c, w: Transformer.build(c, w, dtype="float64"),
+    "torch": lambda c, w: LlamaTransformer.build(c, w, dtype="float64"),
 }
 
 
@@ -141,7 +143,9 @@ def test_only_rows_that_are_answered_are_moved_and_others_in_the_pass_are_not(ki
         cache = net.new_cache()
         cache.stage(range(-1, len(some) - 1))
         asks.append(
-            Query(cache, 0, (), answered, Want(routing=by), embed=some, without=frozenset())
+            NetworkQuery(
+                cache, 0, (), answered, ScoreRequest(routing=by), embed=some, without=frozenset()
+            )
         )
     together = [a.logits_RV for a in net.forward(asks)]
     for q in asks:
@@ -153,7 +157,9 @@ def test_only_rows_that_are_answered_are_moved_and_others_in_the_pass_are_not(ki
     entries = asks[0].cache.entries()[..., :3, :].clone()
     cache = net.new_cache()
     cache.stage(range(-1, 4))
-    net.forward([Query(cache, 0, (), range(5), Want(), embed=rows[:5], without=frozenset())])
+    net.forward(
+        [NetworkQuery(cache, 0, (), range(5), ScoreRequest(), embed=rows[:5], without=frozenset())]
+    )
     assert torch.allclose(entries, cache.entries()[..., :3, :], atol=1e-6)
     assert not torch.allclose(asks[0].cache.entries(), cache.entries(), atol=1e-3)
 
@@ -165,7 +171,7 @@ def test_rows_know_neither_their_neighbours_nor_threads_nor_sets(compute, quanti
     truth = queries(
         CpuStep.build(c, w, threads=1, compute=compute, quantize=quantize), rows, alone=True
     )
-    for isa in sets():
+    for isa in native_instruction_sets():
         for threads in (1, 2, 5):
             net = CpuStep.build(c, w, threads=threads, isa=isa, compute=compute, quantize=quantize)
             for order in (
@@ -189,7 +195,7 @@ def test_with_attention_a_whole_text_equals_its_steps(compute, quantize):
         for i in range(0, 30, step):
             part = tuple(ids[i : i + step])
             first = cache.stage(range(-1, len(part) - 1))
-            out += net.forward([Query(cache, first, part, range(len(part)), Want())])
+            out += net.forward([NetworkQuery(cache, first, part, range(len(part)), ScoreRequest())])
             cache.commit(range(len(part)))
         answers.append(torch.cat([a.logits_RV for a in out]))
     assert same(answers[0], answers[1]) and same(answers[0], answers[2])

@@ -10,14 +10,21 @@ import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
 
 import polydec
-from polydec.core.types import Want
-from polydec.models.formats.gguf import GGUF
-from polydec.models.native.library import COMPUTES, available, compute_of, sets
+from polydec.core.types import ScoreRequest
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.native.library import (
+    COMPUTES,
+    compute_of,
+    native_instruction_sets,
+    native_step_availability,
+)
 from polydec.models.native.network import CpuStep
 from polydec.models.native.weights import QUANTISED
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 BLOCKS = TYPES[3:]  # those with scales
 NEAR = {"int16": 3e-4, "int8": 8e-2}  # of logits, relative rms
 
@@ -25,7 +32,7 @@ NEAR = {"int16": 3e-4, "int8": 8e-2}  # of logits, relative rms
 def feed(net, cache, tokens, parent=None):
     first = cache.end
     cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
-    return Query(cache, first, tuple(tokens), range(len(tokens)), Want())
+    return NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ScoreRequest())
 
 
 def chain(net, tokens, step=None, cache=None):
@@ -45,12 +52,12 @@ def same(a, b):
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_bits_of_every_set_and_number_of_rows(kind, compute, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=3)
-    f, rng = GGUF(tmp_path / "m.gguf"), random.Random(1)
+    f, rng = GGUFCheckpoint(tmp_path / "m.gguf"), random.Random(1)
     ids = [rng.randrange(83) for _ in range(40)]
     exact, _ = chain(CpuStep.build(f.config, f), ids)
     truth = None
-    for isa in sets():
-        for threads in (1, 2) if isa == sets()[0] else (2,):
+    for isa in native_instruction_sets():
+        for threads in (1, 2) if isa == native_instruction_sets()[0] else (2,):
             net = CpuStep.build(f.config, f, threads=threads, isa=isa, compute=compute)
             for step in (1, 2, 3, 4, 5, 6, 7, 8, 33, 40) if isa != "portable" else (3, 40):
                 got, _ = chain(net, ids, step)
@@ -63,7 +70,7 @@ def test_bits_of_every_set_and_number_of_rows(kind, compute, tmp_path):
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_sixteen_bits_lie_nearer_than_eight(kind, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=5)
-    f, ids = GGUF(tmp_path / "m.gguf"), list(range(30))
+    f, ids = GGUFCheckpoint(tmp_path / "m.gguf"), list(range(30))
     exact, fine, coarse = (
         chain(CpuStep.build(f.config, f, compute=c), ids)[0].double() for c in COMPUTES
     )
@@ -77,7 +84,7 @@ def test_trees_and_batches(compute):
     nets = [
         CpuStep.build(c, w, threads=t, isa=i, quantize=q, compute=compute)
         for q in ("q8_0",)
-        for i in sets()
+        for i in native_instruction_sets()
         for t in (1, 2)
     ]
     rng = random.Random(7)
@@ -107,7 +114,7 @@ def test_trees_and_batches(compute):
 def test_the_largest_codes_and_inputs(kind, compute, tmp_path):
     """Where sums of 16 bits would overflow if they could: all codes at an end, inputs of one size; sets must agree."""
     write_gguf(tmp_path / "m.gguf", kind, seed=1, tied=True)
-    data, f = np.fromfile(tmp_path / "m.gguf", np.uint8), GGUF(tmp_path / "m.gguf")
+    data, f = np.fromfile(tmp_path / "m.gguf", np.uint8), GGUFCheckpoint(tmp_path / "m.gguf")
     halves = {
         "Q4_1": (0, 4),
         "Q5_1": (0, 4),
@@ -132,8 +139,8 @@ def test_the_largest_codes_and_inputs(kind, compute, tmp_path):
         ]
         blocks[:, slice(*halves)] = kept
     data.tofile(tmp_path / "m.gguf")
-    f, truth = GGUF(tmp_path / "m.gguf"), None
-    for isa in sets():
+    f, truth = GGUFCheckpoint(tmp_path / "m.gguf"), None
+    for isa in native_instruction_sets():
         got, _ = chain(CpuStep.build(f.config, f, isa=isa, compute=compute), list(range(12)))
         truth = got if truth is None else truth
         assert same(got, truth) and bool(got.isfinite().all()), isa
@@ -161,7 +168,7 @@ def test_infinite_activations_are_an_error(compute, number):
         cache.stage([-1])
         state = torch.randn(1, 64)
         state[0, 3] = number
-        net.forward([Query(cache, 0, (), range(1), Want(), embed=state)])
+        net.forward([NetworkQuery(cache, 0, (), range(1), ScoreRequest(), embed=state)])
     assert bool(chain(net, [1, 2, 3])[0].isfinite().all())  # and the network goes on
 
 

@@ -9,12 +9,20 @@ import pytest
 import torch
 from native_checkpoints import config, weights
 
-from polydec.core.types import Want
-from polydec.models.native.library import PARTS, Batch, CacheOf, PartOf, available
+from polydec.core.types import ScoreRequest
+from polydec.models.native.library import (
+    PARTS,
+    CacheOf,
+    NativeBatch,
+    PartOf,
+    native_step_availability,
+)
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 BIAS = "model.layers.1.self_attn.q_proj.bias"
 VECTORS = (
     "model.norm.weight",
@@ -32,7 +40,7 @@ def built(changes=None, kind="qwen2", **fields):
 def answer(net):
     cache = net.new_cache()
     cache.stage((-1, 0))
-    return net.forward([Query(cache, 0, (1, 2), range(2), Want())])[0]
+    return net.forward([NetworkQuery(cache, 0, (1, 2), range(2), ScoreRequest())])[0]
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -175,7 +183,7 @@ class Places:
         own = CacheOf(
             self.kv[1].data_ptr(), *(cache[f"cache_{k}"] for k in self.cache), C.addressof(shared)
         )
-        batch = Batch(**counts, **{k: v.ctypes.data for k, v in kept.items()})
+        batch = NativeBatch(**counts, **{k: v.ctypes.data for k, v in kept.items()})
         batch.cache, batch.logits = C.addressof(own), self.logits.data_ptr()
         return self.net._lib.step_run(self.net._model, C.byref(batch))
 

@@ -7,9 +7,11 @@ import sys
 import mutate
 import pytest
 
-from polydec.models.native.library import available
+from polydec.models.native.library import native_step_availability
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 
 
 def clean(count, seed, place):

@@ -8,26 +8,28 @@ import pytest
 import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
 
-from polydec.core.types import Reads, Want
-from polydec.models.formats.gguf import GGUF
-from polydec.models.native.library import available, sets
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.native.library import native_instruction_sets, native_step_availability
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Query
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.nets.scores import LogitScores
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 
 
 def feed(net, cache, tokens, parent=None, rows=None, want=None, **more):
     """Stage a tree (by default a chain) and answer its rows."""
     first = cache.end
     cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
-    return Query(
+    return NetworkQuery(
         cache,
         first,
         tuple(tokens),
         range(len(tokens)) if rows is None else rows,
-        want or Want(),
+        want or ScoreRequest(),
         **more,
     )
 
@@ -49,12 +51,12 @@ def same(a, b):
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_set_thread_count_and_number_of_rows(kind, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=3)
-    f = GGUF(tmp_path / "m.gguf")
+    f = GGUFCheckpoint(tmp_path / "m.gguf")
     rng = random.Random(1)
     ids = [rng.randrange(83) for _ in range(42)]
     truth = kv = None
-    for isa in sets():
-        for threads in (1, 2) if isa == sets()[0] else (2,):
+    for isa in native_instruction_sets():
+        for threads in (1, 2) if isa == native_instruction_sets()[0] else (2,):
             net = CpuStep.build(f.config, f, threads=threads, isa=isa)
             for step in (1, 2, 3, 4, 5, 6, 7, 8, 33, 42) if isa != "portable" else (3, 42):
                 got, cache = chain(net, ids, step)
@@ -77,7 +79,9 @@ def test_every_set_thread_count_and_number_of_rows(kind, tmp_path):
 def test_trees_batches_and_layouts(kind, changes):
     c = config(kind, **changes)
     w = weights(c, seed=5)
-    nets = [CpuStep.build(c, w, threads=t, isa=i) for i in sets() for t in (1, 2)]
+    nets = [
+        CpuStep.build(c, w, threads=t, isa=i) for i in native_instruction_sets() for t in (1, 2)
+    ]
     rng = random.Random(7)
     for trial in range(25):
         queries, expected = [], []
@@ -130,10 +134,10 @@ def test_halves_that_do_not_run():
             },
         }
         truth, _ = chain(CpuStep.build(c, idle), ids)
-        for isa in sets():
-            for threads in (1, 2, 3) if isa == sets()[0] else (3,):
+        for isa in native_instruction_sets():
+            for threads in (1, 2, 3) if isa == native_instruction_sets()[0] else (3,):
                 net = CpuStep.build(c, w, threads=threads, isa=isa)
-                for step in (1, 3, 8, 60) if isa == sets()[0] else (60,):
+                for step in (1, 3, 8, 60) if isa == native_instruction_sets()[0] else (60,):
                     cache, out = net.new_cache(), []
                     cache.kv.fill_(7.0)
                     for i in range(0, 60, step):
@@ -165,12 +169,12 @@ def test_argmax_without_rows_and_rows_after_all():
     net = CpuStep.build(c, weights(c), threads=2)
     ids = list(range(40))
     truth, _ = chain(net, ids)
-    (a,) = net.forward([feed(net, net.new_cache(), ids, want=Want(law=Reads.ARGMAX))])
+    (a,) = net.forward([feed(net, net.new_cache(), ids, want=ScoreRequest(law=RowDetail.ARGMAX))])
     assert a.logits_RV is None and list(a.argmax) == truth.argmax(-1).tolist()
     assert same(a.later(), truth)
     queries = [
-        feed(net, net.new_cache(), ids, want=Want(law=law))
-        for law in (Reads.ARGMAX, Reads.ROW, Reads.NOTHING)
+        feed(net, net.new_cache(), ids, want=ScoreRequest(law=law))
+        for law in (RowDetail.ARGMAX, RowDetail.ROW, RowDetail.NOTHING)
     ]
     one, two, three = net.forward(queries)
     assert (
@@ -220,8 +224,8 @@ def test_of_equal_scores_the_first_token_is_the_likeliest(threads):
     net = CpuStep.build(c, w, threads=threads)
     for rows in (1, 40):
         queries = [
-            feed(net, net.new_cache(), ids[:rows], want=Want(law=law))
-            for law in (Reads.ARGMAX, Reads.ROW)
+            feed(net, net.new_cache(), ids[:rows], want=ScoreRequest(law=law))
+            for law in (RowDetail.ARGMAX, RowDetail.ROW)
         ]
         found, law = net.forward(queries)
         for best, row in zip(found.argmax, law.logits_RV.tolist()):
@@ -235,9 +239,11 @@ def test_layer_ranges_meet_in_the_middle():
     truth, kv = chain(net, ids)
     cache = net.new_cache()
     (low,) = net.forward(
-        [feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=(0,))]
+        [feed(net, cache, ids, want=ScoreRequest(law=RowDetail.NOTHING, hidden=True), layers=(0,))]
     )
-    (high,) = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=(1,))])
+    (high,) = net.forward(
+        [NetworkQuery(cache, 0, (), range(6), ScoreRequest(), embed=low.hidden_RH, layers=(1,))]
+    )
     assert low.logits_RV is None and same(high.logits_RV, truth)
     assert same(cache.kv[..., :6, :], kv.kv[..., :6, :])
 
@@ -246,7 +252,14 @@ def test_likeliest_tokens_of_rows():
     c = config()
     net = CpuStep.build(c, weights(c), threads=2)
     (a,) = net.forward(
-        [feed(net, net.new_cache(), list(range(30)), want=Want(law=Reads.NOTHING, base=Reads.TOPK))]
+        [
+            feed(
+                net,
+                net.new_cache(),
+                list(range(30)),
+                want=ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.TOPK),
+            )
+        ]
     )
     for k in (1, 8, 83, 100):
         assert (

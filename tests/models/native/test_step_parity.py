@@ -11,18 +11,20 @@ import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
 from safetensors.torch import save_file
 
-from polydec.core.types import Reads, Want
-from polydec.models.formats.gguf import GGUF
-from polydec.models.formats.rope import Rope
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.learned import state_layer
-from polydec.models.learned.state_layer import Vocabulary
-from polydec.models.native.library import available
-from polydec.models.native.network import CpuStep, rotary
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.learned.state_layer import DraftVocabularyHead
+from polydec.models.native.library import native_step_availability
+from polydec.models.native.network import CpuStep, rotary_cos_sin
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import checkpoint
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 2.0},
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
@@ -46,12 +48,14 @@ SCALINGS = {
 def logits(net, ids):
     cache = net.new_cache()
     cache.stage(range(-1, len(ids) - 1))
-    return net.forward([Query(cache, 0, tuple(ids), range(len(ids)), Want())])[0].logits_RV
+    return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
+        0
+    ].logits_RV
 
 
 def close(config_, weights_, ids, scale=1e-5):
     near = logits(CpuStep.build(config_, weights_, threads=2), ids).double()
-    exact = logits(Transformer.build(config_, weights_, dtype="float64"), ids)
+    exact = logits(LlamaTransformer.build(config_, weights_, dtype="float64"), ids)
     assert (near - exact).abs().max() < scale * exact.abs().max() * 10
     assert (near - exact).pow(2).mean().sqrt() < scale * exact.std()
 
@@ -59,7 +63,7 @@ def close(config_, weights_, ids, scale=1e-5):
 @pytest.mark.parametrize("kind", TYPES)
 def test_rows_equal_the_gguf_library_exactly(kind, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=11)
-    f = GGUF(tmp_path / "m.gguf")
+    f = GGUFCheckpoint(tmp_path / "m.gguf")
     net = CpuStep.build(f.config, f, threads=2)
     t = next(
         t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name == "token_embd.weight"
@@ -75,7 +79,7 @@ def test_rows_equal_the_gguf_library_exactly(kind, tmp_path):
 @pytest.mark.parametrize("tied", [False, True])
 def test_block_types_match_their_dequantised_weights(kind, tied, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=13, tied=tied)
-    f = GGUF(tmp_path / "m.gguf")
+    f = GGUFCheckpoint(tmp_path / "m.gguf")
     close(f.config, f, list(range(60)))
 
 
@@ -114,7 +118,7 @@ def test_angles_are_those_of_transformers():
         LlamaConfig(**{**c, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}})
     )
     cosine, sine = known(torch.zeros(1, 1), torch.arange(4096)[None])
-    ours = rotary(Rope.of(c, 64), 4096)
+    ours = rotary_cos_sin(RotaryEmbedding.of(c, 64), 4096)
     assert (ours[0] - cosine[0, :, :32]).abs().max() < 2e-7 and (
         ours[1] - sine[0, :, :32]
     ).abs().max() < 2e-7
@@ -135,7 +139,7 @@ def test_drafts_with_few_answers_and_narrow_embeddings():
     ids = list(range(30))
     near, exact = (
         logits(CpuStep.build(c, w), ids),
-        logits(Transformer.build(c, w, dtype="float64"), ids),
+        logits(LlamaTransformer.build(c, w, dtype="float64"), ids),
     )
     assert near.isneginf().equal(exact.isneginf())
     kept = ~near.isneginf()
@@ -143,7 +147,7 @@ def test_drafts_with_few_answers_and_narrow_embeddings():
     cache = CpuStep.build(c, w).new_cache()
     cache.stage([-1])
     (a,) = CpuStep.build(c, w).forward(
-        [Query(cache, 0, (ids[0],), range(1), Want(law=Reads.ARGMAX))]
+        [NetworkQuery(cache, 0, (ids[0],), range(1), ScoreRequest(law=RowDetail.ARGMAX))]
     )
     assert list(a.argmax) == near[:1].argmax(-1).tolist() and a.later().equal(near[:1])
 
@@ -194,7 +198,17 @@ def test_refusals_are_sentences():
     for layers, without in (((1, 0), ()), ((2,), ()), ((0, 1), (2, 3))):
         with pytest.raises(ValueError, match="layers outside the network"):
             net.forward(
-                [Query(cache, 0, (1,), (0,), Want(), layers=layers, without=frozenset(without))]
+                [
+                    NetworkQuery(
+                        cache,
+                        0,
+                        (1,),
+                        (0,),
+                        ScoreRequest(),
+                        layers=layers,
+                        without=frozenset(without),
+                    )
+                ]
             )
 
 
@@ -220,7 +234,8 @@ def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path
         return str(tmp_path / name)
 
     plain, draft = (
-        load(written(name)) for name, load in (("a", checkpoint.load), ("b", checkpoint.load_draft))
+        load(written(name))
+        for name, load in (("a", checkpoint.load_bundle), ("b", checkpoint.load_draft))
     )
     assert plain.dtype == "F32" and draft.dtype == "Q8_0"
     law, near = (logits(x.lm.network, range(40)).softmax(-1) for x in (plain, draft))
@@ -228,7 +243,7 @@ def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path
     odd = written(
         "c", hidden_size=48, head_dim=12
     )  # the step serves multiples of 32: torch runs it as it is
-    assert checkpoint.load_draft(odd).dtype == checkpoint.load(odd).dtype
+    assert checkpoint.load_draft(odd).dtype == checkpoint.load_bundle(odd).dtype
     assert checkpoint.load_draft(plain.path, dtype="float32").dtype == "float32"
     with pytest.raises(ValueError, match="no such file"):
         checkpoint.load_draft("./nowhere")
@@ -237,21 +252,25 @@ def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path
 @pytest.mark.parametrize("wide", [None, 128], ids=["a stream", "a token beside it"])
 @pytest.mark.parametrize("headed", [False, True])
 def test_a_layer_on_states_is_the_one_of_torch_within_8_bits(wide, headed, monkeypatch):
-    layer, width = state_layer.example(64, 3, wide), wide or 64
+    layer, width = state_layer.random_state_layer(64, 3, wide), wide or 64
     own = (
-        Vocabulary(torch.arange(2, 90, 3), torch.randn(30, 64), torch.ones(64)) if headed else None
+        DraftVocabularyHead(torch.arange(2, 90, 3), torch.randn(30, 64), torch.ones(64))
+        if headed
+        else None
     )
     vocab = 90 if headed else 1
     native = layer.network(vocab, own)
-    monkeypatch.setattr(state_layer.cpu, "attempt", lambda *a, **k: (None, "not asked"))
+    monkeypatch.setattr(state_layer.cpu, "try_native_network", lambda *a, **k: (None, "not asked"))
     torchs = layer.network(vocab, own)
-    assert isinstance(native, CpuStep) and isinstance(torchs, Transformer)
+    assert isinstance(native, CpuStep) and isinstance(torchs, LlamaTransformer)
     x = torch.randn(12, width, generator=torch.Generator().manual_seed(5))
     answers = []
     for net in (native, torchs):
         cache = net.new_cache()
         cache.stage((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))  # a tree
-        answers.append(net.forward([Query(cache, 0, (), range(12), Want(hidden=True), x)])[0])
+        answers.append(
+            net.forward([NetworkQuery(cache, 0, (), range(12), ScoreRequest(hidden=True), x)])[0]
+        )
     ours, theirs = answers
     assert (ours.hidden_RH - theirs.hidden_RH).abs().max() < 0.05 * theirs.hidden_RH.abs().max()
     if headed:

@@ -9,28 +9,35 @@ from native_checkpoints import config, weights
 from test_step_bits import chain, feed, same
 
 from polydec.base.errors import RequestError
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_target import check_target
-from polydec.methods.presses._chosen import Window
-from polydec.methods.presses._integers import Integers
-from polydec.methods.presses._quantised import Quantised
-from polydec.models.native.library import CacheOf, PressOf, available, sets
+from polydec.methods.presses._chosen import WindowPress
+from polydec.methods.presses._integers import PackedIntegers
+from polydec.methods.presses._quantised import QuantisedPress
+from polydec.models.native.library import (
+    CacheOf,
+    PressOf,
+    native_instruction_sets,
+    native_step_availability,
+)
 from polydec.models.native.network import CpuStep
-from polydec.models.native.press import looks, tell
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.models.native.press import fill_cache_descriptor, visible_chunks
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 
-ROW = Want()
+ROW = ScoreRequest()
 CONFIG = config(max_position_embeddings=1024)
 WEIGHTS = weights(CONFIG, seed=3)
 TEXT = random.Random(1).choices(range(1, 83), k=300)
 
 
 def press(bits=8, group=32, block=16):
-    return Quantised("quantised", block, bits, group)
+    return QuantisedPress("quantised", block, bits, group)
 
 
 def net(**more):
@@ -100,7 +107,7 @@ def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, h
         assert torch.equal(got_codes, plain(theirs))
 
 
-def plain(x: Integers):
+def plain(x: PackedIntegers):
     """The codes of a tensor, one a number."""
     each = 8 // x.bits
     parts = [x.codes >> (x.bits * i) & ((1 << x.bits) - 1) for i in range(each)]
@@ -119,7 +126,7 @@ def unpacked(data, bits, outputs, count):
 @pytest.mark.parametrize("bits, group, block", WAYS)
 def test_the_law_is_that_of_the_torch_path(bits, group, block):
     """As near to it as floats of other orders of summation are: far nearer than the exact cache's law is."""
-    torch_path = Transformer.build(CONFIG, WEIGHTS, dtype="float32")
+    torch_path = LlamaTransformer.build(CONFIG, WEIGHTS, dtype="float32")
     want, got = (laws(x, press(bits, group, block)) for x in (torch_path, NET))
     assert distance(want, got) < 1e-5
     assert distance(want, got) < 0.01 * distance(laws(torch_path, None), want)
@@ -145,7 +152,7 @@ def test_scores_of_packed_keys_have_the_networks_bound(bits, group, block):
     """One cap bends them much, one hardly; both laws are those of the torch path."""
     made, truth = press(bits, group, block), []
     for cap in (0.5, 50.0):
-        want = laws(Transformer.build(*capped(cap), dtype="float32"), made)
+        want = laws(LlamaTransformer.build(*capped(cap), dtype="float32"), made)
         got = laws(CpuStep.build(*capped(cap)), made)
         assert distance(want, got) < 1e-4
         truth.append(got)
@@ -157,7 +164,7 @@ def test_keys_or_values_that_are_all_zero(name):
     """Their scales are, and so is what queries and weights are folded by."""
     tensors = {n: t * (name not in n) for n, t in WEIGHTS.items()}
     made = press(8, 32, 16)
-    want = laws(Transformer.build(CONFIG, tensors, dtype="float32"), made)
+    want = laws(LlamaTransformer.build(CONFIG, tensors, dtype="float32"), made)
     got = laws(CpuStep.build(CONFIG, tensors), made)
     assert bool(got.isfinite().all()) and distance(want, got) < 1e-5
 
@@ -166,8 +173,8 @@ def test_keys_or_values_that_are_all_zero(name):
 def test_every_set_thread_count_and_number_of_rows(bits, group, block):
     made = press(bits, group, block)
     truth = laws(NET, made, 1)
-    for isa in sets():
-        for threads in (1, 2) if isa == sets()[0] else (2,):
+    for isa in native_instruction_sets():
+        for threads in (1, 2) if isa == native_instruction_sets()[0] else (2,):
             network = net(threads=threads, isa=isa)
             for step in (3, 8, 33, 300) if isa != "portable" else (150,):
                 assert same(laws(network, made, step), truth), (isa, threads, step)
@@ -183,7 +190,9 @@ def test_trees_batches_forks_and_company(bits, block):
     """Rows of trees over forks of one text beside rows over a float cache and over another press; drafts that are longer than
     several blocks, with branches on both sides of a boundary."""
     made, rng = press(bits, 32, block), random.Random(7)
-    nets = [net(threads=t, isa=i) for i in sets() if i != "portable" for t in (1, 2)]
+    nets = [
+        net(threads=t, isa=i) for i in native_instruction_sets() if i != "portable" for t in (1, 2)
+    ]
     _, trunk = pressed_chain(NET, made, TEXT[:200])
     for trial in range(10):
         queries, expected = [], []
@@ -220,11 +229,11 @@ def pressed_chain(network, made, tokens, cache=None, step=50):
 
 
 def law(made, chunk=7, keep=0):
-    return LM(NET, Vocab(83, frozenset({0})), chunk=chunk, keep=keep).pressed(made)
+    return CausalLaw(NET, TokenVocabulary(83, frozenset({0})), chunk=chunk, keep=keep).pressed(made)
 
 
 def go(coro):
-    return run([coro])[0]
+    return run_coroutines([coro])[0]
 
 
 def rows(scores, n):
@@ -236,7 +245,10 @@ def test_company_eviction_rewinds_and_shared_prefixes_leave_the_bits(bits):
     """200 rounds of sessions that are forked, evicted, rewound, opened on what others hold and cut in parts."""
     made, dice = press(bits), random.Random(bits)
     truth = laws(NET, made, 1).log_softmax(-1)
-    target, plain_target = law(made, keep=2), LM(NET, Vocab(83, frozenset({0})), chunk=7)
+    target, plain_target = (
+        law(made, keep=2),
+        CausalLaw(NET, TokenVocabulary(83, frozenset({0})), chunk=7),
+    )
     some = [target.open(TEXT[: dice.randrange(60, 120)]) for _ in range(3)]
     other = plain_target.open(TEXT[:20])
     for _ in range(200):
@@ -258,7 +270,7 @@ def test_company_eviction_rewinds_and_shared_prefixes_leave_the_bits(bits):
             n = len(session.ledger.text)
             depth = dice.choice([1, 1, 2, 5, 40])
             drafts.append(Draft.chain(TEXT[n], TEXT[n + 1 : n + depth]))
-        got = run(
+        got = run_coroutines(
             [
                 s.score(d, ROW)
                 for s, d in zip((*some, other), (*drafts, Draft.chain(3, (1,))), strict=True)
@@ -287,7 +299,7 @@ def test_some_layers_alone_and_all_of_them_later():
     cache = NET.new_cache(made)
     for i in range(0, 96, 8):
         part = TEXT[i : i + 8]
-        first = feed(NET, cache, part, layers=(0,), want=Want(hidden=True))
+        first = feed(NET, cache, part, layers=(0,), want=ScoreRequest(hidden=True))
         hidden = NET.forward([first])[0].hidden_RH
         assert len(cache.packed[1]) <= len(cache.packed[0])
         again = feed_again(cache, first, hidden)
@@ -298,9 +310,9 @@ def test_some_layers_alone_and_all_of_them_later():
 
 
 def feed_again(cache, query, hidden):
-    from polydec.models.nets.query import Query
+    from polydec.models.nets.query import NetworkQuery
 
-    return Query(cache, query.first, (), query.rows, ROW, embed=hidden, layers=(1,))
+    return NetworkQuery(cache, query.first, (), query.rows, ROW, embed=hidden, layers=(1,))
 
 
 def test_old_entries_are_given_back():
@@ -313,11 +325,11 @@ def test_old_entries_are_given_back():
 @pytest.mark.parametrize(
     "made, more, kind, sentence",
     [
-        (Window("window", 16, 4), {}, "llama", "by rounding alone"),
-        (Quantised("gear", 64, 4, 32, rank=2), {}, "llama", "by rounding alone"),
-        (Quantised("q", 24, 8), {}, "llama", "block 24 and group 0"),
-        (Quantised("q", 256, 8), {}, "llama", "block 256"),
-        (Quantised("q", 64, 8, 8), {}, "llama", "group 8"),
+        (WindowPress("window", 16, 4), {}, "llama", "by rounding alone"),
+        (QuantisedPress("gear", 64, 4, 32, rank=2), {}, "llama", "by rounding alone"),
+        (QuantisedPress("q", 24, 8), {}, "llama", "block 24 and group 0"),
+        (QuantisedPress("q", 256, 8), {}, "llama", "block 256"),
+        (QuantisedPress("q", 64, 8, 8), {}, "llama", "group 8"),
         (press(), {"cache_dtype": "int8"}, "llama", "kept as int8"),
         (press(), {}, "mistral", "see a window"),
     ],
@@ -326,7 +338,7 @@ def test_what_cannot_be_packed_is_refused(made, more, kind, sentence):
     c = config(kind, **({"sliding_window": 40} if kind == "mistral" else {}))
     network = CpuStep.build(c, weights(c), **more)
     with pytest.raises(RequestError, match=sentence) as error:
-        LM(network, Vocab(83, frozenset({0}))).pressed(made)
+        CausalLaw(network, TokenVocabulary(83, frozenset({0}))).pressed(made)
     assert len(str(error.value)) <= 300 and str(error.value).startswith("cache is ")
 
 
@@ -372,7 +384,7 @@ def test_the_library_checks_what_it_is_told_of_packed_blocks(change, monkeypatch
     _, cache = pressed_chain(NET, press(), TEXT[:64])
 
     def wrong(to, cache, chunks, layers):
-        held = tell(to, cache, chunks, layers)
+        held = fill_cache_descriptor(to, cache, chunks, layers)
         shape = PressOf.from_address(to.press)
         changed = PressOf(*(change.get(n, getattr(shape, n)) for n, _ in PressOf._fields_))
         to.press = C.addressof(changed)
@@ -384,7 +396,7 @@ def test_the_library_checks_what_it_is_told_of_packed_blocks(change, monkeypatch
         return held, changed
 
     assert C.sizeof(CacheOf) == 72
-    monkeypatch.setattr(module, "tell", wrong)
+    monkeypatch.setattr(module, "fill_cache_descriptor", wrong)
     with pytest.raises(ValueError, match="the native step refused a call"):
         chain(NET, TEXT[64:65], cache=cache)
 
@@ -426,7 +438,7 @@ def test_branches_of_a_long_draft_have_packed_blocks_of_their_own():
     parent = [*range(-1, arm - 1), -1, *range(arm, 2 * arm - 1)]
     cache.stage(parent)
     position = [*range(40, 40 + arm), *range(40, 40 + arm)]
-    seen = looks(cache, 40, position)
+    seen = visible_chunks(cache, 40, position)
     assert [r for _, rows in seen for r in rows if r < arm] != []
     apart = {chunks for chunks, rows in seen if any(path for _, path in chunks)}
     assert len(apart) >= 2 and sorted(r for _, rows in seen for r in rows) == list(range(2 * arm))

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import forked
-from polydec.models.native.library import available
+from polydec.models.native.library import native_step_availability
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 LIMIT = 240  # seconds; takes few of one free core
 
 RUN = textwrap.dedent("""

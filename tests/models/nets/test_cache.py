@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydec.core.types import Want
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.core.types import ScoreRequest
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-ROW = Want()
+ROW = ScoreRequest()
 
 
 def network(seed=0, dtype="float32", **more):
@@ -29,7 +29,9 @@ def network(seed=0, dtype="float32", **more):
             **more,
         }
     )
-    return Transformer.build(config.to_dict(), LlamaForCausalLM(config).state_dict(), dtype=dtype)
+    return LlamaTransformer.build(
+        config.to_dict(), LlamaForCausalLM(config).state_dict(), dtype=dtype
+    )
 
 
 NET = network()
@@ -45,12 +47,16 @@ def prefilled(tokens):
 def append(cache, tokens):
     first = cache.stage(range(-1, len(tokens) - 1))
     cache.commit(range(len(tokens)))
-    return NET.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[0].logits_RV
+    return NET.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+        0
+    ].logits_RV
 
 
 def stage(cache, tokens, parent):
     first = cache.stage(parent)
-    return NET.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[0].logits_RV
+    return NET.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+        0
+    ].logits_RV
 
 
 def same(a, b, tolerance=1e-5):
@@ -134,7 +140,7 @@ def test_growth_keeps_what_is_there():
 
 
 def test_truncate_refuses_what_is_not_there():
-    cache = Cache(torch.zeros(1, 2, 1, 4, 2))
+    cache = KVCache(torch.zeros(1, 2, 1, 4, 2))
     for length in (1, -1):
         with pytest.raises(ValueError, match=f"length is {length}"):
             cache.truncate(length)

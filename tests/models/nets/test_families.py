@@ -7,18 +7,18 @@ import torch
 from family_checkpoints import FAMILIES, laws_of, model_of, write
 from gguf import GGMLQuantizationType as Type
 
-from polydec.core.types import Want
-from polydec.models.formats.gguf import GGUF
-from polydec.models.formats.mxfp4 import unmixed
-from polydec.models.native.library import available
+from polydec.core.types import ScoreRequest
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.formats.mxfp4 import split_fused_experts
+from polydec.models.native.library import native_step_availability
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-ROW = Want()
+ROW = ScoreRequest()
 TREE = (-1, 0, 0, 1, 1, 2, 5, 3, 0)  # several branches, depth 3
 TEXT = torch.randint(0, 97, (48,), generator=torch.Generator().manual_seed(5)).tolist()
-native = pytest.mark.skipif(not available()[0], reason=available()[1])
+native = pytest.mark.skipif(not native_step_availability()[0], reason=native_step_availability()[1])
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -32,7 +32,9 @@ def family(request, tmp_path_factory):
 def feed(net, cache, tokens):
     first = cache.stage(range(-1, len(tokens) - 1))
     cache.commit(range(len(tokens)))
-    return net.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[0].logits_RV
+    return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+        0
+    ].logits_RV
 
 
 def tree(net, context):
@@ -42,7 +44,7 @@ def tree(net, context):
     first = cache.stage([-1])
     cache.commit([0])
     cache.stage(TREE)
-    query = Query(
+    query = NetworkQuery(
         cache, first, tuple(TEXT[context - 1 : context + len(TREE)]), range(1 + len(TREE)), ROW
     )
     return net.forward([query])[0].logits_RV
@@ -72,11 +74,13 @@ def near(got, want, tolerance=1e-5):
 def test_torch_equals_transformers(family):
     _, model, want, path = family
     assert want.std() > 0.3
-    net = Transformer.build(model.config.to_dict(), model.state_dict(), dtype="float32")
+    net = LlamaTransformer.build(model.config.to_dict(), model.state_dict(), dtype="float32")
     near(feed(net, net.new_cache(), TEXT), want)
-    file = GGUF(path)
+    file = GGUFCheckpoint(path)
     near(
-        feed(net := Transformer.build(file.config, file, dtype="float32"), net.new_cache(), TEXT),
+        feed(
+            net := LlamaTransformer.build(file.config, file, dtype="float32"), net.new_cache(), TEXT
+        ),
         want,
     )
     near(tree(net, 26), steps(net, 26))
@@ -94,7 +98,7 @@ def test_blocks_of_four_bits_are_read_as_transformers_does():
             110, 140, (2, rows, 3), generator=g, dtype=torch.uint8
         )
         state[f"{at}{part}_bias"] = torch.randn(2, rows, generator=g)
-    got = unmixed(state, 1)
+    got = split_fused_experts(state, 1)
     both, down = (
         convert_moe_packed_tensors(state[f"{at}{x}_proj_blocks"], state[f"{at}{x}_proj_scales"]).mT
         for x in ("gate_up", "down")
@@ -106,7 +110,7 @@ def test_blocks_of_four_bits_are_read_as_transformers_does():
         )
     assert torch.equal(got[f"{at}up_proj.bias"], state[f"{at}gate_up_proj_bias"][:, 1::2])
     with pytest.raises(ValueError, match="gate_up_proj_scales has shape"):
-        unmixed({**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1).shape(
+        split_fused_experts({**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1).shape(
             f"{at}up_proj.weight"
         )
 
@@ -117,7 +121,7 @@ def test_the_compiled_step_equals_transformers_and_trees_its_steps_to_the_bit(fa
     _, model, want, path = family
     net = CpuStep.build(model.config.to_dict(), model.state_dict(), threads=2)
     near(feed(net, net.new_cache(), TEXT), want)
-    file = GGUF(path)
+    file = GGUFCheckpoint(path)
     net = CpuStep.build(file.config, file, threads=1)
     whole = feed(net, net.new_cache(), TEXT)
     near(whole, want)
@@ -139,7 +143,7 @@ def test_gates_at_their_limits():
     want = laws_of(model, "gpt-oss", TEXT)
     for net in (
         CpuStep.build(model.config.to_dict(), model.state_dict(), threads=2),
-        Transformer.build(model.config.to_dict(), model.state_dict(), dtype="float32"),
+        LlamaTransformer.build(model.config.to_dict(), model.state_dict(), dtype="float32"),
     ):
         near(feed(net, net.new_cache(), TEXT), want, 1e-5 * float(want.abs().max()))
 
@@ -148,10 +152,10 @@ def test_gates_at_their_limits():
 @pytest.mark.parametrize("name", ["phi3", "mixtral", "gpt-oss"])
 @torch.inference_mode()
 def test_blocks_of_joined_matrices_are_taken_apart_as_they_stand(name, tmp_path):
-    file = GGUF(write(tmp_path / "m.gguf", model_of(name), Type.Q8_0))
+    file = GGUFCheckpoint(write(tmp_path / "m.gguf", model_of(name), Type.Q8_0))
     net, plain = (
         CpuStep.build(file.config, file, threads=2),
-        Transformer.build(file.config, file, dtype="float32"),
+        LlamaTransformer.build(file.config, file, dtype="float32"),
     )
     assert net.dtype.startswith("Q8_0")
     near(feed(net, net.new_cache(), TEXT), feed(plain, plain.new_cache(), TEXT))
@@ -182,7 +186,11 @@ def test_blocks_of_joined_matrices_are_taken_apart_as_they_stand(name, tmp_path)
 )
 def test_configs_that_do_not_fit_are_refused_in_one_sentence(name, change, says):
     model = model_of(name)
-    for build in (Transformer.build, CpuStep.build) if available()[0] else (Transformer.build,):
+    for build in (
+        (LlamaTransformer.build, CpuStep.build)
+        if native_step_availability()[0]
+        else (LlamaTransformer.build,)
+    ):
         with pytest.raises(ValueError, match=says) as e:
             build({**model.config.to_dict(), **change}, model.state_dict())
         assert len(str(e.value)) <= 300

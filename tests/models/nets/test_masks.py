@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from polydec.models.nets.masks import NEG_INF, visible
+from polydec.models.nets.masks import NEG_INF, tree_attention_mask
 
 CPU = torch.device("cpu")
 TREES = [
@@ -37,5 +37,5 @@ def test_every_part_of_a_text_and_the_tree_behind_it(length):
                 [0.0 if sees(row, slot, length, parent) else NEG_INF for slot in range(low, stop)]
                 for row in range(first, stop)
             ]
-            got = visible(first, stop, length, parent, torch.float32, CPU)
+            got = tree_attention_mask(first, stop, length, parent, torch.float32, CPU)
             assert got.tolist() == want, (parent, first, stop)

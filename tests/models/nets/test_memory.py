@@ -5,14 +5,14 @@ import threading
 
 import torch
 
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.memory import LARGE, Pool, empty
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.memory import LARGE, MemoryPool, empty_pooled_tensor
 
 MB = 1 << 20
 
 
 def test_a_piece_comes_back_and_is_given_out_again():
-    pool = Pool(64 * MB)
+    pool = MemoryPool(64 * MB)
     one = pool.take(4 * MB)
     place = one.data_ptr()
     del one
@@ -23,7 +23,7 @@ def test_a_piece_comes_back_and_is_given_out_again():
 
 def test_what_a_view_reads_stays_its_own():
     """Not only the tensor: whatever was cut from it, on any way."""
-    pool = Pool(64 * MB)
+    pool = MemoryPool(64 * MB)
     one = pool.take(4 * MB)
     view = one.view(torch.float32).view(4, -1)[2:, 5:].t()
     view.fill_(7.0)
@@ -38,7 +38,7 @@ def test_what_a_view_reads_stays_its_own():
 
 
 def test_pieces_that_are_far_too_large_are_left_for_others():
-    pool = Pool(64 * MB)
+    pool = MemoryPool(64 * MB)
     some = [pool.take(n * MB) for n in (10, 4, 6)]
     places = {len(t) // MB: t.data_ptr() for t in some}
     del some[:]
@@ -49,7 +49,7 @@ def test_pieces_that_are_far_too_large_are_left_for_others():
 
 
 def test_no_more_waits_than_was_said():
-    pool = Pool(10 * MB)
+    pool = MemoryPool(10 * MB)
     some = [pool.take(4 * MB) for _ in range(5)]
     while some:
         some.pop()
@@ -58,7 +58,7 @@ def test_no_more_waits_than_was_said():
 
 
 def test_threads_never_share_a_piece():
-    pool, wrong = Pool(32 * MB), list[int]()
+    pool, wrong = MemoryPool(32 * MB), list[int]()
 
     def work(mark: int) -> None:
         for _ in range(150):
@@ -77,14 +77,14 @@ def test_threads_never_share_a_piece():
 
 
 def test_small_pieces_are_torch_s_own():
-    small = empty((3, LARGE // 16), torch.float32, torch.device("cpu"))
+    small = empty_pooled_tensor((3, LARGE // 16), torch.float32, torch.device("cpu"))
     assert small.shape == (3, LARGE // 16) and small.dtype == torch.float32
-    large = empty((2, LARGE), torch.float16, torch.device("cpu"))
+    large = empty_pooled_tensor((2, LARGE), torch.float16, torch.device("cpu"))
     assert large.shape == (2, LARGE) and large.dtype == torch.float16 and large.is_contiguous()
 
 
 def test_a_text_of_known_length_does_not_move():
-    cache = Cache(torch.empty(2, 2, 1, 16, 8))
+    cache = KVCache(torch.empty(2, 2, 1, 16, 8))
     cache.reserve(700)
     place, room = cache.kv.data_ptr(), cache.capacity
     for n in (256, 256, 188):

@@ -4,13 +4,13 @@ import pytest
 import torch
 from test_cache import network
 
-from polydec.core.types import Reads, Want
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.nets import masks
 from polydec.models.nets.linear import ONEDNN32, has_bf16
-from polydec.models.nets.packing import passes
-from polydec.models.nets.query import Query
+from polydec.models.nets.packing import group_into_passes
+from polydec.models.nets.query import NetworkQuery
 
-ROW = Want()
+ROW = ScoreRequest()
 NET = network(num_hidden_layers=3)
 WIDE = network(
     1, hidden_size=192, intermediate_size=1600, num_attention_heads=6, num_key_value_heads=2
@@ -27,9 +27,9 @@ def job(net, seed, length, parent, rows=None, want=ROW):
     if length:
         cache.stage(range(-1, length - 1))
         cache.commit(range(length))
-        net.forward([Query(cache, 0, tuple(text), (), want)])
+        net.forward([NetworkQuery(cache, 0, tuple(text), (), want)])
     tokens = draw(seed + 1000, len(parent))
-    return Query(
+    return NetworkQuery(
         cache,
         cache.stage(parent),
         tuple(tokens),
@@ -83,19 +83,20 @@ def test_a_tree_gives_the_rows_of_plain_decoding_to_the_bit(dtype):
     for cache in (plain, tree):
         cache.stage(range(-1, 29))
         cache.commit(range(30))
-        net.forward([Query(cache, 0, tuple(text), (), ROW)])
+        net.forward([NetworkQuery(cache, 0, tuple(text), (), ROW)])
     for at in range(0, 12, 3):  # three tokens a pass, each with a sibling that is dropped
         tokens, first = (
             [x for t in new[at : at + 3] for x in (7, t)],
             tree.stage([-1, -1, 1, 1, 3, 3]),
         )
-        rows = net.forward([Query(tree, first, tuple(tokens), range(6), ROW)])[0].logits_RV
+        rows = net.forward([NetworkQuery(tree, first, tuple(tokens), range(6), ROW)])[0].logits_RV
         tree.commit([1, 3, 5])
         for i, x in enumerate(new[at : at + 3]):
             first = plain.stage([-1])
             plain.commit([0])
             equal(
-                net.forward([Query(plain, first, (x,), (0,), ROW)])[0].logits_RV[0], rows[2 * i + 1]
+                net.forward([NetworkQuery(plain, first, (x,), (0,), ROW)])[0].logits_RV[0],
+                rows[2 * i + 1],
             )
     equal(plain.kv[..., :42, :], tree.kv[..., :42, :])
 
@@ -103,15 +104,21 @@ def test_a_tree_gives_the_rows_of_plain_decoding_to_the_bit(dtype):
 def test_layers_rows_and_wants_may_differ_within_a_merge():
     whole = NET.forward([job(NET, 3, 9, (-1, 0, 1, 1))])[0].logits_RV
     low, part = job(NET, 3, 9, (-1, 0, 1, 1)), range(0, 2)
-    low = Query(
-        low.cache, low.first, low.token, (1, 3), Want(law=Reads.NOTHING, hidden=True), None, part
+    low = NetworkQuery(
+        low.cache,
+        low.first,
+        low.token,
+        (1, 3),
+        ScoreRequest(law=RowDetail.NOTHING, hidden=True),
+        None,
+        part,
     )
     got = NET.forward(
         [
             low,
             job(NET, 3, 9, (-1, 0, 1, 1), rows=[3]),
             job(NET, 3, 9, (-1, 0, 1, 1), rows=()),
-            job(NET, 3, 9, (-1, 0, 1, 1), rows=[0, 2], want=Want(hidden=True)),
+            job(NET, 3, 9, (-1, 0, 1, 1), rows=[0, 2], want=ScoreRequest(hidden=True)),
         ]
     )
     assert got[0].logits_RV is None and got[0].hidden_RH.shape == (2, 32)
@@ -120,7 +127,11 @@ def test_layers_rows_and_wants_may_differ_within_a_merge():
     equal(got[3].logits_RV, whole[[0, 2]])
     assert got[3].hidden_RH.shape == (2, 32)
     alone = NET.forward(
-        [Query(job(NET, 3, 9, (-1, 0, 1, 1)).cache, 9, low.token, (1, 3), low.want, None, part)]
+        [
+            NetworkQuery(
+                job(NET, 3, 9, (-1, 0, 1, 1)).cache, 9, low.token, (1, 3), low.want, None, part
+            )
+        ]
     )
     equal(got[0].hidden_RH, alone[0].hidden_RH)
 
@@ -130,8 +141,13 @@ def test_large_merges_are_split():
         job(NET, s, 0, tuple(range(-1, n - 1))) for s, n in enumerate((200, 300, 100, 500, 10, 10))
     ]
     run = (0, 1, 2), frozenset(), 1
-    assert list(passes(queries, 3, 512)) == [(run, [0, 1]), (run, [2]), (run, [3, 4]), (run, [5])]
-    assert [i for _, index in passes(queries, 3, 64) for i in index] == list(range(6))
+    assert list(group_into_passes(queries, 3, 512)) == [
+        (run, [0, 1]),
+        (run, [2]),
+        (run, [3, 4]),
+        (run, [5]),
+    ]
+    assert [i for _, index in group_into_passes(queries, 3, 64) for i in index] == list(range(6))
 
 
 def test_rows_of_the_exact_kernel_do_not_depend_on_their_number():
@@ -149,7 +165,12 @@ def test_rows_of_the_exact_kernel_do_not_depend_on_their_number():
 def test_masks():
     def seen(first, stop, length, parent):
         return (
-            (masks.visible(first, stop, length, parent, torch.float32, torch.device("cpu")) == 0)
+            (
+                masks.tree_attention_mask(
+                    first, stop, length, parent, torch.float32, torch.device("cpu")
+                )
+                == 0
+            )
             .int()
             .tolist()
         )
@@ -163,4 +184,4 @@ def test_masks():
         [1, 0, 1],
     ]  # a tail and two first nodes
     assert seen(5, 6, 3, (-1, 0, 0)) == [[1, 0, 1]]  # more of a staged tree
-    assert masks.depths((-1, 0, 0, 2, -1)) == [0, 1, 1, 2, 0]
+    assert masks.staged_entry_depths((-1, 0, 0, 2, -1)) == [0, 1, 1, 2, 0]

@@ -6,13 +6,13 @@ from family_checkpoints import FAMILIES, model_of
 from test_packing import JOBS, NET, job
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Want
+from polydec.core.types import ScoreRequest
 from polydec.models.nets import padded
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-ROW = Want()
-EXACT = Transformer.build
+ROW = ScoreRequest()
+EXACT = LlamaTransformer.build
 TREES = [(0, (-1,)), (5, (-1, 0, 0, 1)), (5, (-1,)), (23, (-1, 0, 1, 1, 2, 0)), (31, (-1, 0))]
 
 
@@ -22,7 +22,7 @@ def near(a, b):
 
 def network(name):
     model = model_of(name)
-    return Transformer.build(model.config.to_dict(), model.state_dict(), dtype="float64")
+    return LlamaTransformer.build(model.config.to_dict(), model.state_dict(), dtype="float64")
 
 
 def answers(net, jobs):
@@ -55,7 +55,7 @@ def test_long_rows_and_shared_caches():
         first = job(net, 3, 150, (-1,))
         fork = first.cache.fork(140)
         fork.stage((-1, 0))
-        pair = [first, Query(fork, 140, (4, 5), (0, 1), ROW)]
+        pair = [first, NetworkQuery(fork, 140, (4, 5), (0, 1), ROW)]
         twins.append([a.logits_RV for a in net.forward(pair)])
     for a, b in zip(*twins, strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=0.0)
@@ -65,14 +65,14 @@ def test_what_lies_in_padding_is_seen_by_nobody(monkeypatch):
     """Slots that no token fills hold something large, and no row changes."""
     net = network("llama3")
     want = answers(net.padded(), TREES)[1]
-    right = padded.Batch.__call__
+    right = padded.PaddedAttention.__call__
 
     def poisoned(self, at):
         if at == 0:
             self.place.fill_(1e6)
         right(self, at)
 
-    monkeypatch.setattr(padded.Batch, "__call__", poisoned)
+    monkeypatch.setattr(padded.PaddedAttention, "__call__", poisoned)
     for a, b in zip(answers(net.padded(), TREES)[1], want, strict=True):
         near(a, b)
 
@@ -80,7 +80,7 @@ def test_what_lies_in_padding_is_seen_by_nobody(monkeypatch):
 def test_a_batch_that_is_not_realigned_shows(monkeypatch):
     net = network("llama3")
     want = answers(net, TREES)[1]
-    right = padded.Batch.__call__
+    right = padded.PaddedAttention.__call__
 
     def stale(self, at):
         """The old entries of shorter rows stay where they were, at the left."""
@@ -104,12 +104,12 @@ _seen = padded._seen
 def test_the_account_counts_what_alignment_copied():
     laid = NET.padded()
     jobs = [job(laid, i, n, (-1, 0)) for i, n in enumerate((4, 4, 9))]
-    laid.account = padded.Account()
+    laid.account = padded.PaddingStats()
     entry = jobs[0].cache.kv[..., :1, :].nbytes
     laid.forward(jobs[:2])
-    assert laid.account == padded.Account(passes=1, rows=2, grouped=1, stacked=8 * entry)
+    assert laid.account == padded.PaddingStats(passes=1, rows=2, grouped=1, stacked=8 * entry)
     laid.forward(jobs)
-    assert laid.account == padded.Account(
+    assert laid.account == padded.PaddingStats(
         passes=2, rows=5, grouped=1, padding=10, stacked=8 * entry, moved=17 * entry
     )
     laid.forward(jobs[:1])
@@ -117,7 +117,7 @@ def test_the_account_counts_what_alignment_copied():
 
 
 def test_a_canvas_is_not_laid_out():
-    net = Transformer.__new__(Transformer)
+    net = LlamaTransformer.__new__(LlamaTransformer)
     net.config = type("Config", (), {"causal": False})
     with pytest.raises(RequestError, match="masked-diffusion"):
         net.padded()

@@ -6,16 +6,23 @@ from polydec.models.nets import pages
 
 
 def test_what_lies_in_none_of_the_others():
-    assert pages.without([(0, 10)], []) == [(0, 10)]
-    assert pages.without([(0, 10), (20, 30)], [(3, 5), (8, 22)]) == [(0, 3), (5, 8), (22, 30)]
-    assert pages.without([(0, 10)], [(0, 10)]) == [] and pages.without([(5, 6)], [(0, 10)]) == []
+    assert pages.subtract_regions([(0, 10)], []) == [(0, 10)]
+    assert pages.subtract_regions([(0, 10), (20, 30)], [(3, 5), (8, 22)]) == [
+        (0, 3),
+        (5, 8),
+        (22, 30),
+    ]
+    assert (
+        pages.subtract_regions([(0, 10)], [(0, 10)]) == []
+        and pages.subtract_regions([(5, 6)], [(0, 10)]) == []
+    )
 
 
 def test_collapse_keeps_contents_and_its_time():
-    before = pages.regions()
+    before = pages.anonymous_memory_regions()
     x = torch.arange(8 << 20)
-    new = pages.without(pages.regions(), before)
-    moved = pages.collapse(new)
+    new = pages.subtract_regions(pages.anonymous_memory_regions(), before)
+    moved = pages.collapse_huge_pages(new)
     assert 0 <= moved <= sum(b - a for a, b in new)
     assert torch.equal(x, torch.arange(8 << 20))
-    assert pages.collapse(new, seconds=-1.0) == 0
+    assert pages.collapse_huge_pages(new, seconds=-1.0) == 0

@@ -11,12 +11,12 @@ import torch
 import transformers
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from polydec.core.types import Reads, Want
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.nets.hf import cache_keyword
-from polydec.models.nets.query import Query
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
 
-ROW = Want()
+ROW = ScoreRequest()
 SIZE = {
     "vocab_size": 97,
     "hidden_size": 48,
@@ -103,7 +103,9 @@ def theirs_of(config, seed=0):
 
 def pair(name, dtype="float32", seed=0):
     theirs = theirs_of(FAMILIES[name], seed)
-    return theirs, Transformer.build(FAMILIES[name].to_dict(), theirs.state_dict(), dtype=dtype)
+    return theirs, LlamaTransformer.build(
+        FAMILIES[name].to_dict(), theirs.state_dict(), dtype=dtype
+    )
 
 
 def text(n, seed=0, size=97):
@@ -116,7 +118,7 @@ def feed(net, cache, tokens, rows=None, want=ROW, **more):
     cache.commit(range(len(tokens)))
     return net.forward(
         [
-            Query(
+            NetworkQuery(
                 cache,
                 first,
                 tuple(tokens),
@@ -155,7 +157,7 @@ def test_scalings_that_look_at_the_length_equal_decoding_token_by_token(rope):
         rope_parameters=rope,
     )
     theirs = theirs_of(config)
-    ours = Transformer.build(config.to_dict(), theirs.state_dict(), dtype="float32")
+    ours = LlamaTransformer.build(config.to_dict(), theirs.state_dict(), dtype="float32")
     past = {cache_keyword(theirs): transformers.DynamicCache(config=config)}
     tokens, truth = text(40), []
     for x in tokens:
@@ -169,7 +171,7 @@ def test_old_configs_name_the_base_and_the_scaling_at_the_top():
     theirs, new = pair("llama3")
     config = {k: v for k, v in FAMILIES["llama3"].to_dict().items() if k != "rope_parameters"}
     scaling = {k: v for k, v in LLAMA3.items() if k not in ("rope_theta", "rope_type")}
-    old = Transformer.build(
+    old = LlamaTransformer.build(
         {**config, "rope_theta": 5e5, "rope_scaling": {**scaling, "type": "llama3"}},
         theirs.state_dict(),
         dtype="float32",
@@ -182,7 +184,7 @@ def test_old_configs_name_the_base_and_the_scaling_at_the_top():
 
 @torch.inference_mode()
 def test_partial_rotary_leaves_the_other_dimensions_alone():
-    from polydec.models.formats.rope import Rope
+    from polydec.models.formats.rope import RotaryEmbedding
     from polydec.models.nets.transformer import _pairs
 
     config = LlamaConfig(**SIZE, head_dim=16).to_dict()
@@ -191,17 +193,17 @@ def test_partial_rotary_leaves_the_other_dimensions_alone():
         "rope_theta": 1e4,
         "partial_rotary_factor": 0.5,
     }
-    rope = Rope.of(config, 16)
+    rope = RotaryEmbedding.of(config, 16)
     assert rope.dim == 8 and rope.table(0, 5).shape == (5, 4)
     assert _pairs(16, 8, torch.device("cpu")).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
     theirs = theirs_of(FAMILIES["llama, wide heads"])
     ours, state = (
-        Transformer.build(config, theirs.state_dict(), dtype="float64"),
+        LlamaTransformer.build(config, theirs.state_dict(), dtype="float64"),
         theirs.state_dict(),
     )
     # the same with full rotation and the frequencies of the other pairs at zero
     spread = {k: _spread(v) if "q_proj" in k or "k_proj" in k else v for k, v in state.items()}
-    whole = Transformer.build(
+    whole = LlamaTransformer.build(
         {**config, "rope_parameters": {"rope_type": "default"}}, spread, dtype="float64"
     )
     whole.config = replace(whole.config, ropes=(_Half(whole.config.ropes[0], rope),))
@@ -243,9 +245,9 @@ def test_every_node_of_a_tree_is_scored_as_its_path(name, context):
     first = cache.stage([-1])  # the last token of the text and the tree ride in one query
     cache.commit([0])
     cache.stage(TREE)
-    got = ours.forward([Query(cache, first, (left[-1], *nodes), range(1, 1 + len(TREE)), ROW)])[
-        0
-    ].logits_RV
+    got = ours.forward(
+        [NetworkQuery(cache, first, (left[-1], *nodes), range(1, 1 + len(TREE)), ROW)]
+    )[0].logits_RV
     for i in range(len(TREE)):
         path, at = [nodes[i]], TREE[i]
         while at >= 0:
@@ -264,10 +266,14 @@ def test_a_staged_tree_grows_node_by_node(name):
     for cache in (whole, grown):
         feed(ours, cache, left)
     first = whole.stage(TREE)
-    truth = ours.forward([Query(whole, first, tuple(nodes), range(len(TREE)), ROW)])[0].logits_RV
+    truth = ours.forward([NetworkQuery(whole, first, tuple(nodes), range(len(TREE)), ROW)])[
+        0
+    ].logits_RV
     for a, b in ((0, 1), (1, 3), (3, 8), (8, 9)):
         first = grown.stage(TREE[a:b])
-        got = ours.forward([Query(grown, first, tuple(nodes[a:b]), range(b - a), ROW)])[0].logits_RV
+        got = ours.forward([NetworkQuery(grown, first, tuple(nodes[a:b]), range(b - a), ROW)])[
+            0
+        ].logits_RV
         close(got, truth[a:b], 1e-5)
 
 
@@ -277,7 +283,7 @@ def test_layers_embeddings_and_hidden_states():
     tokens = text(17)
     out = theirs(torch.tensor([tokens]), output_hidden_states=True)
     hidden = out.hidden_states  # before each layer; the last one after the final norm
-    want = Want(hidden=True)
+    want = ScoreRequest(hidden=True)
     low = feed(ours, ours.new_cache(), tokens, layers=(0, 1), want=want)
     torch.testing.assert_close(low.hidden_RH, hidden[2][0], atol=1e-4, rtol=1e-4)
     close(low.logits_RV, theirs.lm_head(theirs.model.norm(hidden[2]))[0])
@@ -285,7 +291,7 @@ def test_layers_embeddings_and_hidden_states():
     first = cache.stage(range(-1, 16))
     cache.commit(range(17))
     for layers, token, embed in (((0, 1), tuple(tokens), None), ((2,), (), low.hidden_RH)):
-        a = ours.forward([Query(cache, first, token, range(17), want, embed, layers)])[0]
+        a = ours.forward([NetworkQuery(cache, first, token, range(17), want, embed, layers)])[0]
     close(a.logits_RV, out.logits[0])
     close(
         feed(ours, cache, text(3, seed=2)).logits_RV,
@@ -296,7 +302,10 @@ def test_layers_embeddings_and_hidden_states():
     first = embedded.stage(range(-1, 16))
     embedded.commit(range(17))
     e = theirs.get_input_embeddings()(torch.tensor(tokens))
-    close(ours.forward([Query(embedded, first, (), range(17), ROW, e)])[0].logits_RV, out.logits[0])
+    close(
+        ours.forward([NetworkQuery(embedded, first, (), range(17), ROW, e)])[0].logits_RV,
+        out.logits[0],
+    )
 
 
 @torch.inference_mode()
@@ -305,7 +314,9 @@ def test_only_what_is_asked_for_is_answered():
     tokens, whole = text(9), None
     whole = feed(ours, ours.new_cache(), tokens).logits_RV
     assert torch.equal(feed(ours, ours.new_cache(), tokens, rows=[2, 7]).logits_RV, whole[[2, 7]])
-    nothing = feed(ours, ours.new_cache(), tokens, want=Want(law=Reads.NOTHING, hidden=True))
+    nothing = feed(
+        ours, ours.new_cache(), tokens, want=ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+    )
     assert nothing.logits_RV is None and nothing.hidden_RH.shape == (9, 48)
     assert feed(ours, ours.new_cache(), tokens, rows=()).logits_RV is None
 
@@ -313,7 +324,7 @@ def test_only_what_is_asked_for_is_answered():
 @torch.inference_mode()
 def test_a_bidirectional_network_sees_the_whole_canvas():
     theirs, _ = pair("llama")
-    ours = Transformer.build(
+    ours = LlamaTransformer.build(
         {**FAMILIES["llama"].to_dict(), "polydec_causal": False},
         theirs.state_dict(),
         dtype="float32",
@@ -324,7 +335,7 @@ def test_a_bidirectional_network_sees_the_whole_canvas():
     close(feed(ours, ours.new_cache(), tokens).logits_RV, truth)
     cache = ours.new_cache()
     cache.stage(range(-1, 9))
-    short = ours.forward([Query(cache, 0, tuple(tokens[:10]), range(10), ROW)])[0].logits_RV
+    short = ours.forward([NetworkQuery(cache, 0, tuple(tokens[:10]), range(10), ROW)])[0].logits_RV
     close(
         short,
         theirs(torch.tensor([tokens[:10]]), attention_mask=torch.zeros(1, 1, 10, 10)).logits[0],
@@ -338,7 +349,7 @@ def test_a_cut_vocabulary_and_narrow_embeddings():
     state, some = dict(theirs.state_dict()), torch.tensor([3, 5, 8, 13, 21, 96])
     narrow = torch.randn(97, 20, generator=torch.Generator().manual_seed(3))
     proj = torch.randn(48, 20, generator=torch.Generator().manual_seed(4)) * 20**-0.5
-    cut = Transformer.build(
+    cut = LlamaTransformer.build(
         config,
         {
             **state,
@@ -349,7 +360,7 @@ def test_a_cut_vocabulary_and_narrow_embeddings():
         },
         dtype="float32",
     )
-    full = Transformer.build(
+    full = LlamaTransformer.build(
         config, {**state, "model.embed_tokens.weight": narrow @ proj.T}, dtype="float32"
     )
     tokens = text(12)
@@ -384,7 +395,7 @@ def test_saved_and_reloaded(tmp_path):
 
     theirs, ours = pair("qwen2")
     theirs.save_pretrained(tmp_path)
-    again = Transformer.build(
+    again = LlamaTransformer.build(
         json.loads((tmp_path / "config.json").read_text()),
         load_file(tmp_path / "model.safetensors"),
         dtype="float32",
@@ -414,7 +425,7 @@ def test_saved_and_reloaded(tmp_path):
 def test_what_cannot_be_built_is_refused_in_one_sentence(change, says):
     state = theirs_of(FAMILIES["llama"]).state_dict()
     with pytest.raises(ValueError, match=says):
-        Transformer.build({**FAMILIES["llama"].to_dict(), **change}, state, dtype="float32")
+        LlamaTransformer.build({**FAMILIES["llama"].to_dict(), **change}, state, dtype="float32")
 
 
 def test_dtypes_devices_and_windows_that_cannot_be_served(monkeypatch):
@@ -427,17 +438,17 @@ def test_dtypes_devices_and_windows_that_cannot_be_served(monkeypatch):
         ({"device": "tpu"}, "device is 'tpu'"),
     ):
         with pytest.raises(ValueError, match=says):
-            Transformer.build(config, state, **options)
+            LlamaTransformer.build(config, state, **options)
     with pytest.raises(ValueError, match="bidirectional"):
-        Transformer.build({**config, "polydec_causal": False}, state)
+        LlamaTransformer.build({**config, "polydec_causal": False}, state)
     with pytest.raises(ValueError, match=r"weights lack lm_head\.weight"):
-        Transformer.build(
+        LlamaTransformer.build(
             {**config, "tie_word_embeddings": False},
             {k: v for k, v in state.items() if k != "lm_head.weight"},
         )
     monkeypatch.setattr(linear, "has_bf16", lambda: False)
     with pytest.raises(ValueError, match="no bfloat16 arithmetic"):
-        Transformer.build(config, state, dtype="bfloat16")
+        LlamaTransformer.build(config, state, dtype="bfloat16")
 
 
 def test_onednn_that_may_not_use_bfloat16_is_not_asked_for_it():

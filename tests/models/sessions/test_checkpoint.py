@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig
 
 from polydec.core.decoder import answer_one
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.models.formats import tensor_files
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 SIZE = {
@@ -49,18 +50,20 @@ def model_of(config=None, seed=0):
 def text_of():
     """Bytes and a few marks; it puts <s> first."""
     tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    t = Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
+    t = HFTokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
     t.add_special_tokens(["<unk>", "<s>", "</s>"])
     t.pre_tokenizer, t.decoder = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
         decoders.ByteLevel(),
     )
     t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return Text(t, eos=[2], template=TEMPLATE, names={"bos_token": "<s>", "eos_token": "</s>"})
+    return Tokenizer(t, eos=[2], template=TEMPLATE, names={"bos_token": "<s>", "eos_token": "</s>"})
 
 
 def row_of(point, ids):
-    return run([point.lm.open(ids).score(Draft.chain(ids[-1]), Want())])[0].weights(0)
+    return run_coroutines([point.lm.open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[
+        0
+    ].weights(0)
 
 
 @torch.inference_mode()
@@ -74,14 +77,14 @@ IDS = [1, 40, 50, 60, 70, 80]
 @pytest.fixture
 def saved(tmp_path):
     model = model_of()
-    sources.save(
+    sources.save_checkpoint(
         tmp_path / "m", model.config.to_dict(), model.state_dict(), text_of(), {"temperature": 0.7}
     )
     return tmp_path / "m"
 
 
 def test_what_we_save_both_read(saved):
-    model, got = model_of(), checkpoint.load(str(saved), dtype="float32", threads=1)
+    model, got = model_of(), checkpoint.load_bundle(str(saved), dtype="float32", threads=1)
     assert not list(saved.glob("*.part"))
     assert got.name == str(saved) == got.path and got.dtype == "float32" and got.kernel
     assert got.generation == {"eos_token_id": [2], "temperature": 0.7}
@@ -103,11 +106,11 @@ def test_what_we_save_both_read(saved):
 
 def test_saving_replaces_and_needs_a_tokenizer(saved):
     model = model_of(seed=1)
-    sources.save(saved, model.config.to_dict(), model.state_dict(), text_of())
-    got = checkpoint.load(str(saved), dtype="float32")
+    sources.save_checkpoint(saved, model.config.to_dict(), model.state_dict(), text_of())
+    got = checkpoint.load_bundle(str(saved), dtype="float32")
     torch.testing.assert_close(row_of(got, IDS), their_row(model, IDS), atol=1e-4, rtol=1e-4)
     with pytest.raises(ValueError, match="polydec_base"):
-        sources.save(saved, model.config.to_dict(), model.state_dict(), None)
+        sources.save_checkpoint(saved, model.config.to_dict(), model.state_dict(), None)
 
 
 def test_sharded_and_torch_files(tmp_path):
@@ -119,27 +122,27 @@ def test_sharded_and_torch_files(tmp_path):
     torch.save(model.state_dict(), tmp_path / "b" / "pytorch_model.bin")
     for kind in "sb":
         with pytest.warns(UserWarning, match="no tokenizer"):
-            got = checkpoint.load(str(tmp_path / kind), dtype="float32")
+            got = checkpoint.load_bundle(str(tmp_path / kind), dtype="float32")
         torch.testing.assert_close(row_of(got, IDS), their_row(model, IDS), atol=1e-4, rtol=1e-4)
         assert got.lm.vocab.tokenizer == "" and got.text.decode(IDS[:2]) == "<1> <40>"
     lost = sorted((tmp_path / "s").glob("*.safetensors"))[1]
     lost.unlink()
     with pytest.raises(ValueError, match=f"incomplete: {lost.name}"):
-        checkpoint.load(str(tmp_path / "s"))
+        checkpoint.load_bundle(str(tmp_path / "s"))
     (tmp_path / "b" / "pytorch_model.bin").write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match="damaged"):
-        checkpoint.load(str(tmp_path / "b"))
+        checkpoint.load_bundle(str(tmp_path / "b"))
 
 
 def test_a_draft_borrows_tokenizer_and_embeddings(saved, tmp_path):
     model = model_of(seed=5)
     weights = {k: t for k, t in model.state_dict().items() if "embed" not in k}
     config = {**model.config.to_dict(), "polydec_base": str(saved)}
-    sources.save(tmp_path / "d", config, weights, None)
+    sources.save_checkpoint(tmp_path / "d", config, weights, None)
     assert not (tmp_path / "d" / "tokenizer.json").exists()
     target, draft = (
-        checkpoint.load(str(saved), dtype="float32"),
-        checkpoint.load(str(tmp_path / "d"), dtype="float32"),
+        checkpoint.load_bundle(str(saved), dtype="float32"),
+        checkpoint.load_bundle(str(tmp_path / "d"), dtype="float32"),
     )
     target.lm.vocab.require_same(draft.lm.vocab, "draft")
     assert draft.lm.vocab == target.lm.vocab and draft.text.encode("hi") == target.text.encode("hi")
@@ -152,14 +155,14 @@ def test_only_the_embeddings_are_borrowed():
         {"a": torch.zeros(1)},
         {"a": torch.ones(1), "b": torch.ones(1), "model.embed_tokens.weight": torch.ones(2)},
     )
-    got = tensor_files.Borrowing(own, base)
+    got = tensor_files.SharedEmbeddingWeights(own, base)
     assert (
         set(got) == {"a", "model.embed_tokens.weight"}
         and len(got) == 2
         and "b" not in got
         and float(got["a"]) == 0
     )
-    assert set(tensor_files.Borrowing(base, base)) == set(base)
+    assert set(tensor_files.SharedEmbeddingWeights(base, base)) == set(base)
 
 
 @pytest.mark.parametrize(
@@ -192,17 +195,17 @@ def test_chat_templates_of_every_place(saved):
     reason="needs the folder model_stories260k of POLYDEC_DATA",
 )
 def test_a_published_model_writes_what_it_should():
-    got = checkpoint.load(str(DATA / "model_stories260k" / "hf"), dtype="float32")
+    got = checkpoint.load_bundle(str(DATA / "model_stories260k" / "hf"), dtype="float32")
     from polydec.core.request import Request
     from polydec.lab.testing.kits import build
-    from polydec.laws.shapers.greedy import Greedy
-    from polydec.laws.targets.shaped import Shaped
+    from polydec.laws.shapers.greedy import GreedyRule
+    from polydec.laws.targets.shaped import ShapedTarget
 
-    decoder = build("plain", Shaped(got.lm, Greedy()))[0]
+    decoder = build("plain", ShapedTarget(got.lm, GreedyRule()))[0]
     for line in (DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[:4]:
         row = json.loads(line)
         ids = got.text.encode(row["prompt"])
-        result = run(
+        result = run_coroutines(
             [answer_one(decoder, Request(ids, max_tokens=200, writer=got.text.writer(after=ids)))]
         )[0]
         made = [x for x in result.token_ids if x not in got.text.eos]
@@ -246,7 +249,7 @@ def test_a_tokenizer_without_tokenizer_json(saved):
 
 def refused(name, match, **options):
     with pytest.raises(ValueError, match=match) as e:
-        checkpoint.load(str(name), **options)
+        checkpoint.load_bundle(str(name), **options)
     assert "\n" not in str(e.value) and len(str(e.value)) < 600
 
 
@@ -283,7 +286,7 @@ def test_a_hub_id_is_downloaded_without_what_is_not_needed(monkeypatch, saved):
         return str(saved)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
-    assert checkpoint.load("some/model", dtype="float32").lm.vocab.size == 260
+    assert checkpoint.load_bundle("some/model", dtype="float32").lm.vocab.size == 260
     wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
     assert asked == [("some/model", wanted)]
 
@@ -339,7 +342,7 @@ def test_options_out_of_range(saved):
 def test_threads(saved):
     before = torch.get_num_threads()
     try:
-        checkpoint.load(str(saved), dtype="float32", threads=2)
+        checkpoint.load_bundle(str(saved), dtype="float32", threads=2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -348,7 +351,7 @@ def test_threads(saved):
 def test_text_without_a_tokenizer(tmp_path):
     model_of(MistralConfig(**SIZE)).save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="token ids"):
-        got = checkpoint.load(str(tmp_path), dtype="float32")
+        got = checkpoint.load_bundle(str(tmp_path), dtype="float32")
     assert not got.text.has_chat and got.text.eos == {2}
     assert got.text.encode("<7> <259>") == (7, 259) and got.text.decode([7, 259]) == "<7> <259>"
     writer = got.text.writer()()

@@ -9,11 +9,11 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 import micro
 from polydec import Engine, load
-from polydec.core.scheduler import run
-from polydec.methods.diffusion.loop.no_early_end import NoEarlyEnd
-from polydec.methods.diffusion.loop.prompted import Prompted
-from polydec.methods.diffusion.refreshes.dual import Dual
-from polydec.methods.diffusion.refreshes.prefix import Prefix
+from polydec.core.scheduler import run_coroutines
+from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
+from polydec.methods.diffusion.loop.prompted import PromptGuidedDenoiser
+from polydec.methods.diffusion.refreshes.dual import DualRefresh
+from polydec.methods.diffusion.refreshes.prefix import PrefixRefresh
 from polydec.models.sessions import checkpoint
 
 W, H, KV, INNER, LAYERS, V, MASK = 32, 4, 2, 48, 3, 40, 39
@@ -254,7 +254,7 @@ def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
             out = await board.score(seen, [r for r in rows if r in feed], feed)
         return out
 
-    return run([go()])[0]
+    return run_coroutines([go()])[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
@@ -263,7 +263,7 @@ def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
 def test_logits_are_those_of_a_plain_reference(tmp_path, layout, dtype):
     t = tensors(1, bias=layout == "dream")
     t = with_experts(t) if layout == "llada-moe" else t
-    model = checkpoint.load(write(tmp_path, layout, t), dtype=dtype).lm
+    model = checkpoint.load_bundle(write(tmp_path, layout, t), dtype=dtype).lm
     assert model.mask == MASK and model.shifted == (layout == "dream") and model.network.size == V
     want = reference(t, IDS)[[r - model.shifted for r in ROWS]]
     got = scored(model)
@@ -277,7 +277,9 @@ def test_a_shifted_head_reads_the_position_before(tmp_path):
     """The same weights, shifted or not: rows lie one apart."""
     t = tensors(2)
     straight, shifted = (
-        checkpoint.load(write(tmp_path / str(s), "ours", t, polydec_shifted=s), dtype="float32").lm
+        checkpoint.load_bundle(
+            write(tmp_path / str(s), "ours", t, polydec_shifted=s), dtype="float32"
+        ).lm
         for s in (False, True)
     )
     a, b = scored(straight, rows=(2, 4, 6)), scored(shifted, rows=(3, 5, 7))
@@ -290,13 +292,13 @@ def test_a_shifted_head_reads_the_position_before(tmp_path):
 def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
     """Fed anew, an unchanged canvas gives what it gave; a changed block sees the old keys and values of the others, and a full
     pass forgets them."""
-    model = checkpoint.load(
+    model = checkpoint.load_bundle(
         write(tmp_path, "ours", tensors(3), polydec_shifted=shifted), dtype=dtype
     ).lm
     n, block = len(CANVAS), range(5, 8)
     inside = tuple(r for r in ROWS if r in block)
     first = scored(model, rows=inside)
-    for refresh in (Prefix(), Dual()):
+    for refresh in (PrefixRefresh(), DualRefresh()):
         again = scored(
             model,
             rows=inside,
@@ -307,7 +309,7 @@ def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
     rows = (7,)
     whole = scored(model, new, rows)
     part = scored(
-        model, new, rows, [(range(n), CANVAS), (Dual().feed(CANVAS, CANVAS, block, 1), new)]
+        model, new, rows, [(range(n), CANVAS), (DualRefresh().feed(CANVAS, CANVAS, block, 1), new)]
     )
     full = scored(model, new, rows, [(range(n), CANVAS), (range(n), new)])
     assert (
@@ -325,7 +327,7 @@ def test_any_positions_can_be_fed(tmp_path, dtype, shifted):
     """What stands apart is fed in one pass, where each sees the new keys and values of the others: with all that changed, and
     nothing that saw it, left out, a pass over some positions is a pass over all."""
     t = tensors(3)
-    model = checkpoint.load(
+    model = checkpoint.load_bundle(
         write(tmp_path, "ours", t, polydec_shifted=shifted, num_hidden_layers=1), dtype=dtype
     ).lm
     new = (
@@ -356,7 +358,7 @@ def test_any_positions_can_be_fed(tmp_path, dtype, shifted):
 def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, dtype):
     """All at once, and block after block with what stands before kept: both are the reference's logits."""
     t = tensors(4, bias=layout == "fast-dllm")
-    model = checkpoint.load(
+    model = checkpoint.load_bundle(
         write(tmp_path, layout, t, **({"polydec_block": 4} if layout == "ours" else {})),
         dtype=dtype,
     ).lm
@@ -373,12 +375,12 @@ def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, d
             await board.score(seen, [r for r in ROWS if r in feed], feed) for feed, seen in feeds
         ]
 
-    assert float((torch.cat(run([go()])[0]) - whole)[:, :MASK].abs().max()) < 1e-4
+    assert float((torch.cat(run_coroutines([go()])[0]) - whole)[:, :MASK].abs().max()) < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_a_canvas_may_become_shorter(tmp_path):
-    model = checkpoint.load(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
+    model = checkpoint.load_bundle(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
     short = CANVAS[:6]
     got = scored(model, short, (3, 5), [(range(10), CANVAS), (range(6), short)])
     assert float((got - scored(model, short, (3, 5)))[:, :MASK].abs().max()) < 1e-5
@@ -386,7 +388,7 @@ def test_a_canvas_may_become_shorter(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_the_first_pass_feeds_all(tmp_path):
-    model = checkpoint.load(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
+    model = checkpoint.load_bundle(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
     with pytest.raises(ValueError, match="the first pass feeds all 10 positions"):
         scored(model, feeds=[(range(2, 8), CANVAS)])
     with pytest.raises(
@@ -424,7 +426,7 @@ def test_the_first_pass_feeds_all(tmp_path):
 )
 def test_what_cannot_be_run_is_said(tmp_path, layout, changes, message):
     with pytest.raises(ValueError) as error:
-        checkpoint.load(write(tmp_path, layout, tensors(), **changes))
+        checkpoint.load_bundle(write(tmp_path, layout, tensors(), **changes))
     assert (
         message in str(error.value)
         and "\n" not in str(error.value)
@@ -594,7 +596,7 @@ def test_twins_of_a_board_go_their_own_ways(name, dtype):
             board.close()
         return out
 
-    (first, again), want = run([forked()])[0], run([alone()])[0]
+    (first, again), want = run_coroutines([forked()])[0], run_coroutines([alone()])[0]
     for a, b, c in zip(first, again, want, strict=True):
         assert torch.equal(a, c) and torch.equal(b, c)
 
@@ -708,8 +710,12 @@ def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
         board.close()
         return torch.cat(out).log_softmax(-1)
 
-    for target in (model, NoEarlyEnd(model, frozenset({3}), 5), Prompted(model, 0.7)):
-        a, b = run([laws(target, True)])[0], run([laws(target, False)])[0]
+    for target in (
+        model,
+        NoEarlyEndDenoiser(model, frozenset({3}), 5),
+        PromptGuidedDenoiser(model, 0.7),
+    ):
+        a, b = run_coroutines([laws(target, True)])[0], run_coroutines([laws(target, False)])[0]
         finite = b > float("-inf")
         assert torch.equal(a > float("-inf"), finite) and float((a - b)[finite].abs().max()) < 1e-4
     assert model.embed((5, None)).shape == (2, config["hidden_size"])

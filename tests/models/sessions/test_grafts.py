@@ -8,13 +8,20 @@ from test_cache import network
 from test_session import go, rows
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.models.nets.turned import why_still
 from polydec.models.sessions import reuse
-from polydec.models.sessions.lm import LM
-from polydec.models.sessions.reuse import AGAIN, LEAST, Reuse, Texts, common, runs
+from polydec.models.sessions.lm import CausalLaw
+from polydec.models.sessions.reuse import (
+    AGAIN,
+    LEAST,
+    CacheReuse,
+    KeyedTextCache,
+    common_prefix_length,
+    find_common_runs,
+)
 
-SILENT = Want(law=Reads.NOTHING)
+SILENT = ScoreRequest(law=RowDetail.NOTHING)
 DICE = random.Random(5)
 TEXT = tuple(DICE.randrange(50) for _ in range(300))
 NEW = tuple(DICE.randrange(50) for _ in range(9))
@@ -32,7 +39,7 @@ EDITS = {
 
 def lm(layers=1, dtype="float64", chunk=64, **more):
     net = network(dtype=dtype, num_hidden_layers=layers, max_position_embeddings=600, **more)
-    return LM(net, Vocab(50, frozenset()), chunk=chunk)
+    return CausalLaw(net, TokenVocabulary(50, frozenset()), chunk=chunk)
 
 
 def edited(text, edits):
@@ -47,7 +54,7 @@ def visit(law, text, then=(7, 8)):
     """Read a text, look at the law behind it, and leave it to whoever comes next."""
     session = law.open(text)
     go(session.prefill(SILENT))
-    seen = rows(go(session.score(Draft.chain(text[-1], then), Want())), len(then) + 1)
+    seen = rows(go(session.score(Draft.chain(text[-1], then), ScoreRequest())), len(then) + 1)
     session.close()
     return torch.stack(list(seen))
 
@@ -138,12 +145,12 @@ def test_nothing_gives_back_what_could_not_be_fed_again():
     visit(target.reusing("", True), TEXT)
     session = target.reusing("", True).open(new)
     go(session.prefill(SILENT))
-    before = rows(go(session.score(Draft.chain(new[-1], (7,)), Want())), 2)
+    before = rows(go(session.score(Draft.chain(new[-1], (7,)), ScoreRequest())), 2)
     twin = session.fork()
     for one in (session, twin):
         one.evict()
         assert one.ledger.cache.length == len(new) - 1
-        seen = rows(go(one.score(Draft.chain(new[-1], (7,)), Want())), 2)
+        seen = rows(go(one.score(Draft.chain(new[-1], (7,)), ScoreRequest())), 2)
         torch.testing.assert_close(torch.stack(list(seen)), torch.stack(list(before)))
     session.close()
     twin.close()
@@ -158,7 +165,7 @@ def test_a_rewind_over_the_edit_makes_the_law_exact_again():
     session.rewind(len(new) - 1 - 80)
     assert session.ledger.edited is None
     session.commit(new[80:-1])
-    seen = rows(go(session.score(Draft.chain(new[-1], (7, 8)), Want())), 3)
+    seen = rows(go(session.score(Draft.chain(new[-1], (7, 8)), ScoreRequest())), 3)
     torch.testing.assert_close(torch.stack(list(seen)), visit(lm(layers=2), new))
 
 
@@ -214,7 +221,7 @@ def brute(old, new, begin):
     best = 0
     for i in range(begin, len(old)):
         for j in range(begin, len(new)):
-            best = max(best, common(old[i:], new[j:]))
+            best = max(best, common_prefix_length(old[i:], new[j:]))
     return best
 
 
@@ -224,8 +231,8 @@ def test_parts_stand_in_both_texts_in_order(seed):
     old = tuple(dice.randrange(3 if seed % 2 else 40) for _ in range(150))
     edits = sorted(dice.sample(range(10, 140), 4))
     new = edited(old, [(a, a + dice.randrange(4), NEW[: dice.randrange(4)]) for a in edits[::2]])
-    n = common(old, new)
-    found = runs(old, new, n)
+    n = common_prefix_length(old, new)
+    found = find_common_runs(old, new, n)
     at, behind = n, n
     for where, first, stop in found:
         assert stop - first >= LEAST and old[first:stop] == new[where : where + stop - first]
@@ -238,28 +245,28 @@ def test_parts_stand_in_both_texts_in_order(seed):
 
 def test_parts_that_changed_places_are_not_both_taken():
     a, b, c = (tuple(range(k, k + 2 * LEAST)) for k in (0, 100, 200))
-    parts = runs((*a, *b, *c), (*a, *c, *b), len(a))
+    parts = find_common_runs((*a, *b, *c), (*a, *c, *b), len(a))
     assert parts == [(2 * LEAST, 4 * LEAST, 6 * LEAST)]
 
 
 def test_a_part_that_is_short_beside_what_is_new_is_fed():
     a, b, new = tuple(range(2 * LEAST)), tuple(range(100, 100 + LEAST)), tuple(range(500, 600))
-    assert runs((*a, *b), (*a, *new[: LEAST // 2], *b), len(a))
-    assert runs((*a, *b), (*a, *new[: LEAST // 2 + 1], *b), len(a)) == []
+    assert find_common_runs((*a, *b), (*a, *new[: LEAST // 2], *b), len(a))
+    assert find_common_runs((*a, *b), (*a, *new[: LEAST // 2 + 1], *b), len(a)) == []
 
 
 def test_what_stands_twice_in_the_old_text_finds_no_place():
     a, b = tuple(range(2 * LEAST)), tuple(range(100, 100 + 2 * LEAST))
-    assert runs((*a, 90, *b, 91, *b), (*a, 92, *b), len(a)) == []
+    assert find_common_runs((*a, 90, *b, 91, *b), (*a, 92, *b), len(a)) == []
 
 
 def test_repeated_text_costs_no_more_than_other_text():
-    assert runs((1,) * 4000, (2, *(1,) * 4000), 0) == []
+    assert find_common_runs((1,) * 4000, (2, *(1,) * 4000), 0) == []
 
 
 def test_keys_in_use_keep_their_texts():
     now = [0.0]
-    texts = Texts(lambda: now[0])
+    texts = KeyedTextCache(lambda: now[0])
     cache = lm().network.new_cache()
     for i in range(reuse.KEYS + 3):
         texts.put(str(i), (1, 2), cache, None)
@@ -298,15 +305,15 @@ def test_rows_of_the_whole_prompt_are_refused_before_a_pass():
     visit(target.reusing("", True), TEXT)
     session = target.reusing("", True).open(edited(TEXT, EDITS["insert"]))
     with pytest.raises(RequestError, match="reads rows of the whole prompt"):
-        go(session.prefill(Want(prompt=True)))
+        go(session.prefill(ScoreRequest(prompt=True)))
     go(session.prefill(SILENT))
     with pytest.raises(RequestError, match="reads rows of the whole prompt"):
-        go(session.prefill(Want(prompt=True)))
+        go(session.prefill(ScoreRequest(prompt=True)))
 
 
 def test_what_was_taken_is_counted():
-    told = Reuse(Texts(), "", True)
-    told.took(10, (reuse.Graft(12, None, 11, 50),), None)
+    told = CacheReuse(KeyedTextCache(), "", True)
+    told.took(10, (reuse.CacheGraft(12, None, 11, 50),), None)
     assert (told.positions, told.turned, told.approximate) == (49, 39, True)
     assert told.told["name"] == "edited"
     told.took(10, (), 8)

@@ -10,14 +10,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_target import check_target
 from polydec.lab.testing.kits import build
-from polydec.models.nets.hf import HF, HFCache
-from polydec.models.nets.query import Query
+from polydec.models.nets.hf import HFCache, HFNetwork
+from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions import checkpoint
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 SIZE = {
     "vocab_size": 61,
@@ -91,11 +91,11 @@ BOTH = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for n
 @pytest.fixture(scope="module", params=BOTH)
 def pair(request):
     theirs = theirs_of(request.param)
-    return request.param, theirs, HF(theirs)
+    return request.param, theirs, HFNetwork(theirs)
 
 
 def lm_of(network, **options):
-    return LM(network, Vocab(network.size, frozenset()), **options)
+    return CausalLaw(network, TokenVocabulary(network.size, frozenset()), **options)
 
 
 def text(n, seed=0):
@@ -126,7 +126,7 @@ def test_prompt_rows_past_the_window(pair):
     _, theirs, net = pair
     ids = text(40)
     session = lm_of(net, chunk=7).open(ids)
-    scores = run([session.prefill(Want(prompt=True))])[0]
+    scores = run_coroutines([session.prefill(ScoreRequest(prompt=True))])[0]
     got = torch.stack([scores.weights(i) for i in range(39)])
     torch.testing.assert_close(got, plain_rows(theirs, ids)[:-1], atol=1e-4, rtol=1e-4)
 
@@ -137,7 +137,7 @@ def test_trees_past_the_window(pair):
     draft = Draft.certain((ids[-1], *draft.token[1:]), draft.parent)
     session = lm_of(net, chunk=8).open(ids)
     for round in range(3):
-        scores = run([session.score(draft, Want())])[0]
+        scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
         for i in range(len(draft)):
             want = plain_rows(theirs, [*ids, *(draft.token[j] for j in draft.path_to(i))])[-1]
             torch.testing.assert_close(scores.weights(i), want, atol=1e-4, rtol=1e-4)
@@ -156,20 +156,20 @@ def test_forks_rewinds_and_kept_texts(pair):
     _, theirs, net = pair
     lm, ids = lm_of(net, keep=1), text(17)
     session = lm.open(ids)
-    run([session.score(Draft.chain(ids[-1], (9, 8, 7)), Want())])
+    run_coroutines([session.score(Draft.chain(ids[-1], (9, 8, 7)), ScoreRequest())])
     twin = session.fork()
     session.commit((ids[-1], 9))
     twin.commit((ids[-1],))
     for s, more in ((session, (9, 30)), (twin, (31,))):
-        row = run([s.score(Draft.chain(more[-1]), Want())])[0].weights(0)
+        row = run_coroutines([s.score(Draft.chain(more[-1]), ScoreRequest())])[0].weights(0)
         torch.testing.assert_close(row, plain_rows(theirs, [*ids, *more])[-1], atol=1e-4, rtol=1e-4)
     session.rewind(6)
-    row = run([session.score(Draft.chain(40), Want())])[0].weights(0)
+    row = run_coroutines([session.score(Draft.chain(40), ScoreRequest())])[0].weights(0)
     torch.testing.assert_close(row, plain_rows(theirs, [*ids[:12], 40])[-1], atol=1e-4, rtol=1e-4)
     session.close()
     again = lm.open([*ids[:9], 50, 51])  # begins like the text just closed
     assert net.rollback == (again.ledger.cache.length == 9)
-    row = run([again.score(Draft.chain(51), Want())])[0].weights(0)
+    row = run_coroutines([again.score(Draft.chain(51), ScoreRequest())])[0].weights(0)
     torch.testing.assert_close(
         row, plain_rows(theirs, [*ids[:9], 50, 51])[-1], atol=1e-4, rtol=1e-4
     )
@@ -182,7 +182,9 @@ def test_embeddings_in_place_of_ids(pair):
     cache.stage(range(-1, 8))
     cache.commit(range(9))
     embed = theirs.get_input_embeddings()(torch.tensor(ids)).detach()
-    got = net.forward([Query(cache, 0, (), range(9), Want(), embed=embed)])[0].logits_RV
+    got = net.forward([NetworkQuery(cache, 0, (), range(9), ScoreRequest(), embed=embed)])[
+        0
+    ].logits_RV
     torch.testing.assert_close(got, plain_rows(theirs, ids), atol=1e-4, rtol=1e-4)
 
 
@@ -198,7 +200,11 @@ def test_hidden_states_are_those_before_the_final_norm(pair):
     cache.stage(range(-1, 8))
     cache.commit(range(9))
     answer = net.forward(
-        [Query(cache, 0, tuple(ids), (2, 8), Want(law=Reads.NOTHING, hidden=True))]
+        [
+            NetworkQuery(
+                cache, 0, tuple(ids), (2, 8), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+            )
+        ]
     )[0]
     assert answer.logits_RV is None
     torch.testing.assert_close(answer.hidden_RH, seen[0][0, [2, 8]], atol=1e-4, rtol=1e-4)
@@ -215,16 +221,19 @@ def test_greedy_text_is_that_of_generate(pair):
             eos_token_id=None,
             pad_token_id=0,
         )
-    from polydec.laws.shapers.greedy import Greedy
-    from polydec.laws.targets.shaped import Shaped
+    from polydec.laws.shapers.greedy import GreedyRule
+    from polydec.laws.targets.shaped import ShapedTarget
 
-    target = Shaped(lm_of(net), Greedy())
+    target = ShapedTarget(lm_of(net), GreedyRule())
     request = Request(tuple(ids), max_tokens=24)
     recycling = build(
         "token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "cost_aware": False}
     )[0]
     for decoder in (build("plain", target)[0], recycling):
-        assert list(run([answer_one(decoder, request)])[0].token_ids) == want[0, 8:].tolist()
+        assert (
+            list(run_coroutines([answer_one(decoder, request)])[0].token_ids)
+            == want[0, 8:].tolist()
+        )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mamba"])
@@ -232,19 +241,19 @@ def test_a_saved_directory(name, tmp_path):
     theirs = theirs_of(name)
     theirs.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="no tokenizer"):
-        got = checkpoint.load(str(tmp_path), dtype="float32")
+        got = checkpoint.load_bundle(str(tmp_path), dtype="float32")
     assert got.lm.vocab.size == 61 and got.lm.vocab.eos == {2} and got.dtype == "float32"
     ids = text(15)
-    scores = run([got.lm.open(ids).score(Draft.chain(ids[-1]), Want())])[0]
+    scores = run_coroutines([got.lm.open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[0]
     torch.testing.assert_close(scores.weights(0), plain_rows(theirs, ids)[-1], atol=1e-4, rtol=1e-4)
 
 
 def test_half_precision_is_tried_in_full():
     theirs = theirs_of("gemma2").to(torch.bfloat16)
-    net = HF(theirs)
+    net = HFNetwork(theirs)
     assert net.tree and net.dtype == "bfloat16" and theirs.dtype == torch.bfloat16
     ids = text(15)
-    scores = run([lm_of(net).open(ids).score(Draft.chain(ids[-1]), Want())])[0]
+    scores = run_coroutines([lm_of(net).open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[0]
     torch.testing.assert_close(scores.weights(0), plain_rows(theirs, ids)[-1], atol=0.2, rtol=0.1)
 
 
@@ -260,18 +269,18 @@ def test_a_model_that_ignores_our_mask_is_found_out():
 
     theirs = theirs_of("gpt2")
     theirs.__class__ = Deaf
-    net = HF(theirs)
+    net = HFNetwork(theirs)
     assert not net.tree and net.rollback
 
 
 def test_bad_input(tmp_path):
-    net = HF(theirs_of("gpt2"))
+    net = HFNetwork(theirs_of("gpt2"))
     cache = net.new_cache()
     cache.stage((-1, 0))
     with pytest.raises(ValueError, match="layers is \\(0,\\)"):
-        net.forward([Query(cache, 0, (3, 4), (0,), Want(), layers=(0,))])
+        net.forward([NetworkQuery(cache, 0, (3, 4), (0,), ScoreRequest(), layers=(0,))])
     with pytest.raises(ValueError, match="first is 1"):
-        net.forward([Query(cache, 1, (3,), (0,), Want())])
+        net.forward([NetworkQuery(cache, 1, (3,), (0,), ScoreRequest())])
     with pytest.raises(ValueError, match="length is 1"):
         cache.truncate(1)
     with pytest.raises(ValueError, match="prompt has 96 tokens"):
@@ -280,20 +289,20 @@ def test_bad_input(tmp_path):
         lm_of(net).open(text(5)).part(range(1))
     theirs_of("gpt2").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="dtype is 'int8'"):
-        checkpoint.load(str(tmp_path), dtype="int8")
+        checkpoint.load_bundle(str(tmp_path), dtype="int8")
     if not torch.cuda.is_available():
         with pytest.warns(UserWarning), pytest.raises(ValueError, match="no CUDA"):
-            checkpoint.load(str(tmp_path), device="cuda")
+            checkpoint.load_bundle(str(tmp_path), device="cuda")
 
 
 def test_bytes_of_a_cache():
-    net = HF(theirs_of("gpt2"))
+    net = HFNetwork(theirs_of("gpt2"))
     cache = net.new_cache()
     assert isinstance(cache, HFCache) and cache.nbytes == 0
     cache.stage(range(-1, 3))
-    net.forward([Query(cache, 0, (3, 4, 5, 6), (3,), Want())])
+    net.forward([NetworkQuery(cache, 0, (3, 4, 5, 6), (3,), ScoreRequest())])
     assert cache.nbytes == 2 * 2 * 4 * 32 * 4  # layers, keys and values, entries, width, bytes
     cache.commit((0, 1))
     assert cache.nbytes == 2 * 2 * 2 * 32 * 4
-    recurrent = HF(theirs_of("mamba")).new_cache()
+    recurrent = HFNetwork(theirs_of("mamba")).new_cache()
     assert recurrent.nbytes == 0

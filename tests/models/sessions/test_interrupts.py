@@ -3,15 +3,15 @@
 import pytest
 import torch
 from test_cache import network
-from test_hf import HF, theirs_of
+from test_hf import HFNetwork, theirs_of
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.lab.testing.toy import Table
-from polydec.models.native.library import available
-from polydec.models.sessions.lm import LM
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.toy import OrderTwoNetwork
+from polydec.models.native.library import native_step_availability
+from polydec.models.sessions.lm import CausalLaw
 
-ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 PROMPT = [7, 3, 9, 20, 4, 11, 30, 2, 8]
 SMALL = [0, 1, 2, 3, 1, 0, 2, 2, 1]
 KINDS = ["toy", "paths", "torch", "native", "adapter", "adapter, paths", "adapter, recurrent"]
@@ -32,7 +32,7 @@ class Failing:
             return self._net.forward(queries)
         if self.late:
             self._net.forward(queries)
-        elif isinstance(self._net, HF):  # the first layer has been written
+        elif isinstance(self._net, HFNetwork):  # the first layer has been written
             with pytest.raises(RuntimeError, match="on the way"):
                 handle = self._net._blocks[-1].register_forward_pre_hook(stop)
                 try:
@@ -51,8 +51,8 @@ def made(request):
     """(a network, a prompt)"""
     kind = request.param
     if kind == "native":
-        if not available()[0]:
-            pytest.skip(available()[1])
+        if not native_step_availability()[0]:
+            pytest.skip(native_step_availability()[1])
         from native_checkpoints import config, weights
 
         from polydec.models.native.network import CpuStep
@@ -60,11 +60,11 @@ def made(request):
         c = config(num_hidden_layers=4, vocab_size=50)
         return CpuStep.build(c, weights(c), threads=1), PROMPT
     if kind in ("toy", "paths"):
-        return Table(1, 4, tree=kind == "toy"), SMALL
+        return OrderTwoNetwork(1, 4, tree=kind == "toy"), SMALL
     if kind == "torch":
         return network(num_hidden_layers=4), PROMPT
     name = {"adapter": "gpt2", "adapter, paths": "bloom", "adapter, recurrent": "mamba"}[kind]
-    return HF(theirs_of(name)), PROMPT
+    return HFNetwork(theirs_of(name)), PROMPT
 
 
 async def story(session, text, depths, drop):
@@ -74,7 +74,7 @@ async def story(session, text, depths, drop):
     tree = Draft.certain((text[-1], a, b, c), (-1, 0, 0, 1))
     if depths:
         await session.part(range(1)).score(tree, ROW)
-        await session.part(range(2)).score(tree, Want(exits=(1,)))
+        await session.part(range(2)).score(tree, ScoreRequest(exits=(1,)))
     await session.score(tree, ROW)
     session.commit((text[-1], a))
     if depths:
@@ -87,14 +87,16 @@ async def story(session, text, depths, drop):
         session.commit((b, c, a, c, a))
     await session.score(Draft.certain((c, a, b), (-1, 0, 0)), ROW)
     left = session.keep((0, 1), 0)
-    await session.score(Draft.certain((*left.token, b), (*left.parent, 1)), Want(hidden=not drop))
+    await session.score(
+        Draft.certain((*left.token, b), (*left.parent, 1)), ScoreRequest(hidden=not drop)
+    )
     session.commit((c,))
 
 
 def law(lm, text):
     """The law after each of the last tokens, as a session says that may find a kept text."""
     session = lm.open(text[:-2])
-    scores = run([session.score(Draft.chain(text[-3], text[-2:]), ROW)])[0]
+    scores = run_coroutines([session.score(Draft.chain(text[-3], text[-2:]), ROW)])[0]
     session.close()
     return torch.stack([scores.row(i) for i in range(3)])
 
@@ -106,28 +108,28 @@ def test_every_pass_may_fail(made, error, late, then):
     inner, text = made
     net = Failing(inner)
     vocab, depths = (
-        Vocab(inner.size, frozenset()),
+        TokenVocabulary(inner.size, frozenset()),
         inner.layers if inner.partial and inner.tree else 0,
     )
-    session = LM(net, vocab, chunk=4).open(text)
-    run([story(session, text, depths, late)])
+    session = CausalLaw(net, vocab, chunk=4).open(text)
+    run_coroutines([story(session, text, depths, late)])
     total, more = net.passes, [text[4], text[5], text[3]]
     assert total >= 4
     net.error, net.late = error, late
     for k in range(total):
-        lm = LM(net, vocab, chunk=4, keep=2)
+        lm = CausalLaw(net, vocab, chunk=4, keep=2)
         session, net.passes, net.k = lm.open(text), 0, k
         coroutine = story(session, text, depths, late)
         with pytest.raises(error):
-            run([coroutine])
+            run_coroutines([coroutine])
         coroutine.close()
         net.k = None
         if then == "score":  # goes on in the same session
             root = (*session.ledger.text, *more)[len(session.ledger.text)]
-            got = run([session.score(Draft.chain(root, more[1:]), ROW)])[0]
-            want = run(
+            got = run_coroutines([session.score(Draft.chain(root, more[1:]), ROW)])[0]
+            want = run_coroutines(
                 [
-                    LM(inner, vocab)
+                    CausalLaw(inner, vocab)
                     .open([*session.ledger.text, root])
                     .score(Draft.chain(root, more[1:]), ROW)
                 ]
@@ -140,5 +142,5 @@ def test_every_pass_may_fail(made, error, late, then):
         session.close()
         assert lm._kept == [] or lm._kept[0][2].length == len(lm._kept[0][1])
         torch.testing.assert_close(
-            law(lm, told), law(LM(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}"
+            law(lm, told), law(CausalLaw(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}"
         )

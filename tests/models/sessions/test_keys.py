@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import micro
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.check_target import check_target
-from polydec.lab.testing.toy import toy
-from polydec.lab.train.network import from_weights, rotate
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.laws.targets.switch import ByEntropy, Switch
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.train.network import apply_rotary_embedding, from_weights
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.laws.targets.switch import EntropySwitchRule, SwitchTarget
 from polydec.models.sessions import checkpoint, sources
 
 TEXT = tuple(range(5, 60))
@@ -25,7 +25,7 @@ def path(tmp_path_factory):
 
 
 def opened(path, options):
-    lm = checkpoint.load(path, **options).lm
+    lm = checkpoint.load_bundle(path, **options).lm
     if "dtype" not in options and "native" not in lm.network.kernel:
         pytest.skip("there is no compiled step here")
     return lm
@@ -49,11 +49,11 @@ def published(path, ids, number=-1):
         proj(x)[0].unflatten(-1, heads).transpose(0, 1)
         for proj in (last.self_attn.k_proj, last.self_attn.v_proj)
     )
-    return rotate(keys, cos, sin), values
+    return apply_rotary_embedding(keys, cos, sin), values
 
 
 def shown(session):
-    run([session.prefill(Want(law=Reads.NOTHING, last=True))])
+    run_coroutines([session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=True))])
     return session.memory()
 
 
@@ -90,7 +90,7 @@ def test_shared_entries_are_shown_to_all_who_share(options, path):
     twin, late = first.fork(), lm.open((*long[:150], 9, 4, 3))
     shown(late)
     for session, root in ((first, 3), (twin, 8)):
-        run([session.score(Draft.chain(root), Want())])
+        run_coroutines([session.score(Draft.chain(root), ScoreRequest())])
         session.commit((root,))
     for session, text in ((first, (*long, 3)), (twin, (*long, 8)), (late, (*long[:150], 9, 4))):
         for got, want in zip(session.memory(), published(path, text), strict=True):
@@ -98,27 +98,27 @@ def test_shared_entries_are_shown_to_all_who_share(options, path):
 
 
 def test_entries_that_have_not_passed_every_layer_are_not_shown(path):
-    session = checkpoint.load(path, dtype="float32").lm.open((5, 6, 7, 8))
+    session = checkpoint.load_bundle(path, dtype="float32").lm.open((5, 6, 7, 8))
     keys, _ = shown(session)
     assert keys.shape[1] == 3
     part = session.part((0,))
-    run([part.score(Draft.chain(8, (9,)), Want())])
+    run_coroutines([part.score(Draft.chain(8, (9,)), ScoreRequest())])
     part.commit((8,))
     assert session.memory()[0].shape[1] == part.memory()[0].shape[1] == 3
-    run([session.score(Draft.chain(9), Want())])
+    run_coroutines([session.score(Draft.chain(9), ScoreRequest())])
     assert session.memory()[0].shape[1] == 4
 
 
 def test_who_has_none_says_so(path):
     from transformers import AutoModelForCausalLM
 
-    from polydec.models.nets.hf import HF
-    from polydec.models.sessions.lm import LM
+    from polydec.models.nets.hf import HFNetwork
+    from polydec.models.sessions.lm import CausalLaw
 
-    lm = checkpoint.load(path, dtype="float32").lm
+    lm = checkpoint.load_bundle(path, dtype="float32").lm
     adapter, turns = (
-        LM(HF(AutoModelForCausalLM.from_pretrained(path)), lm.vocab),
-        Switch(lm, lm, ByEntropy()),
+        CausalLaw(HFNetwork(AutoModelForCausalLM.from_pretrained(path)), lm.vocab),
+        SwitchTarget(lm, lm, EntropySwitchRule()),
     )
     for target, said in (
         (adapter, "keys cannot be read in this model"),
@@ -126,13 +126,13 @@ def test_who_has_none_says_so(path):
     ):
         with pytest.raises(ValueError, match=said):
             target.open((5, 6)).memory()
-    assert Shaped(lm, Greedy()).open((5, 6)).memory()[0].shape == (2, 0, 16)
+    assert ShapedTarget(lm, GreedyRule()).open((5, 6)).memory()[0].shape == (2, 0, 16)
 
 
 @pytest.mark.parametrize("fault", ["late", "staged"])
 def test_wrong_keys_are_found(fault, monkeypatch):
     """check_target tells keys of other entries from the text's."""
-    target = toy(3)
+    target = toy_law(3)
     true = target.network.keys
     wrong = {
         "late": lambda cache, stop, layer: true(cache, max(0, stop - 1)),

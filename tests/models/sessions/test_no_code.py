@@ -54,7 +54,7 @@ def place(tmp_path, monkeypatch):
 
 def refused(path, match):
     with pytest.raises(ValueError, match=match) as e:
-        checkpoint.load(str(path))
+        checkpoint.load_bundle(str(path))
     assert len(str(e.value)) <= 300 and str(e.value).isprintable()
     assert not (path.parent / "mark").exists(), "code of the checkpoint ran"
 
@@ -89,7 +89,7 @@ def test_a_known_architecture_runs_with_transformers_own_code(place):
     (place / "config.json").write_text(
         json.dumps({**config, "model_type": "gpt2", "eos_token_id": 1})
     )
-    assert checkpoint.load(str(place)).lm.network.layers == 1
+    assert checkpoint.load_bundle(str(place)).lm.network.layers == 1
     assert not (place.parent / "mark").exists()
 
 

@@ -7,17 +7,17 @@ import torch
 from test_cache import network
 from test_session import go, lm, near, rows
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.depth import halves, left
-from polydec.models.native.library import available
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.depth import parse_layer_halves, remaining_layer_halves
+from polydec.models.native.library import native_step_availability
 
-ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 L = 4
 
 
 def run_of(skip):
-    return left(halves(skip, L), L)
+    return remaining_layer_halves(parse_layer_halves(skip, L), L)
 
 
 def native(idle=()):
@@ -41,7 +41,7 @@ def silenced(weights, idle):
 def torch_net(dtype, idle=()):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from polydec.models.nets.transformer import Transformer
+    from polydec.models.nets.transformer import LlamaTransformer
 
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -54,7 +54,7 @@ def torch_net(dtype, idle=()):
         max_position_embeddings=600,
         initializer_range=0.2,
     )
-    return Transformer.build(
+    return LlamaTransformer.build(
         config.to_dict(), silenced(LlamaForCausalLM(config).state_dict(), idle), dtype=dtype
     )
 
@@ -62,8 +62,8 @@ def torch_net(dtype, idle=()):
 @pytest.fixture(params=["float64", "float32", "native"])
 def net(request):
     if request.param == "native":
-        if not available()[0]:
-            pytest.skip(available()[1])
+        if not native_step_availability()[0]:
+            pytest.skip(native_step_availability()[1])
         made = native()
     else:
         made = network(num_hidden_layers=L, dtype=request.param)
@@ -323,7 +323,7 @@ def test_a_part_is_the_network_that_has_these_layers_only():
     """Against another network, made of the kept layers' weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from polydec.models.nets.transformer import Transformer
+    from polydec.models.nets.transformer import LlamaTransformer
 
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -337,7 +337,7 @@ def test_a_part_is_the_network_that_has_these_layers_only():
         initializer_range=0.2,
     )
     weights, text = LlamaForCausalLM(config).state_dict(), [7, 3, 9, 20, 4]
-    whole = Transformer.build(config.to_dict(), weights, dtype="float64")
+    whole = LlamaTransformer.build(config.to_dict(), weights, dtype="float64")
     for layers in ((0, 1), (0, 3), (1, 2), (0, 2, 3)):
         some = {k: v for k, v in weights.items() if ".layers." not in k}
         for to, of in enumerate(layers):
@@ -347,7 +347,7 @@ def test_a_part_is_the_network_that_has_these_layers_only():
                 for k, v in weights.items()
                 if k.startswith(head)
             }
-        other = Transformer.build(
+        other = LlamaTransformer.build(
             {**config.to_dict(), "num_hidden_layers": len(layers)}, some, dtype="float64"
         )
         near(fresh(whole, text, (layers,)), fresh(other, text), 1e-10)
@@ -360,9 +360,9 @@ def test_a_part_is_the_network_that_has_these_layers_only():
 def test_halves_that_do_not_run(kind, skip):
     """As a network in which they add nothing, alone and in a tree; an attention that does not run leaves the cache as it was,
     and nobody reads it."""
-    if kind == "native" and not available()[0]:
-        pytest.skip(available()[1])
-    idle, text = halves(skip, L), [7, 3, 9, 20, 4]
+    if kind == "native" and not native_step_availability()[0]:
+        pytest.skip(native_step_availability()[1])
+    idle, text = parse_layer_halves(skip, L), [7, 3, 9, 20, 4]
     whole, other = (native(h) if kind == "native" else torch_net(kind, h) for h in ((), idle))
     tolerance = {"float64": 1e-12, "float32": 1e-5, "native": 0.0}[kind]
     near(fresh(whole, text, run_of(skip)), fresh(other, text), tolerance)
@@ -400,14 +400,14 @@ def test_sessions_that_skip_different_halves_share_nothing(net):
             for s in ("1a", "1m", "", "1a", "0m,2", "1a,2m")
         ]
 
-    for together, alone in zip(run(scores()), [go(s) for s in scores()], strict=True):
+    for together, alone in zip(run_coroutines(scores()), [go(s) for s in scores()], strict=True):
         near(rows(together, 3), rows(alone, 3), net.tolerance)
 
 
 def test_exits_of_a_score_and_of_a_prompt(net):
-    text, want = [7, 3, 9, 20, 4], Want(exits=(1, 2, 3, 4))
+    text, want = [7, 3, 9, 20, 4], ScoreRequest(exits=(1, 2, 3, 4))
     session = lm(net=net, chunk=2).open(text)
-    scores = go(session.prefill(Want(law=Reads.NOTHING, prompt=True, exits=(1, 3))))
+    scores = go(session.prefill(ScoreRequest(law=RowDetail.NOTHING, prompt=True, exits=(1, 3))))
     for d in (1, 3):
         near(rows(scores.exit(d, (1, 3)), 2), fresh(net, text, range(d))[[1, 3]], net.tolerance)
     draft = Draft.chain(4, [6, 2])
@@ -430,7 +430,9 @@ def test_exits_of_the_last_token_of_a_prompt_in_parts(net):
     """The passes before the last one show nothing at any depth."""
     text = [7, 3, 9, 20, 4]
     scores = go(
-        lm(net=net, chunk=2).open(text).prefill(Want(law=Reads.NOTHING, last=True, exits=(1, 3)))
+        lm(net=net, chunk=2)
+        .open(text)
+        .prefill(ScoreRequest(law=RowDetail.NOTHING, last=True, exits=(1, 3)))
     )
     for d in (1, 3):
         near(rows(scores.exit(d, (0,)), 1), fresh(net, text, range(d))[[3]], net.tolerance)

@@ -12,9 +12,9 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.models.formats import zoo
 from polydec.models.learned import artefacts
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
-TINY = Path(zoo.resolve("zoo:tiny"))
+TINY = Path(zoo.zoo_model_path("zoo:tiny"))
 
 
 @dataclass(frozen=True)
@@ -29,22 +29,24 @@ class Place:
 
 @pytest.mark.parametrize("kind", [Path, Place, str])
 def test_a_model_and_what_goes_with_it(kind):
-    draft = zoo.resolve("zoo:tiny-draft")
+    draft = zoo.zoo_model_path("zoo:tiny-draft")
     lm = polydec.load(kind(TINY), draft=kind(draft), ngrams=None)
     assert lm.name == str(TINY) and lm.draft is not None and lm.draft.name == str(draft)
-    reasoner, judge = (zoo.resolve(f"zoo:{name}") for name in ("reasoner", "reasoner-prm"))
+    reasoner, judge = (zoo.zoo_model_path(f"zoo:{name}") for name in ("reasoner", "reasoner-prm"))
     for trained in (kind(judge), [kind(judge)]):
         lm = polydec.load(kind(reasoner), draft=None, ngrams=None, trained=trained)
         assert lm.given == (str(judge),) and len(lm.artefacts) == 1
 
 
 def test_what_reads_and_writes_files(tmp_path):
-    assert checkpoint.load(TINY).name == str(TINY)
+    assert checkpoint.load_bundle(TINY).name == str(TINY)
     source = sources.open_source(Place(TINY))
-    sources.save(Place(tmp_path), source.config, source.weights, source.text)
+    sources.save_checkpoint(Place(tmp_path), source.config, source.weights, source.text)
     assert sources.open_source(Place(tmp_path)).fingerprint == source.fingerprint
-    assert Text.from_tokenizer_json(Place(tmp_path / "tokenizer.json")).size == source.text.size
-    assert artefacts.read(Place(Path(zoo.resolve("zoo:reasoner-prm")))) is not None
+    assert (
+        Tokenizer.from_tokenizer_json(Place(tmp_path / "tokenizer.json")).size == source.text.size
+    )
+    assert artefacts.load_artefact(Place(Path(zoo.zoo_model_path("zoo:reasoner-prm")))) is not None
 
 
 @pytest.mark.parametrize("wrong", [3, None, b"zoo:tiny", ["zoo:tiny"], 1.5, object()])
@@ -53,7 +55,7 @@ def test_what_is_no_name_is_one_sentence(wrong):
         polydec.load(wrong)
     assert len(str(error.value)) <= 300
     with pytest.raises(RequestError, match="must be a text or a path"):
-        checkpoint.load(wrong)
+        checkpoint.load_bundle(wrong)
     for field in ("draft", "ngrams"):
         if wrong is not None:
             with pytest.raises(RequestError, match=f"{field} is .*must be a text or a path"):

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from mixtures import EXPERTS, LAYERS, SIZE, mixture
-from polydec.core.effects import gather
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.models.native.library import available
+from polydec.core.effects import gather_coroutines
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.models.native.library import native_step_availability
 from polydec.models.native.network import CpuStep
 
 PROMPT = (3, 4, 5, 6, 2, 7)
@@ -24,13 +24,13 @@ def routing(seed, scale=2.0):
 
 
 def law(session, root, by=None):
-    return session.score(Draft.chain(root), Want(routing=by))
+    return session.score(Draft.chain(root), ScoreRequest(routing=by))
 
 
 async def text_of(target, prompt, asked):
     """Rows of a text that is written token by token; asked: looks under other routings on the way."""
     session, rows = target.open(prompt), []
-    await session.prefill(Want())
+    await session.prefill(ScoreRequest())
     root = prompt[-1]
     for i, x in enumerate((8, 3, 9, 2)):
         if asked and i % 2:
@@ -46,8 +46,8 @@ async def text_of(target, prompt, asked):
 
 def test_a_look_leaves_the_text_as_it_was():
     target = mixture()
-    plain = run([text_of(target, PROMPT, False)])[0]
-    asked = run([text_of(target, PROMPT, True)])[0]
+    plain = run_coroutines([text_of(target, PROMPT, False)])[0]
+    asked = run_coroutines([text_of(target, PROMPT, True)])[0]
     own = [asked[i] for i in (0, 3, 5, 8)]
     assert len(asked) == 10 and all(map(torch.equal, own, plain))
     others = [asked[i] for i in (1, 2, 4, 6, 7, 9)]
@@ -61,7 +61,7 @@ def test_the_law_is_that_of_a_text_whose_last_row_alone_is_moved():
     async def fresh(prompt):
         """The text is read first, then the root."""
         session = target.open(prompt)
-        await session.prefill(Want(last=True))
+        await session.prefill(ScoreRequest(last=True))
         await law(session, prompt[-1])
         return (await law(session, prompt[-1], by)).row(0)
 
@@ -70,11 +70,11 @@ def test_the_law_is_that_of_a_text_whose_last_row_alone_is_moved():
 
     async def committed(prompt):
         session = target.open(prompt[:3])
-        await session.prefill(Want())
+        await session.prefill(ScoreRequest())
         session.commit(prompt[2:-1])
         return (await law(session, prompt[-1], by)).row(0)
 
-    found = run([f(PROMPT) for f in (fresh, unread, committed)])
+    found = run_coroutines([f(PROMPT) for f in (fresh, unread, committed)])
     assert all(torch.allclose(found[0], x, atol=1e-12) for x in found[1:])
 
 
@@ -85,14 +85,16 @@ def test_several_looks_are_one_pass():
 
     async def looks(count):
         session = target.open(PROMPT)
-        await session.prefill(Want(last=True))
+        await session.prefill(ScoreRequest(last=True))
         ran.clear()
-        found = await gather(*(law(session, PROMPT[-1], routing(i)) for i in range(count)))
+        found = await gather_coroutines(
+            *(law(session, PROMPT[-1], routing(i)) for i in range(count))
+        )
         return [s.row(0) for s in found]
 
-    many = run([looks(5)])[0]
+    many = run_coroutines([looks(5)])[0]
     assert ran == [5]
-    alone = run([looks(1)])[0]
+    alone = run_coroutines([looks(1)])[0]
     assert torch.allclose(many[0], alone[0], atol=1e-12)
 
 
@@ -101,45 +103,45 @@ def test_shapers_bend_the_moved_law_as_they_bend_the_own_one():
 
     async def rows(law_of):
         session = law_of.open(PROMPT)
-        await session.prefill(Want())
+        await session.prefill(ScoreRequest())
         return (await law(session, PROMPT[-1], by)).row(0)
 
-    bare, bent = run([rows(target), rows(Shaped(target, Temperature(0.5)))])
+    bare, bent = run_coroutines([rows(target), rows(ShapedTarget(target, TemperatureRule(0.5)))])
     assert torch.allclose(torch.log_softmax(bare / 0.5, -1), bent, atol=1e-9)
 
 
-@pytest.mark.skipif(not available()[0], reason=available()[1])
+@pytest.mark.skipif(not native_step_availability()[0], reason=native_step_availability()[1])
 def test_the_compiled_step_says_the_same():
     slow, quick = mixture(4), mixture(4, build=lambda c, w: CpuStep.build(c, w, threads=1))
 
     async def rows(target):
         session = target.open(PROMPT)
-        await session.prefill(Want())
+        await session.prefill(ScoreRequest())
         return [
             (await law(session, PROMPT[-1], by)).row(0)
             for by in (None, routing(2), routing(3, 0.2))
         ]
 
-    a, b = run([rows(slow), rows(quick)])
+    a, b = run_coroutines([rows(slow), rows(quick)])
     assert all(torch.allclose(x.float(), y.float(), atol=1e-4) for x, y in zip(a, b, strict=True))
 
 
 def test_what_cannot_be_moved_is_refused():
     async def ask(target, by, draft=None, **want):
         session = target.open(PROMPT)
-        await session.prefill(Want())
-        await session.score(draft or Draft.chain(PROMPT[-1]), Want(routing=by, **want))
+        await session.prefill(ScoreRequest())
+        await session.score(draft or Draft.chain(PROMPT[-1]), ScoreRequest(routing=by, **want))
 
     async def part(target):
         session = target.open(PROMPT)
-        await session.prefill(Want())
-        await session.part((0,)).score(Draft.chain(PROMPT[-1]), Want(routing=routing(1)))
+        await session.prefill(ScoreRequest())
+        await session.part((0,)).score(Draft.chain(PROMPT[-1]), ScoreRequest(routing=routing(1)))
 
     with pytest.raises(ValueError, match="no router of experts"):
-        run([ask(toy(0, SIZE), routing(1))])
+        run_coroutines([ask(toy_law(0, SIZE), routing(1))])
     with pytest.raises(ValueError, match="1 layers of 5 experts: this model has 2 of 5"):
-        run([ask(mixture(), routing(1)[:1])])
+        run_coroutines([ask(mixture(), routing(1)[:1])])
     with pytest.raises(ValueError, match="laws of tokens alone"):
-        run([ask(mixture(), routing(1), hidden=True)])
+        run_coroutines([ask(mixture(), routing(1), hidden=True)])
     with pytest.raises(ValueError, match="of no part of them"):
-        run([part(mixture())])
+        run_coroutines([part(mixture())])

@@ -4,13 +4,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.train.network import Llama, Shape, from_weights, save_directory
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.train.network import LlamaShape, TrainableLlama, from_weights, save_directory
 from polydec.models.formats import rows8
 from polydec.models.sessions import checkpoint
 
-SHAPE = Shape(40, width=32, layers=1, heads=2, kv_heads=1, inner=64, context=32)
+SHAPE = LlamaShape(40, width=32, layers=1, heads=2, kv_heads=1, inner=64, context=32)
 
 
 def test_numbers_come_back_to_half_a_step():
@@ -20,13 +20,13 @@ def test_numbers_come_back_to_half_a_step():
         torch.randn(7, generator=g),
     )
     matrix[3] = 0.0
-    stored = rows8.packed({"a.weight": matrix, "b.weight": vector})
+    stored = rows8.quantise_rows({"a.weight": matrix, "b.weight": vector})
     assert stored["a.weight"].dtype == torch.int8 and set(stored) == {
         "a.weight",
         "a.weight.scale",
         "b.weight",
     }
-    back = rows8.unpacked(stored)
+    back = rows8.dequantise_rows(stored)
     assert (
         list(back) == ["a.weight", "b.weight"]
         and len(back) == 2
@@ -36,17 +36,19 @@ def test_numbers_come_back_to_half_a_step():
     assert bool(
         ((back["a.weight"].float() - matrix).abs() <= most / 254 + most / 2048 + 6e-8).all()
     )
-    again = rows8.unpacked(rows8.packed({"a.weight": back["a.weight"]}))["a.weight"].float()
+    again = rows8.dequantise_rows(rows8.quantise_rows({"a.weight": back["a.weight"]}))[
+        "a.weight"
+    ].float()
     assert torch.allclose(again, back["a.weight"].float(), rtol=2e-3, atol=1e-6)
-    assert rows8.unpacked(plain := {"a.weight": matrix}) is plain
+    assert rows8.dequantise_rows(plain := {"a.weight": matrix}) is plain
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_a_directory_of_bytes_is_the_model_of_its_numbers(tmp_path):
-    network = Llama(SHAPE, seed=1)
+    network = TrainableLlama(SHAPE, seed=1)
     config = SHAPE.config(bos=0, eos=1)
     save_directory(tmp_path / "bytes", network, config, files={}, dtype=torch.int8)
-    numbers = rows8.unpacked(load_file(tmp_path / "bytes" / "model.safetensors"))
+    numbers = rows8.dequantise_rows(load_file(tmp_path / "bytes" / "model.safetensors"))
     save_directory(
         tmp_path / "halves", from_weights(config, numbers), config, files={}, dtype=torch.float16
     )
@@ -62,16 +64,18 @@ def test_a_directory_of_bytes_is_the_model_of_its_numbers(tmp_path):
 
 
 def _row(path):
-    lm = checkpoint.load(str(path), dtype="float32").lm
-    return run([lm.open((3, 5, 7)).score(Draft.chain(7), Want())])[0].row(0).float()
+    lm = checkpoint.load_bundle(str(path), dtype="float32").lm
+    return (
+        run_coroutines([lm.open((3, 5, 7)).score(Draft.chain(7), ScoreRequest())])[0].row(0).float()
+    )
 
 
 def test_scales_that_do_not_fit_are_refused_in_a_sentence(tmp_path):
-    network, config = Llama(SHAPE, seed=1), SHAPE.config(bos=0, eos=1)
+    network, config = TrainableLlama(SHAPE, seed=1), SHAPE.config(bos=0, eos=1)
     save_directory(tmp_path, network, config, files={}, dtype=torch.int8)
     stored = load_file(tmp_path / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"
     for wrong in ({name + ".scale": torch.ones(3)}, {name: stored[name].float()}):
         save_file({**stored, **wrong}, tmp_path / "model.safetensors")
         with pytest.raises(ValueError, match=rf"{name}.scale has shape .* a scale for each row"):
-            checkpoint.load(str(tmp_path))
+            checkpoint.load_bundle(str(tmp_path))

@@ -6,22 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cache import network, trees
 
-from polydec.core.effects import gather
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.models.sessions.lm import LM
+from polydec.core.effects import gather_coroutines
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.models.sessions.lm import CausalLaw
 
 NET = network()
-ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 texts = st.lists(st.integers(0, 49), min_size=1, max_size=20)
 
 
 def lm(chunk=7, keep=0, net=NET):
-    return LM(net, Vocab(50, frozenset({0})), chunk=chunk, keep=keep)
+    return CausalLaw(net, TokenVocabulary(50, frozenset({0})), chunk=chunk, keep=keep)
 
 
 def go(coro):
-    return run([coro])[0]
+    return run_coroutines([coro])[0]
 
 
 def rows(scores, n):
@@ -63,7 +63,7 @@ def test_commit_equals_prefill_also_for_tokens_never_scored(prompt, one, two, ex
 def test_prefill_answers_every_row_of_the_prompt_in_chunks(chunk):
     prompt = torch.randint(0, 50, (30,)).tolist()
     session = lm(chunk).open(prompt)
-    scores = go(session.prefill(Want(prompt=True, hidden=True)))
+    scores = go(session.prefill(ScoreRequest(prompt=True, hidden=True)))
     near(rows(scores, 29), truth(prompt)[:-1])
     assert scores.hidden_NH.shape == (29, 32)
     near(next_law(session, prompt[-1]), truth(prompt)[-1])
@@ -158,7 +158,7 @@ def test_rows_of_a_prompt_are_all_there_where_a_closed_session_lent_its_text():
     go(session.score(Draft.chain(text[-1]), ROW))
     session.close()
     again = target.open([*text, 3, 4])
-    near(rows(go(again.prefill(Want(prompt=True))), 13), truth([*text, 3]))
+    near(rows(go(again.prefill(ScoreRequest(prompt=True))), 13), truth([*text, 3]))
     near(next_law(again, 4), truth([*text, 3, 4])[-1])
 
 
@@ -172,7 +172,7 @@ def test_a_batch_of_sessions_equals_its_singles_to_the_bit():
         return out
 
     async def both(jobs):
-        return await gather(*jobs)
+        return await gather_coroutines(*jobs)
 
     prompts = [
         torch.randint(0, 50, (n,), generator=torch.Generator().manual_seed(n)).tolist()
@@ -198,7 +198,7 @@ def test_prompts_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("more", [(), (9,)], ids=["the same draft", "a longer one"])
 def test_states_are_given_whatever_was_asked_before(more):
     """A draft that was scored without its states is not gone on with where they are wanted."""
-    text, want = [1, 2, 3, 4], Want(hidden=True)
+    text, want = [1, 2, 3, 4], ScoreRequest(hidden=True)
     draft = Draft.chain(4, (7, 8, *more))
     fresh = go(lm().open(text).score(draft, want)).hidden_NH
     for layers in (2, 1):

@@ -7,12 +7,12 @@ import torch
 from test_cache import network
 from test_session import go, lm, rows
 
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.models.native.library import available
-from polydec.models.nets.cache import BLOCK, Cache, nbytes
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.models.native.library import native_step_availability
+from polydec.models.nets.cache import BLOCK, KVCache, total_cache_bytes
 
-ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 DICE = torch.Generator().manual_seed(7)
 TEXT = torch.randint(0, 50, (420,), generator=DICE).tolist()
 
@@ -20,8 +20,8 @@ TEXT = torch.randint(0, 50, (420,), generator=DICE).tolist()
 @pytest.fixture(params=["torch", "native"], scope="module")
 def net(request):
     if request.param == "native":
-        if not available()[0]:
-            pytest.skip(available()[1])
+        if not native_step_availability()[0]:
+            pytest.skip(native_step_availability()[1])
         from native_checkpoints import config, weights
 
         from polydec.models.native.network import CpuStep
@@ -109,14 +109,16 @@ def test_nothing_is_lent_before_it_is_there(net):
     target = lm(net=net, chunk=64)
     first, second = target.open(TEXT[:100]), target.open(TEXT[:100])
     assert first.ledger.filled == second.ledger.filled == 0
-    alone = rows(run([s.score(Draft.chain(TEXT[99]), ROW) for s in (first, second)])[1], 1)
+    alone = rows(
+        run_coroutines([s.score(Draft.chain(TEXT[99]), ROW) for s in (first, second)])[1], 1
+    )
     near(net, alone, truth(net, TEXT[:100], 1))
 
 
 def test_the_last_row_keeps_a_prefix(net):
     target = lm(net=net, chunk=64)
     first = target.open(TEXT[:200])
-    want = Want(hidden=True, last=True)
+    want = ScoreRequest(hidden=True, last=True)
     one = go(first.prefill(want))
     near(net, rows(one, 1), truth(net, TEXT[:199], 1))
     net.fed.clear()
@@ -152,10 +154,10 @@ def test_any_family_of_caches(net, seed):
     dice, family = random.Random(seed), [(net.new_cache(), list[int]())]
 
     def feed(cache, tokens, parent):
-        from polydec.models.nets.query import Query
+        from polydec.models.nets.query import NetworkQuery
 
         first = cache.stage(parent)
-        return net.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+        return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
             0
         ].logits_RV
 
@@ -191,7 +193,7 @@ def test_any_family_of_caches(net, seed):
             del text[cache.length :]
         elif verb == "close" and len(family) > 1:
             family.remove((cache, text))
-    assert nbytes(c for c, _ in family) <= sum(c.nbytes for c, _ in family)
+    assert total_cache_bytes(c for c, _ in family) <= sum(c.nbytes for c, _ in family)
     for cache, text in family:
         fresh = net.new_cache()
         if text:
@@ -203,7 +205,7 @@ def test_any_family_of_caches(net, seed):
 
 
 def test_growth_by_quarters_and_release():
-    cache = Cache(torch.zeros(2, 2, 1, 256, 16))
+    cache = KVCache(torch.zeros(2, 2, 1, 256, 16))
     for need in (256, 257, 600, 2000):
         cache.stage(range(-1, need - cache.length - 1))
         cache.commit(range(need - cache.length))
@@ -226,7 +228,7 @@ def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
     monkeypatch.setattr(net, "_step", step)
     target = lm(net=net, chunk=256)
     prompts = [TEXT[k : k + 190] for k in range(12)]
-    many = run([target.open(p).score(Draft.chain(p[-1]), ROW) for p in prompts])
+    many = run_coroutines([target.open(p).score(Draft.chain(p[-1]), ROW) for p in prompts])
     assert max(sizes) <= LIMIT and sum(sizes) == 12 * 190
     sizes.clear()
     session = lm(net=net).open(TEXT[:1])
@@ -239,7 +241,9 @@ def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
     joined = go(
         lm(net=net)
         .open([1])
-        .score(Draft.chain(1, long[:560]), Want(hidden=True, law=Reads.ARGMAX, exits=(2,)))
+        .score(
+            Draft.chain(1, long[:560]), ScoreRequest(hidden=True, law=RowDetail.ARGMAX, exits=(2,))
+        )
     )
     assert joined.hidden_NH.shape[0] == 561 and joined.exit(2, (0, 560)).row(1).shape == (50,)
     near(net, joined.row(560), truth(net, [1, *long[:560]], 1)[0])
@@ -250,7 +254,7 @@ def probing(real, state, enter=0):
     return Draft(
         (*real.token, *[0] * k),
         (*real.parent, *range(k)),
-        (Draw.CERTAIN,) * (n + k),
+        (DrawKind.CERTAIN,) * (n + k),
         (None,) * (n + k),
         (False,) * n + (True,) * k,
         None,
@@ -279,7 +283,7 @@ def test_probes_move_no_real_row(net, enter):
         session.close()
         return got, after, None if longer is None else rows(longer, 3)
 
-    got = run(
+    got = run_coroutines(
         [
             rows_of(probing(real, state, enter), False),
             rows_of(real, True),
@@ -302,7 +306,7 @@ def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
         net.embed((6, 7))
         if not enter
         else go(
-            session.part(range(enter)).score(tree, Want(law=Reads.NOTHING, hidden=True))
+            session.part(range(enter)).score(tree, ScoreRequest(law=RowDetail.NOTHING, hidden=True))
         ).hidden_NH[2:]
     )
     truth_ = rows(go(lm(net=net).open(TEXT[:141]).score(tree, ROW)), 4)
@@ -321,15 +325,15 @@ def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
 
 def test_states_of_a_draft_scored_without_them(net):
     short, long = Draft.chain(TEXT[60], (1, 0)), Draft.chain(TEXT[60], (1, 0, 1))
-    whole = go(lm(net=net).open(TEXT[:61]).score(long, Want(hidden=True)))
+    whole = go(lm(net=net).open(TEXT[:61]).score(long, ScoreRequest(hidden=True)))
     session = lm(net=net).open(TEXT[:61])
     go(session.score(short, ROW))
-    got = go(session.score(long, Want(hidden=True)))
+    got = go(session.score(long, ScoreRequest(hidden=True)))
     near(net, got.hidden_NH, whole.hidden_NH)
     near(net, rows(session.states(got.hidden_NH), 4), rows(whole, 4))
     skip = lm(net=net).open(TEXT[:61])
     go(skip.score(short, SILENT))
-    assert len(go(skip.part((0, 2)).score(long, Want(hidden=True))).hidden_NH) == 4
+    assert len(go(skip.part((0, 2)).score(long, ScoreRequest(hidden=True))).hidden_NH) == 4
     assert go(session.score(Draft.chain(TEXT[60], (1, 0, 1, 4)), ROW)).hidden_NH is None, (
         "states of some nodes only"
     )
@@ -350,7 +354,7 @@ def test_states_that_cannot_be(net, change, message):
     draft = Draft(
         (1, 0, 0),
         (-1, 0, 0),
-        (Draw.CERTAIN,) * 3,
+        (DrawKind.CERTAIN,) * 3,
         (None,) * 3,
         (False, True, True),
         None,
@@ -370,4 +374,4 @@ def test_states_that_cannot_be(net, change, message):
 def test_depths_that_are_not_there(net):
     for exits in ((0,), (4,)):
         with pytest.raises(ValueError, match=f"exits has {exits[0]}: depths must lie in 1 to 3"):
-            go(lm(net=net).open([1]).score(Draft.chain(1), Want(exits=exits)))
+            go(lm(net=net).open([1]).score(Draft.chain(1), ScoreRequest(exits=exits)))

@@ -10,12 +10,12 @@ from safetensors.torch import save
 
 import micro
 from polydec import Ask, Engine, Sampling, Soft, generate
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.check_target import Checker, check_target
-from polydec.laws.targets.softened import Softened
-from polydec.models.sessions.soft import entering, surplus
-from polydec.request.ask import plan
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.check_target import TargetChecker, check_target
+from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.models.sessions.soft import make_soft_tokens, soft_prompt_surplus
+from polydec.request.ask import plan_request
 
 TEXT = "The grey fox watched the boat by the old river and the grey fox watched the boat"
 METHODS = (
@@ -82,8 +82,8 @@ def test_random_vectors_are_one_law_for_all_methods(lm):
 
 def test_who_knows_words_sees_what_vectors_stand_for(lm):
     ids = lm.ids(TEXT, raw=True)
-    assert plan(lm, ask(embedded(lm))).request.prompt == ids
-    assert plan(lm, ask(embedded(lm, words=False))).request.prompt == (*ids[:2], *ids[9:])
+    assert plan_request(lm, ask(embedded(lm))).request.prompt == ids
+    assert plan_request(lm, ask(embedded(lm, words=False))).request.prompt == (*ids[:2], *ids[9:])
     law = lm.behind_vectors(
         [1, Soft(torch.zeros(2, 64), [5, 6, 7, 8]), Soft(torch.ones(3, 64), [9]), 4, 3],
         lm.checkpoint.lm,
@@ -97,27 +97,29 @@ async def no_rows(checker):
 
 
 def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch):
-    monkeypatch.setattr(Checker, "prompt_rows", no_rows)
+    monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     law = lm.checkpoint.lm
-    vectors = entering(torch.randn(4, 64, generator=torch.Generator().manual_seed(1)), 320, 64, "x")
+    vectors = make_soft_tokens(
+        torch.randn(4, 64, generator=torch.Generator().manual_seed(1)), 320, 64, "x"
+    )
     prompt, instead = (7, 8, 9), (7, *vectors, 8, 9)
-    soft = Softened(law, prompt, instead, (0, 5))
+    soft = SoftPromptTarget(law, prompt, instead, (0, 5))
     check_target(soft, prompt=prompt, tolerance=1e-4)
-    rows, inner = Want(prompt=True, hidden=True), law.open(instead)
-    got = run([soft.open((*prompt, 4)).prefill(rows)])[0]
-    want = run([inner.prefill(rows)])[0]
+    rows, inner = ScoreRequest(prompt=True, hidden=True), law.open(instead)
+    got = run_coroutines([soft.open((*prompt, 4)).prefill(rows)])[0]
+    want = run_coroutines([inner.prefill(rows)])[0]
     for here, there in ((0, 0), (1, 5)):
         torch.testing.assert_close(got.row(here), want.row(there), atol=1e-4, rtol=0.0)
     assert got.hidden_NH.shape == (3, 64) and got.topk_rows([1], 2) == want.topk_rows([5], 2)
     inner.close()
     long = (*vectors, *range(20, 60))
     a, b = law.open(long), law.open(long[:-1])
-    run([a.score(Draft.chain(long[-1]), Want())])
+    run_coroutines([a.score(Draft.chain(long[-1]), ScoreRequest())])
     twin = law.open((*long, 5))
     assert twin.ledger.cache.length >= 40
-    want = run([twin.score(Draft.chain(5), Want())])[0].row(0)
+    want = run_coroutines([twin.score(Draft.chain(5), ScoreRequest())])[0].row(0)
     twin.evict()
-    got = run([twin.score(Draft.chain(5), Want())])[0].row(0)
+    got = run_coroutines([twin.score(Draft.chain(5), ScoreRequest())])[0].row(0)
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
     for session in (a, b, twin):
         session.close()
@@ -125,8 +127,17 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
 
 def test_vectors_may_take_more_places_than_what_stands_for_them_and_never_fewer():
     more, fewer = Soft(torch.zeros(5, 4), [1, 2]), Soft(torch.zeros(1, 4), [1, 2, 3])
-    assert surplus([7, more, 8]) == 3 and surplus([more, Soft(torch.zeros(2, 4))]) == 5
-    assert surplus([fewer]) == surplus("text") == surplus(None) == 0 and surplus([more, fewer]) == 1
+    assert (
+        soft_prompt_surplus([7, more, 8]) == 3
+        and soft_prompt_surplus([more, Soft(torch.zeros(2, 4))]) == 5
+    )
+    assert (
+        soft_prompt_surplus([fewer])
+        == soft_prompt_surplus("text")
+        == soft_prompt_surplus(None)
+        == 0
+        and soft_prompt_surplus([more, fewer]) == 1
+    )
 
 
 def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():
@@ -134,12 +145,16 @@ def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():
     rows = torch.randn(6_000, 3, generator=torch.Generator().manual_seed(5))
     rows[1], rows[2] = rows[0], rows[0]
     rows[2, 1] = torch.nextafter(rows[0, 1], torch.tensor(9.0))
-    ids = entering(rows, 320, 3, "x")
+    ids = make_soft_tokens(rows, 320, 3, "x")
     assert ids[0] == ids[1] != ids[2] and len(set(ids)) == len(rows) - 1
     assert min(ids) >= 320 and max(ids) < 320 + 2**56
     for byte in range(7):
         assert len({(x - 320) >> 8 * byte & 255 for x in ids}) == 256, byte
-    assert entering(rows.double(), 320, 3, "x") == ids == entering(rows[:, :], 320, 3, "y")
+    assert (
+        make_soft_tokens(rows.double(), 320, 3, "x")
+        == ids
+        == make_soft_tokens(rows[:, :], 320, 3, "y")
+    )
     rows[0] += 1.0  # whoever asked may write into its tensor again
     assert not torch.equal(ids[0].state_H, rows[0]) and torch.equal(ids[0].state_H, rows[1])
 
@@ -161,13 +176,13 @@ def test_ids_of_vectors_are_equal_where_the_vectors_are_and_nowhere_else():
 )
 def test_what_cannot_be_is_refused(lm, prompt, sentence):
     with pytest.raises(ValueError, match=r".") as error:
-        plan(lm, ask(prompt))
+        plan_request(lm, ask(prompt))
     assert sentence in str(error.value) and len(str(error.value)) <= 300
 
 
 def test_vectors_have_no_law(lm):
     with pytest.raises(ValueError, match="prompt holds vectors"):
-        plan(lm, ask(embedded(lm), prompt_logprobs=1))
+        plan_request(lm, ask(embedded(lm), prompt_logprobs=1))
 
 
 def packed(tensor, **more):
@@ -176,13 +191,13 @@ def packed(tensor, **more):
 
 def over_http(lm, prompt):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
-    from polydec.serve.body import Body
+    from polydec.serve.body import RequestBody
     from polydec.serve.endpoints import ENDPOINTS
-    from polydec.serve.limits import Limits, fitted
+    from polydec.serve.limits import RequestLimits, apply_request_limits
 
-    body = Body({"prompt": prompt, "ignore_eos": True, "max_tokens": 24}, Limits())
+    body = RequestBody({"prompt": prompt, "ignore_eos": True, "max_tokens": 24}, RequestLimits())
     asks = ENDPOINTS["/v1/completions"].reads().read(body, lm, "plain", 0).asks
-    return fitted(lm, asks, Limits())
+    return apply_request_limits(lm, asks, RequestLimits())
 
 
 def test_over_http_they_come_as_safetensors(lm):
@@ -220,7 +235,8 @@ def test_over_http_they_come_as_safetensors(lm):
 )
 def test_hostile_vectors_are_refused_with_a_sentence(lm, entry):
     with pytest.raises(Exception, match=r".") as error:
-        plan(lm, over_http(lm, [1, entry, 5])[0])
+        plan_request(lm, over_http(lm, [1, entry, 5])[0])
     assert (
-        type(error.value).__name__ in ("Refusal", "RequestError") and len(str(error.value)) <= 300
+        type(error.value).__name__ in ("RefusalError", "RequestError")
+        and len(str(error.value)) <= 300
     )

@@ -20,16 +20,16 @@ from transformers import (
 import micro
 from polydec import Ask, Engine, Sampling, generate, load
 from polydec.base.errors import PolydecError
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import check_target
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.models.formats import seq2seq
 from polydec.models.nets.seq2seq import build
-from polydec.models.sessions.sourced import Sourced
+from polydec.models.sessions.sourced import EncoderDecoderModel
 from polydec.request import profile
-from polydec.request.ask import plan
-from polydec.request.explain import explain
+from polydec.request.ask import plan_request
+from polydec.request.explain import explain_request
 
 SIZE, END, PAD = 60, 1, 0
 SHAPE = {
@@ -113,13 +113,13 @@ def both(request, tmp_path_factory):
     make, spread = FAMILIES[request.param]
     model = write(path, make, spread)
     lm, config = load(str(path), draft=None), model.config.to_dict()
-    read = seq2seq.read(config, model.generation_config.to_dict())
+    read = seq2seq.read_seq2seq_config(config, model.generation_config.to_dict())
     network = build(read, dict(model.double().state_dict()), dtype="float64")
     loaded = lm.checkpoint.lm
     assert loaded.network.config == network.config
-    law = Sourced(network.encoder, network, loaded.vocab, network.config.start)
+    law = EncoderDecoderModel(network.encoder, network, loaded.vocab, network.config.start)
     exact = replace(lm, checkpoint=replace(lm.checkpoint, lm=law))
-    vars(exact)["costs"] = Costs()  # instead of measuring
+    vars(exact)["costs"] = PassCosts()  # instead of measuring
     return exact, model
 
 
@@ -130,7 +130,7 @@ def lm(tmp_path_factory):
     path.mkdir()
     write(path, *FAMILIES["t5"])
     lm = load(str(path), draft=None)
-    vars(lm)["costs"] = Costs()
+    vars(lm)["costs"] = PassCosts()
     return lm
 
 
@@ -167,12 +167,12 @@ def test_logits_are_those_of_transformers(both):
 
     async def rows(source, text):
         session = law.given(source).open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), Want())
+        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest())
         session.close()
         return torch.stack([scores.weights(i) for i in range(len(text))])
 
     text = (PAD, *sources(1, seed=5)[0])
-    got = run([rows(source, text) for source in sources(4)])
+    got = run_coroutines([rows(source, text) for source in sources(4)])
     for source, rows_NV in zip(sources(4), got):
         with torch.no_grad():
             want_NV = model(
@@ -220,23 +220,23 @@ def test_lossless_methods_write_the_plain_text(lm, method):
 
 
 def test_copying_drafters_see_the_source(lm):
-    made = plan(
+    made = plan_request(
         lm,
         Ask((5, 6, 7, END), method="prompt-lookup", options={"cost_aware": False}),
-        measure=Costs,
+        measure=PassCosts,
     )
     drafter = made.decoder.drafter
     assert drafter.source == (5, 6, 7, END)
     guess = drafter.open((PAD, 5), None)
-    draft = run([_proposed(guess)])[0]
+    draft = run_coroutines([_proposed(guess)])[0]
     assert draft.token[:3] == (5, 6, 7)
 
 
 async def _proposed(guess):
     from polydec.core.rng import Rng
-    from polydec.methods.speculative.loop.types import Budget
+    from polydec.methods.speculative.loop.types import DraftBudget
 
-    return await guess.propose(5, 1, Budget(4, 4), Rng(0))
+    return await guess.propose(5, 1, DraftBudget(4, 4), Rng(0))
 
 
 def test_equal_sources_are_read_once_and_given_back(lm):
@@ -262,15 +262,15 @@ def test_what_was_given_back_is_read_again(lm):
 
     async def twice():
         session = law.open((PAD, 4))
-        first = (await session.score(Draft.chain(4), Want())).row(0)
+        first = (await session.score(Draft.chain(4), ScoreRequest())).row(0)
         held = law.beside.nbytes
         session.evict()
         assert held and not law.beside.nbytes
-        again = (await session.score(Draft.chain(4, (5,)), Want())).row(0)
+        again = (await session.score(Draft.chain(4, (5,)), ScoreRequest())).row(0)
         session.close()
         return first, again
 
-    first, again = run([twice()])[0]
+    first, again = run_coroutines([twice()])[0]
     assert torch.allclose(first, again, atol=1e-5)
 
 
@@ -347,7 +347,7 @@ def test_how_many_texts_are_kept_reaches_laws_that_are_open(lm):
     try:
         assert law.keep == 2 and model.given((7, END)).keep == 2
         session = law.open((2, 3))
-        run([session.score(Draft.chain(3), Want())])
+        run_coroutines([session.score(Draft.chain(3), ScoreRequest())])
         session.close()
         before = law.nbytes
         assert before > 0, "the text that was closed waits for another that begins like it"
@@ -415,16 +415,16 @@ def test_answers_begin_as_in_transformers(family, tmp_path):
         except ValueError:
             refused += 1
             with pytest.raises(PolydecError, match="decoder_start_token_id is missing"):
-                seq2seq.read(bare | config, generation or {})
+                seq2seq.read_seq2seq_config(bare | config, generation or {})
             continue
-        start = seq2seq.read(bare | config, generation or {}).start
+        start = seq2seq.read_seq2seq_config(bare | config, generation or {}).start
         assert answer[0].tolist()[: len(start)] == list(start)
         assert len(start) == 1 + ("forced_bos_token_id" in (generation or config))
     assert refused == 2
 
 
 def test_passes_are_measured_without_a_source(lm, measured_costs):
-    found = profile.measure(lm, seconds=0.05)
+    found = profile.measure_pass_profile(lm, seconds=0.05)
     assert found.costs.share(1) > 0.0
 
 
@@ -447,20 +447,20 @@ def test_from_the_command_line(lm, polydec_command, tmp_path):
 
 
 def test_explain_tells_the_source(lm):
-    parts = {p.role: p for p in explain(lm, Ask("w5 w6"))}
+    parts = {p.role: p for p in explain_request(lm, Ask("w5 w6"))}
     assert parts["length"].says.startswith("3 tokens of source, 1 tokens of prompt")
 
 
 def test_over_http(lm):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
     from polydec.serve.body import read_body
-    from polydec.serve.limits import Limits, fitted
-    from polydec.serve.shapes import Completions
+    from polydec.serve.limits import RequestLimits, apply_request_limits
+    from polydec.serve.shapes import CompletionsShape
 
-    limits = Limits(prompt=8)
+    limits = RequestLimits(prompt=8)
     body = read_body(b'{"source": "w5 w6", "max_tokens": 3}')
-    (ask,) = Completions().read(body, lm, "plain", 0).asks
+    (ask,) = CompletionsShape().read(body, lm, "plain", 0).asks
     assert (ask.prompt, ask.source) == ("", "w5 w6")
-    assert fitted(lm, [ask], limits) == [ask]
+    assert apply_request_limits(lm, [ask], limits) == [ask]
     with pytest.raises(PolydecError, match="source has 10 tokens: there is room for 8"):
-        fitted(lm, [replace(ask, source=(5,) * 10)], limits)
+        apply_request_limits(lm, [replace(ask, source=(5,) * 10)], limits)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, pre_tokenizers, processors
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import BPE, Unigram, WordLevel
 
 import polydec
 from polydec.base.errors import RequestError
-from polydec.models.text.tokenizer import Text, byte_alphabet
-from polydec.request.ask import plan
+from polydec.models.text.tokenizer import Tokenizer, byte_alphabet
+from polydec.request.ask import plan_request
 from polydec.request.fields import Ask
 
 TEMPLATE = (
@@ -32,7 +33,7 @@ HOSTILE = (
 
 def byte_level():
     letters = list(byte_alphabet())
-    t = Tokenizer(BPE({c: i for i, c in enumerate([*letters, "im", "<s>"])}, [("i", "m")]))
+    t = HFTokenizer(BPE({c: i for i, c in enumerate([*letters, "im", "<s>"])}, [("i", "m")]))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     t.add_special_tokens(
@@ -47,7 +48,7 @@ def byte_level():
 
 @pytest.fixture(scope="module")
 def text():
-    return Text(byte_level(), template=TEMPLATE)
+    return Tokenizer(byte_level(), template=TEMPLATE)
 
 
 def sanitized(text, messages, **values):
@@ -116,12 +117,12 @@ def test_tools_are_users_words(text):
 
 
 def test_a_tokenizer_that_makes_them_of_text_is_refused():
-    words = Tokenizer(WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>"))
+    words = HFTokenizer(WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    pieces = Tokenizer(Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0)], 0))
+    pieces = HFTokenizer(Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0)], 0))
     for tokenizer in (words, pieces):
         tokenizer.add_special_tokens(["</s>"])
-        text = Text(tokenizer)
+        text = Tokenizer(tokenizer)
         assert text.encode_sanitized(text.control_tokens.marked("a"))
         with pytest.raises(RequestError, match="the tokenizer makes '</s>' of plain text"):
             text.encode_sanitized(text.control_tokens.marked("a </s>"))
@@ -137,7 +138,7 @@ def test_a_request_says_it():
     assert own in lm.ids(f"Tom {name}", raw=True)
     assert own not in lm.ids(f"Tom {name}", raw=True, sanitize_control_tokens=True)
     lengths = [
-        len(plan(lm, Ask(f"Tom {name} has", sanitize_control_tokens=flag)).request.prompt)
+        len(plan_request(lm, Ask(f"Tom {name} has", sanitize_control_tokens=flag)).request.prompt)
         for flag in (False, True)
     ]
     assert lengths[0] < lengths[1]

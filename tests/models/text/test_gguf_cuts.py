@@ -41,7 +41,7 @@ def pieces(expressions, text):
 
 
 def ours(name, text):
-    cutter = gguf_cuts.cutter(name)
+    cutter = gguf_cuts.gguf_pre_tokenizer(name)
     assert cutter is not None
     return [piece for piece, _ in cutter.pre_tokenize_str(text)]
 
@@ -92,11 +92,11 @@ def test_letters_of_deepseek_have_two_cases():
 
 
 def test_no_way_has_two_meanings():
-    assert gguf_cuts.cutter("nothing of that name") is None
+    assert gguf_cuts.gguf_pre_tokenizer("nothing of that name") is None
     kinds = (gguf_cuts.LIKE_GPT2, gguf_cuts.DIGITS_APART, set(gguf_cuts.CUTS))
     assert len(gguf_cuts.NAMES) == sum(map(len, kinds)) == len(set(gguf_cuts.NAMES))
     assert set(gguf_cuts.NAMES) >= gguf_cuts.WITHOUT_MERGES | gguf_cuts.COMPOSED
-    assert isinstance(gguf_cuts.cutter("falcon"), pre_tokenizers.PreTokenizer)
+    assert isinstance(gguf_cuts.gguf_pre_tokenizer("falcon"), pre_tokenizers.PreTokenizer)
 
 
 def test_a_file_that_does_not_say_how_text_is_cut(tmp_path):
@@ -104,7 +104,7 @@ def test_a_file_that_does_not_say_how_text_is_cut(tmp_path):
     import gguf
 
     from polydec.base.errors import FileError
-    from polydec.models.formats.gguf import GGUF
+    from polydec.models.formats.gguf import GGUFCheckpoint
     from polydec.models.text.gguf_text import read_text
 
     def written(pre, model="gpt2"):
@@ -120,7 +120,7 @@ def test_a_file_that_does_not_say_how_text_is_cut(tmp_path):
         w.write_kv_data_to_file()
         w.write_tensors_to_file()
         w.close()
-        return GGUF(path)
+        return GGUFCheckpoint(path)
 
     with pytest.warns(UserWarning, match="does not say how text is cut") as caught:
         bare = read_text(written(None))

@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianMTModel
 from polydec import generate, load
 from polydec.base.errors import FileError
 from polydec.models.text.marian_text import marian_tokenizer, read_pieces
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 PIECES = {"▁the": -1.0, "▁": -2.0, "fox": -1.5, "f": -4.0, "o": -4.0, "x": -4.0, "▁th": -3.0}
 VOCAB = {"</s>": 0, "<unk>": 1, "▁the": 2, "▁": 3, "fox": 4, "f": 5, "o": 6, "x": 7, "▁th": 8}
@@ -43,7 +43,7 @@ def write(path, vocab=VOCAB, pieces=PIECES):
 
 
 def text_of(path, vocab=VOCAB):
-    return Text(marian_tokenizer(path, vocab), eos=[0])
+    return Tokenizer(marian_tokenizer(path, vocab), eos=[0])
 
 
 def test_sources_are_spelled_by_scores_and_end(tmp_path):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordLevel
 
 from polydec.base.errors import RequestError
 from polydec.models.sessions import sources
 from polydec.models.text import message_forms, tool_prompt
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 TOOLS = [
@@ -26,7 +26,7 @@ DOCUMENTS = [{"title": "A", "text": "b"}]
 
 
 def text_of(template):
-    return Text(Tokenizer(WordLevel({"a": 0})), template=template, names=NAMES)
+    return Tokenizer(HFTokenizer(WordLevel({"a": 0})), template=template, names=NAMES)
 
 
 def loop(inner, after=""):
@@ -142,9 +142,11 @@ def test_a_template_that_needs_tools_shows_them(template):
 def test_a_template_without_a_place_for_tools_that_walks_over_parts():
     text = text_of(PART_TEMPLATES["loop"])
     assert not text.shows_tools
-    told = tool_prompt.prompt(TOOLS)
+    told = tool_prompt.tool_prompt_text(TOOLS)
     for turns in ([USER], [in_parts(USER)]):
-        assert tool_prompt.render(text, turns, TOOLS) == f"<system>{told}<user>Where is it?"
+        assert (
+            tool_prompt.render_tool_chat(text, turns, TOOLS) == f"<system>{told}<user>Where is it?"
+        )
 
 
 ARGUMENTS = {

@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from polydec.models.text import template
-from polydec.models.text.template import Template
+from polydec.models.text.template import ChatTemplate
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-GOOD = Template("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+GOOD = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
 BAD = {
     "gigabytes of spaces": ("{{ messages | tojson(indent=10**9) }}", "memory"),
     "a long text": ("{{ 'a' * 10**10 }}", "memory"),
@@ -53,7 +53,7 @@ BAD = {
 def test_templates_that_go_too_far(name):
     source, match = BAD[name]
     try:
-        shown = Template(source).render(CHAT)
+        shown = ChatTemplate(source).render(CHAT)
     except ValueError as e:
         assert (
             str(e).startswith("the chat template refuses these messages: ")
@@ -79,7 +79,7 @@ def test_one_worker_serves_all_threads():
 
     def ask(i):
         for _ in range(20):
-            got.setdefault(i, []).append(Template("{{ x }}" * (i + 1)).render({"x": str(i)}))
+            got.setdefault(i, []).append(ChatTemplate("{{ x }}" * (i + 1)).render({"x": str(i)}))
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
     for t in threads:
@@ -101,12 +101,12 @@ def test_messages_are_what_json_holds():
         with pytest.raises(ValueError, match=match):
             GOOD.render(values)
     odd = "\ud800 \x1b[0m \u2028 é世"
-    assert Template("{{ x }}").render({"x": odd}) == odd
+    assert ChatTemplate("{{ x }}").render({"x": odd}) == odd
 
 
 def test_the_time_of_the_template_is_given():
     from datetime import datetime
 
-    assert Template("{{ strftime_now('%Y') }}").render({}) in {
+    assert ChatTemplate("{{ strftime_now('%Y') }}").render({}) in {
         str(datetime.now().year + d) for d in (-1, 0, 1)
     }

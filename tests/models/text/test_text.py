@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
-    Tokenizer,
     decoders,
     models,
     normalizers,
@@ -19,8 +18,11 @@ from tokenizers import (
     processors,
     trainers,
 )
+from tokenizers import (
+    Tokenizer as HFTokenizer,
+)
 
-from polydec.models.text.tokenizer import Text, byte_alphabet
+from polydec.models.text.tokenizer import Tokenizer, byte_alphabet
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 CORPUS = [
@@ -32,8 +34,8 @@ CORPUS = [
 WORDS = st.text(st.sampled_from(list("the cat\n  sé世界🙂#xyz<>0")), max_size=40)
 
 
-def byte_level() -> Text:
-    t = Tokenizer(models.BPE())
+def byte_level() -> Tokenizer:
+    t = HFTokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
         decoders.ByteLevel(),
@@ -48,10 +50,10 @@ def byte_level() -> Text:
         ),
     )
     t.add_tokens([AddedToken("<think>", special=False), AddedToken("€uro", special=False)])
-    return Text(t, eos=[0], names={"eos_token": "<eos>"})
+    return Tokenizer(t, eos=[0], names={"eos_token": "<eos>"})
 
 
-def sentencepiece() -> Text:
+def sentencepiece() -> Tokenizer:
     """Shaped like Llama 2's: a space before every text, bytes for what no piece covers."""
     pieces = [
         "<unk>",
@@ -76,7 +78,7 @@ def sentencepiece() -> Text:
         ("▁c", "at"),
         ("▁", "▁"),
     ]
-    t = Tokenizer(
+    t = HFTokenizer(
         models.BPE(
             {p: i for i, p in enumerate(pieces)},
             merges,
@@ -96,25 +98,25 @@ def sentencepiece() -> Text:
     )
     t.add_special_tokens(["<unk>", "<s>", "</s>"])
     t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return Text(t, eos=[2])
+    return Tokenizer(t, eos=[2])
 
 
-def metaspace() -> Text:
+def metaspace() -> Tokenizer:
     pieces = ["▁", "▁t", "he", "▁the", "▁cat", "s", "é", "世", "▁▁"]
-    t = Tokenizer(models.WordLevel({p: i for i, p in enumerate(pieces)}, "s"))
+    t = HFTokenizer(models.WordLevel({p: i for i, p in enumerate(pieces)}, "s"))
     t.decoder = decoders.Metaspace()
-    return Text(t)
+    return Tokenizer(t)
 
 
-def wordpiece() -> Text:
-    t = Tokenizer(
+def wordpiece() -> Tokenizer:
+    t = HFTokenizer(
         models.WordPiece(
             {p: i for i, p in enumerate(["[UNK]", "the", "cat", "##s", ".", ",", "dog", "##gy"])},
             unk_token="[UNK]",
         )
     )
     t.pre_tokenizer, t.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    return Text(t)
+    return Tokenizer(t)
 
 
 KINDS = {
@@ -125,7 +127,7 @@ KINDS = {
 }
 
 
-def streamed(text: Text, ids, **options) -> tuple[str, list[str]]:
+def streamed(text: Tokenizer, ids, **options) -> tuple[str, list[str]]:
     writer = text.writer(**options)()
     pieces = []
     for i in ids:
@@ -276,7 +278,7 @@ CHAT = """{%- for m in messages %}
 
 
 def test_chat_template():
-    text = Text(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
+    text = Tokenizer(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
     assert text.has_chat
     chat = [{"role": "user", "content": " <b>hé "}]
     assert text.render(chat) == "<eos>user: <b>hé\nassistant:"
@@ -291,7 +293,7 @@ def test_chat_template():
 def test_chat_template_equals_transformers():
     from transformers import PreTrainedTokenizerFast
 
-    text = Text(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
+    text = Tokenizer(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
     theirs = PreTrainedTokenizerFast(
         tokenizer_object=byte_level().tokenizer, eos_token="<eos>", chat_template=CHAT
     )
@@ -306,7 +308,7 @@ def test_chat_template_equals_transformers():
 
 
 def test_templates_refuse_in_one_sentence():
-    text = Text(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
+    text = Tokenizer(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
     with pytest.raises(ValueError, match="unknown role boss"):
         text.chat([{"role": "boss", "content": "x"}])
     with pytest.raises(ValueError, match=r"messages\[0\] is .*role and content"):
@@ -321,7 +323,9 @@ def test_templates_refuse_in_one_sentence():
         "{{ ''.__class__.__mro__ }}",
     ):
         with pytest.raises(ValueError, match="chat template refuses"):
-            Text(byte_level().tokenizer, template=broken).chat([{"role": "user", "content": "x"}])
+            Tokenizer(byte_level().tokenizer, template=broken).chat(
+                [{"role": "user", "content": "x"}]
+            )
 
 
 def test_tokenizer_json_and_its_config(tmp_path):
@@ -337,21 +341,21 @@ def test_tokenizer_json_and_its_config(tmp_path):
             {"name": "default", "template": "yes"},
         ],
     }
-    text = Text.from_tokenizer_json(tmp_path / "tokenizer.json", config)
+    text = Tokenizer.from_tokenizer_json(tmp_path / "tokenizer.json", config)
     assert (
         text.eos == {0} and text.names == {"eos_token": "<eos>"} and text.template.source == "yes"
     )
     assert (
         len(text.encode("the cat sat on the mat, the dog")) > 3
     )  # what a file says of truncation is not ours
-    assert Text.from_tokenizer_json(
+    assert Tokenizer.from_tokenizer_json(
         tmp_path / "tokenizer.json", config, eos=[1, 2], template="x"
     ).eos == {1, 2}
     (tmp_path / "tokenizer.json").write_text('{"model": 3')
     with pytest.raises(ValueError, match=r"not a readable tokenizer\.json"):
-        Text.from_tokenizer_json(tmp_path / "tokenizer.json")
+        Tokenizer.from_tokenizer_json(tmp_path / "tokenizer.json")
     with pytest.raises(ValueError, match="the tokenizer given"):
-        Text.from_tokenizer_json({"model": 3})
+        Tokenizer.from_tokenizer_json({"model": 3})
 
 
 @pytest.mark.skipif(
@@ -365,7 +369,7 @@ def test_stories_tokenizer_equals_transformers():
 
     where = DATA / "model_stories260k" / "hf"
     text, theirs = (
-        Text.from_tokenizer_json(where / "tokenizer.json"),
+        Tokenizer.from_tokenizer_json(where / "tokenizer.json"),
         AutoTokenizer.from_pretrained(where),
     )
     for line in (DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines():

@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?")
 _WORD = re.compile(r"\w+")
 
 
-def wanted(answer: str | float | None) -> str | None:
+def wanted_answer(answer: str | float | None) -> str | None:
     """The answer as it is looked for: what stands behind #### (GSM8K), a number, or a few words. None where there is nothing
     that a text could be held against."""
     if answer is None:
@@ -20,7 +20,7 @@ def wanted(answer: str | float | None) -> str | None:
     return text if 0 < len(_WORD.findall(text)) <= LONGEST else None
 
 
-def right(want: str, text: str) -> bool:
+def has_right_answer(want: str, text: str) -> bool:
     """A number is right where it is the last one of the text, words where they stand in it together, whatever their case and
     what is between them."""
     if (number := _value(want)) is not None:

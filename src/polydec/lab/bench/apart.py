@@ -9,16 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import LM, Ask, Prompt
-from polydec.core.law import probs
+from polydec.api import Ask, LoadedModel, Prompt
+from polydec.core.law import float64_probabilities
 from polydec.core.protocols import Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Exactness, Want
-from polydec.lab.bench.forced import Fate, fate
-from polydec.lab.bench.intervals import wilson
-from polydec.lab.bench.sampled import ALARM, CELLS, Drawn, Test, draw, tests, where
-from polydec.lab.bench.shapes import ungreedy
-from polydec.request.ask import plan
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, Exactness, ScoreRequest
+from polydec.lab.bench.forced import TokenFate, token_fate
+from polydec.lab.bench.intervals import wilson_interval
+from polydec.lab.bench.sampled import (
+    ALARM,
+    CELLS,
+    LawTest,
+    SampledToken,
+    describe_sampled_token,
+    draw_texts,
+    run_law_tests,
+)
+from polydec.lab.bench.shapes import target_before_argmax
+from polydec.request.ask import plan_request
 
 DRAWS = 400
 """Resamples, whole texts at a time, behind each interval."""
@@ -30,7 +38,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Apart:
+class LawDistance:
     """Tokens at some positions of the answers. kl: KL(method || plain) of a token in nats; tv: total variation of a token;
     surprise: by how many nats a token is less likely than plain decoding's law expects of a draw (greedy: than its likeliest).
     Each with its 95 % interval. Where the method's own law is known the first two are of the laws (from plain to method's);
@@ -48,7 +56,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Distances:
+class LawDistances:
     """by: "laws", "samples" (at least so much) or "greedy texts"; all: of every position; positions: of some each. own: tests
     of what was written against the law that the method decodes in the target's place, where it is known: it must keep to that
     one; place: where it does not."""
@@ -56,9 +64,9 @@ class Distances:
     by: str
     tokens: int
     texts: int
-    all: Apart
-    positions: tuple[Apart, ...]
-    own: tuple[Test, ...] = ()
+    all: LawDistance
+    positions: tuple[LawDistance, ...]
+    own: tuple[LawTest, ...] = ()
     place: str = ""
 
     @property
@@ -70,16 +78,16 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LawPairDistance:
     """One token's divergence and total variation, from the rows of both laws, and its fate under the method's own."""
 
     kl: float
     tv: float
-    own: Fate
+    own: TokenFate
 
 
-def distances(
-    lm: LM,
+def measure_law_distances(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
@@ -87,31 +95,31 @@ def distances(
     samples: int,
     seed: int = 0,
     **request: Any,
-) -> Distances:
+) -> LawDistances:
     """Of texts that the method writes. At temperature 0 each prompt has one."""
     greedy = not request["sampling"].temperature
-    ours = draw(
+    ours = draw_texts(
         lm,
         prompts,
         method,
         options,
         samples=1 if greedy else samples,
         seed=seed,
-        law=ungreedy if greedy else None,
+        law=target_before_argmax if greedy else None,
         **request,
     )
     rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
     by = "laws" if rows else "greedy texts" if greedy else "samples"
 
-    def of(tokens: Sequence[Drawn], first: int, last: int) -> Apart:
+    def of(tokens: Sequence[SampledToken], first: int, last: int) -> LawDistance:
         mine = [d for d in tokens if first <= d.at <= last]
-        return apart(mine, first, last, greedy, rows)
+        return law_distance(mine, first, last, greedy, rows)
 
     spans = [(a, b) for a, b in _spans(max((d.at for d in ours.drawn), default=0))]
     parts = [of(ours.drawn, a, b) for a, b in spans]
     mine = [replace(d, fate=rows[_key(d)].own) for d in ours.drawn if rows]
     own, place = _kept(mine, greedy)
-    return Distances(
+    return LawDistances(
         by,
         len(ours.drawn),
         len(ours.texts),
@@ -122,19 +130,19 @@ def distances(
     )
 
 
-def _kept(mine: Sequence[Drawn], greedy: bool) -> tuple[tuple[Test, ...], str]:
+def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ...], str]:
     """Whether these tokens follow the law that their fates are of: the tests, and the place of a fault."""
     off = [
         d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
     ]
-    results = [] if greedy or not mine else tests(mine)
+    results = [] if greedy or not mine else run_law_tests(mine)
     if off:
         what = (
             "a token that its own law makes impossible"
             if not greedy
             else "not its own law's choice"
         )
-        return tuple(results), f"{where(off[0])}: {what}"
+        return tuple(results), f"{describe_sampled_token(off[0])}: {what}"
     worst = min(results, key=lambda t: t.p, default=None)
     alarm = worst is not None and worst.p < ALARM / len(results)
     return tuple(
@@ -151,24 +159,24 @@ def _spans(last: int) -> list[tuple[int, int]]:
     return out
 
 
-def apart(
-    drawn: Sequence[Drawn],
+def law_distance(
+    drawn: Sequence[SampledToken],
     first: int,
     last: int,
     greedy: bool,
-    rows: Mapping[tuple[int, int, int, int], Pair],
-) -> Apart:
+    rows: Mapping[tuple[int, int, int, int], LawPairDistance],
+) -> LawDistance:
     """What these tokens say together, with intervals over texts. rows: of each token its laws' distance, empty where the
     method's law is not known."""
     last = min(last, max((d.at for d in drawn), default=first))
-    groups = defaultdict[tuple[int, int, int], list[Drawn]](list)
+    groups = defaultdict[tuple[int, int, int], list[SampledToken]](list)
     for d in drawn:
         groups[d.prompt, d.seed, d.choice].append(d)
     texts = list(groups.values())
     if not texts:
-        return Apart(first, last, 0, None, None, 0.0, (0.0, 1.0), 0.0, (0.0, 0.0))
+        return LawDistance(first, last, 0, None, None, 0.0, (0.0, 1.0), 0.0, (0.0, 0.0))
 
-    def surprise(tokens: Sequence[Drawn]) -> float:
+    def surprise(tokens: Sequence[SampledToken]) -> float:
         return float(np.mean([_shift(d.fate, greedy) for d in tokens]))
 
     shift, shift_interval = _interval(texts, surprise)
@@ -179,25 +187,25 @@ def apart(
         tv, tv_i = _interval(
             texts, lambda tokens: float(np.mean([rows[_key(d)].tv for d in tokens]))
         )
-        return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
+        return LawDistance(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
     if greedy:
         other = sum(d.fate.surprise > d.fate.best + 1e-9 for d in drawn)
-        tv, tv_i = other / len(drawn), wilson(other, len(drawn))
-        return Apart(first, last, len(drawn), None, None, tv, tv_i, shift, shift_interval)
+        tv, tv_i = other / len(drawn), wilson_interval(other, len(drawn))
+        return LawDistance(first, last, len(drawn), None, None, tv, tv_i, shift, shift_interval)
     kl, kl_i = _interval(texts, lambda tokens: _cells(tokens)[0])
     tv, tv_i = _interval(texts, lambda tokens: _cells(tokens)[1])
-    return Apart(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
+    return LawDistance(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
 
 
-def _key(d: Drawn) -> tuple[int, int, int, int]:
+def _key(d: SampledToken) -> tuple[int, int, int, int]:
     return d.prompt, d.seed, d.choice, d.at
 
 
-def _shift(fate: Fate, greedy: bool) -> float:
+def _shift(fate: TokenFate, greedy: bool) -> float:
     return min(fate.surprise, 50.0) - (fate.best if greedy else fate.entropy)
 
 
-def _cells(tokens: Sequence[Drawn]) -> tuple[float, float]:
+def _cells(tokens: Sequence[SampledToken]) -> tuple[float, float]:
     """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
     many (Miller and Madow's term, and the mean of a multinomial's)."""
     n, cells = len(tokens), min(CELLS, max(2, len(tokens) // 5))
@@ -210,7 +218,7 @@ def _cells(tokens: Sequence[Drawn]) -> tuple[float, float]:
 
 
 def _interval(
-    texts: Sequence[Sequence[Drawn]], figure: Callable[[Sequence[Drawn]], float]
+    texts: Sequence[Sequence[SampledToken]], figure: Callable[[Sequence[SampledToken]], float]
 ) -> tuple[float, Interval]:
     """The figure of all texts, and its interval over resampled ones."""
     rng = np.random.default_rng(0)
@@ -226,18 +234,18 @@ def _interval(
 
 
 def _rows(
-    lm: LM,
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
     texts: Mapping[tuple[int, int, int], tuple[int, ...]],
     greedy: bool,
     request: Mapping[str, Any],
-) -> dict[tuple[int, int, int, int], Pair]:
+) -> dict[tuple[int, int, int, int], LawPairDistance]:
     """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
     has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
     which takes the likeliest token: those of temperature 1."""
-    out, rng = dict[tuple[int, int, int, int], Pair](), np.random.default_rng(1)
+    out, rng = dict[tuple[int, int, int, int], LawPairDistance](), np.random.default_rng(1)
     groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
     for (prompt, seed, choice), tokens in texts.items():
         groups[prompt, seed][choice] = tokens
@@ -245,7 +253,7 @@ def _rows(
         asked, raw = prompts[prompt]
         warm = {**request, "sampling": replace(request["sampling"], temperature=1.0)}
         made: list[Any] = [
-            plan(
+            plan_request(
                 lm,
                 Ask(
                     asked, method=m, options=o, raw=raw, seed=seed, **(warm if greedy else request)
@@ -256,15 +264,17 @@ def _rows(
         if not _keeps_its_law(made[1].decoder):
             return {}
         laws, ids = [m.decoder.target for m in made], made[0].request.prompt
-        p_CNV, q_CNV = (run([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws)
+        p_CNV, q_CNV = (
+            run_coroutines([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws
+        )
         for (choice, tokens), p_NV, q_NV in zip(written.items(), p_CNV, q_CNV, strict=True):
             for at, (p_V, q_V) in enumerate(zip(p_NV, q_NV, strict=True)):
                 live = p_V > 0.0
                 ratio = np.log(p_V[live]) - np.log(np.maximum(q_V[live], 1e-30))
-                out[prompt, seed, choice, at] = Pair(
+                out[prompt, seed, choice, at] = LawPairDistance(
                     max(0.0, float((p_V[live] * ratio).sum())),
                     float(np.abs(p_V - q_V).sum()) / 2,
-                    fate(q_V, tokens[at], rng.random()),
+                    token_fate(q_V, tokens[at], rng.random()),
                 )
     return out
 
@@ -281,12 +291,12 @@ async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Se
     base = target.open(prompt)
     session = None
     try:
-        await base.prefill(Want())
+        await base.prefill(ScoreRequest())
         session = base.fork(choice)
         out, root = list[Any](), prompt[-1]
         for x in tokens:
-            scores = await session.score(Draft.chain(root), Want())
-            out.append(probs(scores.row(0)).numpy().copy())
+            scores = await session.score(Draft.chain(root), ScoreRequest())
+            out.append(float64_probabilities(scores.row(0)).numpy().copy())
             session.commit((root,))
             root = x
         return out

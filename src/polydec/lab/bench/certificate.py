@@ -7,8 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from polydec.api import LM
-from polydec.base.edge import read_json, sentence
+from polydec.api import LoadedModel
+from polydec.base.edge import error_sentence, read_json
 from polydec.base.errors import RequestError
 from polydec.request import machine
 
@@ -20,18 +20,18 @@ VERDICTS = ("keeps it", "not shown", "near-tie", "fault", "measured")
 decide; departs; or promises nothing and was measured."""
 
 
-def digest(value: object) -> str:
+def content_digest(value: object) -> str:
     """A short name of what was written: two that are equal were written alike."""
     return blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-def head(lm: LM, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
+def certificate_head(lm: LoadedModel, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
     """What stands in every certificate; flags: what it was asked for with."""
     vocab = lm.checkpoint.lm.vocab
     return {
         "certificate": VERSION,
-        "machine": machine.describe(lm.network),
-        "versions": machine.versions(),
+        "machine": machine.describe_machine(lm.network),
+        "versions": machine.package_versions(),
         "model": lm.name,
         "vocabulary": {"size": vocab.size, "tokenizer": vocab.tokenizer},
         "kernel": lm.checkpoint.kernel,
@@ -40,16 +40,18 @@ def head(lm: LM, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_certificate(path: Path) -> dict[str, Any]:
     """A certificate from a file. Raises RequestError with one sentence where it is none, or of a later version."""
     content = read_json(path)
     if type(content.get("certificate")) is not int:
         raise RequestError(
-            sentence(f"file {str(path)!r} is no certificate: `polydec verify --json` writes one")
+            error_sentence(
+                f"file {str(path)!r} is no certificate: `polydec verify --json` writes one"
+            )
         )
     if content["certificate"] > VERSION:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"file {str(path)!r} is a certificate of version {content['certificate']}: this polydec reads "
                 f"those up to {VERSION}"
             )
@@ -57,6 +59,6 @@ def read(path: Path) -> dict[str, Any]:
     for name, kind in (("flags", dict), ("asked", list), ("verdict", str), ("machine", str)):
         if not isinstance(content.get(name), kind):
             raise RequestError(
-                sentence(f"file {str(path)!r}: {name} is missing or of another kind")
+                error_sentence(f"file {str(path)!r}: {name} is missing or of another kind")
             )
     return content

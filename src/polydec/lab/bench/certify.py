@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import LM, Ask, Prompt, generate
-from polydec.core.trace import Event
-from polydec.lab.bench.certificate import digest
-from polydec.lab.bench.places import Places
-from polydec.lab.bench.shapes import gap, ungreedy
+from polydec.api import Ask, LoadedModel, Prompt, generate
+from polydec.core.trace import TraceEvent
+from polydec.lab.bench.certificate import content_digest
+from polydec.lab.bench.places import TokenPlaceObserver
+from polydec.lab.bench.shapes import measure_candidate_gap, target_before_argmax
 from polydec.lab.testing.exercised import DRAFT_KINDS, ExercisedCollector
 from polydec.laws.shapers.sampling import Sampling
-from polydec.request.ask import plan
+from polydec.request.ask import plan_request
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GreedyComparison:
     """equal: the same tokens. Else `at` is the first position that differs (0 is the first generated token), `plain` and
     `method` the tokens there, `place` the pass of the method that wrote it; `gap` is by how much log-probability plain
     decoding's two candidates differ, `noise` the largest difference that other shapes of passes make to that gap. tie: the gap
@@ -43,8 +43,8 @@ class Comparison:
         return "equal" if self.equal else "near-tie" if self.tie else "fault"
 
 
-def compare(
-    lm: LM,
+def compare_greedy_texts(
+    lm: LoadedModel,
     prompt: Prompt,
     method: str,
     options: Mapping[str, Any],
@@ -53,12 +53,12 @@ def compare(
     max_tokens: int,
     raw: bool = False,
     **more: Any,
-) -> Comparison:
+) -> GreedyComparison:
     """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
     common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, **more}
-    watch, collector = Places(), ExercisedCollector()
+    watch, collector = TokenPlaceObserver(), ExercisedCollector()
 
-    def on(event: Event) -> None:
+    def on(event: TraceEvent) -> None:
         watch(event)
         collector(event)
 
@@ -67,20 +67,22 @@ def compare(
     counts = collector.counts
     exercised = {name: getattr(counts, name) for name in DRAFT_KINDS}
     if plain == ours:
-        return Comparison(True, len(plain), digest=digest(ours), **exercised)
+        return GreedyComparison(True, len(plain), digest=content_digest(ours), **exercised)
     at = next(
         (i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours))
     )
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
     place = str(watch.at(0, at) or "")
     if a is None or b is None:
-        return Comparison(
-            False, len(plain), at, a, b, place=place, digest=digest(ours), **exercised
+        return GreedyComparison(
+            False, len(plain), at, a, b, place=place, digest=content_digest(ours), **exercised
         )
-    made = plan(lm, Ask(prompt, method="plain", **common))
+    made = plan_request(lm, Ask(prompt, method="plain", **common))
     decoder: Any = made.decoder
-    found = gap(ungreedy(decoder.target), made.request.prompt, plain[:at], a, b)
-    return Comparison(
+    found = measure_candidate_gap(
+        target_before_argmax(decoder.target), made.request.prompt, plain[:at], a, b
+    )
+    return GreedyComparison(
         False,
         len(plain),
         at,
@@ -90,6 +92,6 @@ def compare(
         found.noise,
         found.tie,
         place,
-        digest(ours),
+        content_digest(ours),
         **exercised,
     )

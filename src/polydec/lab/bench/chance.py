@@ -32,26 +32,26 @@ def as_often(steps: Sequence[tuple[bool, float]]) -> float:
     return min(1.0, exp(-mean))
 
 
-def beyond(x: float, degrees: float) -> float:
+def chi_square_tail(x: float, degrees: float) -> float:
     """The probability that chi-square of so many degrees is at least x."""
     half = torch.tensor([degrees / 2.0, max(0.0, x) / 2.0], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
-def critical(alpha: float, degrees: float) -> float:
+def chi_square_critical_value(alpha: float, degrees: float) -> float:
     """The x that chi-square exceeds with probability alpha."""
-    return _root(lambda x: alpha - beyond(x, degrees), 0.0, 10.0 * degrees + 500.0)
+    return _root(lambda x: alpha - chi_square_tail(x, degrees), 0.0, 10.0 * degrees + 500.0)
 
 
-def noncentral(alpha: float, power: float, degrees: float) -> float:
+def chi_square_noncentrality(alpha: float, power: float, degrees: float) -> float:
     """The non-centrality at which a chi-square test at alpha is passed by a fault with probability 1 - power only (after
     Patnaik)."""
-    bound = critical(alpha, degrees)
+    bound = chi_square_critical_value(alpha, degrees)
 
     def missing(more: float) -> float:
         scale = (degrees + 2.0 * more) / (degrees + more)
         freedom = (degrees + more) ** 2 / (degrees + 2.0 * more)
-        return beyond(bound / scale, freedom) - power
+        return chi_square_tail(bound / scale, freedom) - power
 
     return _root(missing, 0.0, 10.0 * bound + 100.0)
 

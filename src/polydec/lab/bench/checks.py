@@ -9,22 +9,22 @@ from functools import cache
 from pathlib import Path
 
 from polydec.base.answer_check import AnswerCheck
-from polydec.base.apart import Ended, Limits, Worker
+from polydec.base.apart import SubprocessLimits, SubprocessWorker, WorkerEndedError
 from polydec.lab.bench import answers
 
 
 @dataclass(frozen=True)
-class Expected:
+class WordsCheck:
     """The number that a text must end with, or words that must stand in it (see `answers.right`)."""
 
     words: str
 
     def right(self, text: str) -> bool:
-        return answers.right(self.words, text)
+        return answers.has_right_answer(self.words, text)
 
 
 @dataclass(frozen=True)
-class Boxed:
+class BoxedFormulaCheck:
     """A formula: what the last \\boxed{} of a text holds, spaces and how fractions are set left out. A text without a box is
     right where it ends with the same number."""
 
@@ -33,13 +33,17 @@ class Boxed:
     def right(self, text: str) -> bool:
         boxed = last_box(text)
         if boxed is None:
-            wanted = answers.wanted(self.formula)
-            return wanted is not None and bare(wanted).isdigit() and answers.right(wanted, text)
-        return bare(boxed) == bare(self.formula)
+            wanted = answers.wanted_answer(self.formula)
+            return (
+                wanted is not None
+                and bare_formula(wanted).isdigit()
+                and answers.has_right_answer(wanted, text)
+            )
+        return bare_formula(boxed) == bare_formula(self.formula)
 
 
 @dataclass(frozen=True)
-class Passes:
+class UnitTestCheck:
     """Unit tests of a Python program, run in a process of its own with limits on time and memory. begin: stands before an
     answer that does not define `name` itself; after: behind it."""
 
@@ -54,18 +58,18 @@ class Passes:
         asked = json.dumps({"program": code, "tests": self.tests}).encode() + b"\n"
         try:
             return bool(_worker().ask(asked).get("passed"))
-        except Ended:
+        except WorkerEndedError:
             return False
 
 
 @dataclass(frozen=True)
-class Follows:
+class JsonSchemaCheck:
     """A JSON schema: the first JSON value of a text must be valid."""
 
     schema: str
 
     def right(self, text: str) -> bool | None:
-        from polydec.lab.bench.valid import valid
+        from polydec.lab.bench.valid import is_valid_text
         from polydec.laws.constraints.json_schema import JsonSchema
 
         code = last_code(text).strip()
@@ -73,15 +77,15 @@ class Follows:
             _, end = json.JSONDecoder().raw_decode(code)
         except (ValueError, RecursionError):
             return False
-        return valid(JsonSchema(self.schema), code[:end])
+        return is_valid_text(JsonSchema(self.schema), code[:end])
 
 
 def check_of(answer: str | AnswerCheck | None) -> AnswerCheck | None:
     """The check of a row's answer; None where there is nothing that a text could be held against."""
     if not isinstance(answer, str):
         return answer
-    words = answers.wanted(answer)
-    return None if words is None else Expected(words)
+    words = answers.wanted_answer(answer)
+    return None if words is None else WordsCheck(words)
 
 
 def last_box(text: str) -> str | None:
@@ -108,7 +112,7 @@ _SETTING: tuple[tuple[str, str], ...] = (
 )
 
 
-def bare(formula: str) -> str:
+def bare_formula(formula: str) -> str:
     """A formula without what only sets it."""
     for old, new in _SETTING:
         formula = re.sub(old, new, formula)
@@ -125,9 +129,9 @@ def last_code(text: str) -> str:
 
 
 SCRIPT = Path(__file__).with_name("unit_tests.py")
-WORK = Limits(memory=2 << 30, seconds=30.0, answer=1 << 16)
+WORK = SubprocessLimits(memory=2 << 30, seconds=30.0, answer=1 << 16)
 
 
 @cache
-def _worker() -> Worker:
-    return Worker(SCRIPT, WORK, "a program and its tests")
+def _worker() -> SubprocessWorker:
+    return SubprocessWorker(SCRIPT, WORK, "a program and its tests")

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.api import LM, Prompt
-from polydec.core.canvas_law import Board, Canvas, Denoiser
+from polydec.api import LoadedModel, Prompt
+from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.decoder import answer_one
-from polydec.core.law import normalise
+from polydec.core.law import normalise_log_weights
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Vocab
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import TokenVocabulary
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.methods.registry import registry
 
@@ -24,7 +24,7 @@ STALE = 1e-4
 
 
 @dataclass(frozen=True)
-class Drift:
+class CacheDrift:
     """Over the laws that a method looked at: nats is the divergence KL(uncached || cached), its mean and largest value; moved:
     the share of laws whose likeliest token was another; rows: how many laws; passes: of the method, without those that
     compare; stale: the first pass (from 1) that fed everything and yet gave laws of something kept, against every cache's own
@@ -38,8 +38,8 @@ class Drift:
     stale: int | None = None
 
 
-def drift(
-    lm: LM,
+def measure_cache_drift(
+    lm: LoadedModel,
     prompt: Prompt,
     method: str,
     options: Mapping[str, Any],
@@ -48,17 +48,17 @@ def drift(
     max_tokens: int,
     raw: bool = False,
     seed: int = 0,
-) -> Drift:
+) -> CacheDrift:
     """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises RequestError for a
     method or options that cannot decode the model."""
-    watched = Watched(lm.checkpoint.lm)
+    watched = WatchedDenoiser(lm.checkpoint.lm)
     kit = replace(
         lm.kit(), target=watched, shapers=build_shapers(sampling, order="vllm", seed=seed, choice=0)
     )
     decoder, _ = registry.build(method, kit, options)
-    run([answer_one(decoder, Request(lm.ids(prompt, raw=raw), max_tokens, seed=seed))])
+    run_coroutines([answer_one(decoder, Request(lm.ids(prompt, raw=raw), max_tokens, seed=seed))])
     nats_N = torch.cat(watched.nats)
-    return Drift(
+    return CacheDrift(
         len(nats_N),
         float(nats_N.mean()),
         float(nats_N.max()),
@@ -76,7 +76,7 @@ def drift(
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedDenoiser:
     """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by
     pass; whole: whether a pass fed everything."""
 
@@ -88,7 +88,7 @@ class Watched:
     layers: ClassVar[int] = 0
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.denoiser.vocab
 
     @property
@@ -116,7 +116,7 @@ class Watched:
 class WatchedBoard:
     """A board, and a fresh one beside it for each pass."""
 
-    def __init__(self, watched: Watched, board: Board, prompt: int) -> None:
+    def __init__(self, watched: WatchedDenoiser, board: CanvasSession, prompt: int) -> None:
         self._watched, self._board, self._prompt = watched, board, prompt
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
@@ -138,10 +138,10 @@ class WatchedBoard:
         fresh, own = self._watched.denoiser.open(len(canvas), self._prompt), self._watched.block
         stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own) if own else len(canvas)
         try:
-            true_RV = normalise(await fresh.score(canvas, rows, range(stop)))
+            true_RV = normalise_log_weights(await fresh.score(canvas, rows, range(stop)))
         finally:
             fresh.close()
-        terms_RV = true_RV.exp() * (true_RV - normalise(got_RV))
+        terms_RV = true_RV.exp() * (true_RV - normalise_log_weights(got_RV))
         self._watched.nats.append(
             terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0)
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 
 
-def joules(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
+def read_energy_counters(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
     """Of each package what its counter shows and where it begins anew, in joules; None where none can be read, as is usual for
     those who are not root."""
     out = dict[str, tuple[float, float]]()
@@ -24,7 +24,7 @@ def joules(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
     return out or None
 
 
-def between(
+def joules_between(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
 ) -> float:
     """Joules from one reading to the next. A counter that went back began anew once."""

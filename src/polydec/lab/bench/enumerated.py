@@ -10,35 +10,35 @@ from typing import Any
 
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import Decoder, answer_one
-from polydec.core.law import probs, without
+from polydec.core.law import exclude_token, float64_probabilities
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.trace import Observer, ignore
-from polydec.core.types import Draft, Draw
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import Observer, ignore_event
+from polydec.core.types import Draft, DrawKind
 from polydec.lab.testing.enumerate import (
     DrawnTwice,
     Law,
     NoiseSize,
     TooManyWays,
     counted_law,
-    distance,
-    executions,
+    enumerate_executions,
+    text_law_distance,
 )
-from polydec.lab.testing.examples import artefacts, decoder
+from polydec.lab.testing.examples import example_artefacts, example_decoder
 from polydec.lab.testing.exercised import (
     DRAFT_KINDS,
     ExercisedCollector,
     ExercisedCounts,
     missing_kinds,
 )
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.lab.testing.toy_laws import FURTHER_LAWS, ToyLaw, toy_laws
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 LAWS = 8
 """Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
@@ -56,7 +56,7 @@ CANVAS = 3
 
 
 @dataclass(frozen=True)
-class Enumerated:
+class LawEnumeration:
     """laws: random laws whose every draw was followed; ways: in how many ways these fell, together; apart: the largest total
     variation between what a method writes and the law; place: of the first law that is off; unknown: why nothing could be
     enumerated, "" where it was; exercised: what happened in all of this; missing: what never did ("drafted", "accepted",
@@ -91,7 +91,7 @@ class Enumerated:
 
 
 @dataclass(frozen=True)
-class Toy:
+class ToyCase:
     """One law: its number, what it is called, the decoder over it, what is asked, and what an answer's law must be."""
 
     number: int
@@ -101,7 +101,7 @@ class Toy:
     law: Law
 
 
-Growing = Iterator[Toy]
+Growing = Iterator[ToyCase]
 """One law in answers of growing length: the next one is for methods that have drafted nothing in those before."""
 
 
@@ -116,10 +116,12 @@ class ToyFamily:
     grows: str
 
 
-def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> Enumerated:
+def enumerate_output_laws(
+    method: str, options: Mapping[str, Any], family: str = "ar"
+) -> LawEnumeration:
     """Of a method that promises a law, with these options: its output over random laws of three or four tokens."""
-    toys, reasons = FAMILIES[family], registry.get(method).CARD.unexercised
-    found, numbers = Enumerated(missing=toys.wanted), set[int]()
+    toys, reasons = FAMILIES[family], registry.get_recipe_module(method).CARD.unexercised
+    found, numbers = LawEnumeration(missing=toys.wanted), set[int]()
     try:
         for group in toys.groups:
             for growing in group(method, options):
@@ -137,7 +139,9 @@ def enumerated(method: str, options: Mapping[str, Any], family: str = "ar") -> E
     return replace(found, unknown=few)
 
 
-def _grown(found: Enumerated, growing: Growing, grows: str, numbers: set[int]) -> Enumerated:
+def _grown(
+    found: LawEnumeration, growing: Growing, grows: str, numbers: set[int]
+) -> LawEnumeration:
     """What is found with one law more, in answers that grow until there is something of what is wanted first."""
     for toy in growing:
         collector = ExercisedCollector()
@@ -148,7 +152,7 @@ def _grown(found: Enumerated, growing: Growing, grows: str, numbers: set[int]) -
         except DrawnTwice as error:
             return replace(found, place=f"randomness: {toy.called}: {error}")
         numbers.add(toy.number)
-        off = distance(law, toy.law)
+        off = text_law_distance(law, toy.law)
         exercised = found.exercised + collector.counts + ExercisedCounts(laws=1)
         found = replace(
             found,
@@ -171,9 +175,9 @@ def _usual_texts(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
 
 def _texts(laws: Iterable[ToyLaw], method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     for one in laws:
-        made = decoder(method, one.target, one.draft, options)
+        made = example_decoder(method, one.target, one.draft, options)
         yield (
-            Toy(one.number, one.called, made, one.request(length), one.law(length))
+            ToyCase(one.number, one.called, made, one.request(length), one.law(length))
             for length in one.lengths
         )
 
@@ -187,13 +191,13 @@ def _further_texts(
 def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
     for seed in range(LAWS):
-        chain, eos = Chain(seed), 2 if seed % 2 else -1
+        chain, eos = MarkovChainNetwork(seed), 2 if seed % 2 else -1
         denoiser: Any = ToyDenoiser(chain, eos)
-        kit = Kit(denoiser, None, artefacts(denoiser.vocab))
+        kit = Kit(denoiser, None, example_artefacts(denoiser.vocab))
         made, _ = registry.build(method, kit, options)
         law = chain.joint(PROMPT, CANVAS, denoiser.vocab.eos)
         called = f"toy law {seed + 1}"
-        yield iter([Toy(seed, called, made, Request(PROMPT, max_tokens=CANVAS), law)])
+        yield iter([ToyCase(seed, called, made, Request(PROMPT, max_tokens=CANVAS), law)])
 
 
 FAMILIES = {
@@ -205,16 +209,16 @@ FAMILIES = {
 """Toys by family of models."""
 
 
-def _law(toy: Toy, made: Decoder | None = None, on: Observer = ignore) -> tuple[Law, int]:
+def _law(toy: ToyCase, made: Decoder | None = None, on: Observer = ignore_event) -> tuple[Law, int]:
     """The law of the answers, and in how many ways the draws fell."""
     return counted_law(lambda rng: answer_one(made or toy.decoder, toy.request, rng, on), MOST)
 
 
-def _where(toy: Toy, law: Law) -> str:
+def _where(toy: ToyCase, law: Law) -> str:
     """Which token of the answer is off first, by how much, and where most."""
     for length in range(1, toy.request.max_tokens + 1):
         ours, right = (_beginnings(chances, length) for chances in (law, toy.law))
-        off = distance(ours, right)
+        off = text_law_distance(ours, right)
         if off > TOLERANCE:
             worst = max(
                 ours.keys() | right.keys(), key=lambda k: abs(ours.get(k, 0.0) - right.get(k, 0.0))
@@ -237,7 +241,7 @@ def _beginnings(law: Law, length: int) -> Law:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedVerifier:
     """A verifier that notes the first draft of an answer."""
 
     verifier: Any
@@ -252,22 +256,24 @@ class Watched:
         return self.verifier.verify(draft, *rest)
 
 
-def _part(toy: Toy) -> str:
+def _part(toy: ToyCase) -> str:
     """Which part of the method is off: "law" where plain decoding of the same is off as well, "draft" where nodes are drawn
     from other laws than they say, else "verdict"; of a canvas "unmasking"."""
     owner: Any = toy.decoder
     if hasattr(owner, "unmasker"):
         return "unmasking"
-    plain = Speculative(owner.target, Nothing(), Match(), Fixed(0))
-    if distance(_law(toy, plain)[0], toy.law) > TOLERANCE:
+    plain = SpeculativeDecoder(owner.target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
+    if text_law_distance(_law(toy, plain)[0], toy.law) > TOLERANCE:
         return "law"
     if not _verifies(owner):
         return "verdict"
     first = list[Draft]()
-    made: Any = replace(owner, verifier=Watched(owner.verifier, first))
+    made: Any = replace(owner, verifier=WatchedVerifier(owner.verifier, first))
     seen = defaultdict[Any, defaultdict[int, float]](lambda: defaultdict(float))
     laws = dict[Any, Any]()
-    for _, p in executions(lambda rng: run([answer_one(made, toy.request, rng)])[0]):
+    for _, p in enumerate_executions(
+        lambda rng: run_coroutines([answer_one(made, toy.request, rng)])[0]
+    ):
         if first:
             _noted(first.pop(), p, seen, laws)
     return "draft" if any(_off(got, laws[key], key[1]) for key, got in seen.items()) else "verdict"
@@ -286,7 +292,7 @@ def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
             law_V = draft.law[c]
             if law_V is None:
                 continue
-            known = before if draft.draw[c] is Draw.WITHOUT else ()
+            known = before if draft.draw[c] is DrawKind.WITHOUT else ()
             key = path, known, len(before)
             laws[key] = law_V
             seen[key][draft.token[c]] += p
@@ -294,8 +300,8 @@ def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
 
 
 def _off(got: Mapping[int, float], law_V: Any, before: tuple[int, ...]) -> bool:
-    want_V = probs(law_V)
+    want_V = float64_probabilities(law_V)
     for x in before:
-        want_V = without(want_V, x)
+        want_V = exclude_token(want_V, x)
     total = sum(got.values())
     return any(abs(got.get(x, 0.0) / total - float(q)) > 1e-6 for x, q in enumerate(want_V))

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from polydec.core.effects import gather
-from polydec.core.law import normalise, probs
-from polydec.core.protocols import Scores, Session, Target, of_choice
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.laws.targets.shaped import Shaped, Shapers
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import float64_probabilities, normalise_log_weights
+from polydec.core.protocols import DraftScores, Session, Target, of_choice
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.laws.targets.shaped import ShapedTarget, Shapers
 
 TOGETHER = 8
 """Texts that are scored in one pass: the rows of more would take much memory."""
 
 
 @dataclass(frozen=True)
-class Fate:
+class TokenFate:
     """One token under plain decoding's law behind the same text. chance: its probability; surprise, entropy and variance: minus
     its logarithm, and what the law expects of that; rank: where it stands among all tokens, the likeliest first, as a share of
     their weight (drawn evenly within the token's own weight, so that tokens drawn from the law have even ranks); best: minus
@@ -40,7 +40,7 @@ class Fate:
     own: float = float("nan")
 
 
-def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
+def token_fate(p_V: Any, token: int, within: float, q_V: Any = None) -> TokenFate:
     """A token's fate under a law of float64 probabilities. within: 0 to 1, where in the token's own weight its rank lies; q_V:
     a draft's law."""
     p = np.asarray(p_V, dtype=np.float64)
@@ -50,7 +50,7 @@ def fate(p_V: Any, token: int, within: float, q_V: Any = None) -> Fate:
     live = p[p > 0.0]
     surprises = -np.log(live)
     entropy = float((live * surprises).sum())
-    return Fate(
+    return TokenFate(
         mine,
         float(-np.log(mine)) if mine > 0.0 else float("inf"),
         entropy,
@@ -68,18 +68,21 @@ def _lean(p: Any, q: Any, token: int) -> tuple[float, float]:
     return float(favour[token]) - mean, float((p * (favour - mean) ** 2).sum())
 
 
-def fates(
+def answer_token_fates(
     target: Target,
     prompt: Sequence[int],
     texts: Mapping[int, Sequence[int]],
     rng: np.random.Generator,
     beside: Target | None = None,
     own: bool = False,
-) -> dict[int, list[Fate]]:
+) -> dict[int, list[TokenFate]]:
     """Of every token of these answers (by choice, whose stream a law that draws uses) its fate under `target`. beside:
     a draft's law, of the same vocabulary; own: note the model's own row too."""
-    out, want = dict[int, list[Fate]](), Want(base=Reads.ROW if own else Reads.NOTHING)
-    parts = [parted(law) for law in (target, beside) if law is not None]
+    out, want = (
+        dict[int, list[TokenFate]](),
+        ScoreRequest(base=RowDetail.ROW if own else RowDetail.NOTHING),
+    )
+    parts = [split_request_rules(law) for law in (target, beside) if law is not None]
 
     async def force(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         try:
@@ -91,7 +94,8 @@ def fates(
                 for mine, (_, rules) in zip(scores, parts, strict=True)
             ]
             mine = [
-                fate(p_V, x, w, *q_V) for x, w, p_V, *q_V in zip(tokens, within, *laws, strict=True)
+                token_fate(p_V, x, w, *q_V)
+                for x, w, p_V, *q_V in zip(tokens, within, *laws, strict=True)
             ]
             if own:
                 base = scores[0].base
@@ -108,10 +112,10 @@ def fates(
         bases = [inner.open(prompt) for inner, _ in parts]
         try:
             for base in bases:
-                await base.prefill(Want())
+                await base.prefill(ScoreRequest())
             written = [(choice, tokens) for choice, tokens in texts.items() if tokens]
             for at in range(0, len(written), TOGETHER):
-                await gather(
+                await gather_coroutines(
                     *(
                         force([base.fork(c) for base in bases], c, tokens)
                         for c, tokens in written[at : at + TOGETHER]
@@ -121,40 +125,44 @@ def fates(
             for base in bases:
                 base.close()
 
-    run([every()])
+    run_coroutines([every()])
     return {choice: out.get(choice, []) for choice in texts}
 
 
-def parted(target: Target) -> tuple[Target, Shapers]:
+def split_request_rules(target: Target) -> tuple[Target, Shapers]:
     """A law without the rules of the request, and these rules."""
-    return (target.target, target.shapers) if isinstance(target, Shaped) else (target, ())
+    return (target.target, target.shapers) if isinstance(target, ShapedTarget) else (target, ())
 
 
 def told_by_hand(
-    scores: Scores, rules: Shapers, prompt: Sequence[int], tokens: Sequence[int]
+    scores: DraftScores, rules: Shapers, prompt: Sequence[int], tokens: Sequence[int]
 ) -> Iterator[Any]:
     """The law behind each token of an answer, as float64 probabilities. The rules are told of the text here, token by token:
     the sessions that tell them in a request are among what is certified."""
     states = [rule.start(tuple(prompt)) for rule in rules]
     for i, token in enumerate(tokens):
-        yield bent(scores, i, rules, states)
+        yield shaped_row_probabilities(scores, i, rules, states)
         states = [rule.step(state, token) for rule, state in zip(rules, states, strict=True)]
 
 
-def bent(scores: Scores, i: int, rules: Shapers, states: Sequence[Any]) -> Any:
+def shaped_row_probabilities(
+    scores: DraftScores, i: int, rules: Shapers, states: Sequence[Any]
+) -> Any:
     """Float64 probabilities of row i, bent by rules that know as much of the text."""
     if not rules:
-        return probs(scores.row(i)).cpu().numpy()
+        return float64_probabilities(scores.row(i)).cpu().numpy()
     logw_V = scores.weights(i)
     logw_V = logw_V if logw_V.dtype == torch.float64 else logw_V.float()
     for rule, state in zip(rules, states, strict=True):
         logw_V = rule.shape(state, logw_V)
-    return probs(normalise(logw_V)).cpu().numpy()
+    return float64_probabilities(normalise_log_weights(logw_V)).cpu().numpy()
 
 
-def possible(target: Target, prompt: Sequence[int], before: Sequence[int], token: int) -> bool:
+def is_possible_token(
+    target: Target, prompt: Sequence[int], before: Sequence[int], token: int
+) -> bool:
     """Whether a token that one shape of passes finds impossible has weight in another: behind its text fed as a prompt."""
-    text, (inner, rules) = (*prompt, *before), parted(target)
+    text, (inner, rules) = (*prompt, *before), split_request_rules(target)
     states = [rule.start(tuple(prompt)) for rule in rules]
     for x in before:
         states = [rule.step(state, x) for rule, state in zip(rules, states, strict=True)]
@@ -162,10 +170,10 @@ def possible(target: Target, prompt: Sequence[int], before: Sequence[int], token
     async def ask() -> float:
         session = inner.open(text)
         try:
-            await session.prefill(Want())
-            scores = await session.score(Draft.chain(text[-1]), Want())
-            return float(bent(scores, 0, rules, states)[token])
+            await session.prefill(ScoreRequest())
+            scores = await session.score(Draft.chain(text[-1]), ScoreRequest())
+            return float(shaped_row_probabilities(scores, 0, rules, states)[token])
         finally:
             session.close()
 
-    return run([ask()])[0] > 0.0
+    return run_coroutines([ask()])[0] > 0.0

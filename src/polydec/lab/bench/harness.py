@@ -18,13 +18,13 @@ from lm_eval.utils import (  # pyright: ignore[reportMissingImports]
     make_disjoint_window,
 )
 
-from polydec.api import LM, Engine, load
+from polydec.api import Engine, LoadedModel, load
 from polydec.base.errors import RequestError
-from polydec.base.options import meant, shown
-from polydec.lab.bench.likelihood import Likelihood, likelihoods
-from polydec.lab.bench.measure import spelt
+from polydec.base.options import name_suggestion, short_repr
+from polydec.lab.bench.likelihood import TextLikelihood, text_likelihoods
+from polydec.lab.bench.measure import parse_method_setting
 from polydec.methods.registry.kit import family_of
-from polydec.request.loading import declared
+from polydec.request.loading import loading_options
 
 WRITTEN = 256
 """Tokens of an answer where a task does not say how many."""
@@ -40,7 +40,7 @@ SETTLED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens",
 
 
 @register_model("polydec")
-class Harness(TemplateLM):
+class HarnessModel(TemplateLM):
     """A model that is loaded here, and the method that decodes what a task lets it write.
 
     model: as `polydec.load` takes it; method: a name with its options behind it, as in "draft-model:depth=3"; batch_size:
@@ -63,7 +63,7 @@ class Harness(TemplateLM):
     ) -> None:
         super().__init__()
         for name in loading:
-            if name not in declared():
+            if name not in loading_options():
                 known = [
                     "model",
                     "method",
@@ -71,19 +71,19 @@ class Harness(TemplateLM):
                     "draws",
                     "max_length",
                     "seed",
-                    *declared(),
+                    *loading_options(),
                 ]
-                nearest = meant(name, known, "its arguments", most=1)
-                raise RequestError(f"model_args has {shown(name)}: {nearest}")
+                nearest = name_suggestion(name, known, "its arguments", most=1)
+                raise RequestError(f"model_args has {short_repr(name)}: {nearest}")
         if device not in (None, UNSAID):
             loading["device"] = device
-        chosen = spelt(str(method))
+        chosen = parse_method_setting(str(method))
         self.method, self.options = chosen.name, chosen.options
         # a batch is what requests share, so there is nothing to find out where the harness is told "auto"
         self.batch_size = 8 if batch_size == "auto" else int(batch_size)
         if self.batch_size < 1:
             raise RequestError(f"batch_size is {batch_size}: it must be at least 1")
-        self.lm: LM = load(model, **loading)
+        self.lm: LoadedModel = load(model, **loading)
         self.lm.check(self.method, self.options)
         context = int(self.lm.checkpoint.lm.context)
         if max_length is not None and not 2 <= max_length <= context:
@@ -128,7 +128,7 @@ class Harness(TemplateLM):
             return None
         if isinstance(chat_template, str):
             raise RequestError(
-                f"chat_template is {shown(chat_template)}: this model has one at most, so name none"
+                f"chat_template is {short_repr(chat_template)}: this model has one at most, so name none"
             )
         template = self.lm.checkpoint.text.template
         if template is None:
@@ -170,8 +170,8 @@ class Harness(TemplateLM):
             sums.append(total)
         return sums
 
-    def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        scored = likelihoods(
+    def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[TextLikelihood]:
+        scored = text_likelihoods(
             self.lm,
             pairs,
             draws=self.draws,
@@ -200,8 +200,8 @@ class Harness(TemplateLM):
         """A request of a context and of what a task says of its answer."""
         for name in settings:
             if name not in (*SAMPLED, *SETTLED):
-                nearest = meant(name, [*SAMPLED, *SETTLED], "it takes", most=1)
-                raise RequestError(f"generation_kwargs has {shown(name)}: {nearest}")
+                nearest = name_suggestion(name, [*SAMPLED, *SETTLED], "it takes", most=1)
+                raise RequestError(f"generation_kwargs has {short_repr(name)}: {nearest}")
         until = settings.get("until") or []
         stop = [s for s in ([until] if isinstance(until, str) else until) if s]
         most = next(

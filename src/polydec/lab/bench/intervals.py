@@ -10,7 +10,7 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """What 97.5 % of Student's law lie below, for 1 to 9 degrees of freedom."""
 
 
-def wilson(k: float, n: int) -> tuple[float, float]:
+def wilson_interval(k: float, n: int) -> tuple[float, float]:
     """The 95 % interval of a share, k of n (n at least 1), after Wilson. Of a sum k of values from 0 to 1 it is
     wide enough for their mean: they vary no more than a share of the same mean."""
     z, p = 1.96, k / n
@@ -18,7 +18,7 @@ def wilson(k: float, n: int) -> tuple[float, float]:
     return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)
 
 
-def student(values: Sequence[float]) -> tuple[float, float]:
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of values that were drawn alike, after Student; of a single
     value nothing is known but itself."""
     mean, n = fmean(values), len(values)
@@ -29,9 +29,9 @@ def student(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def across(shares: Sequence[float], n: int) -> tuple[float, float]:
+def shared_trials_interval(shares: Sequence[float], n: int) -> tuple[float, float]:
     """The 95 % interval of a share of n trials that several models, or runs, share equally: the wider one of Student's over
     the runs and Wilson's over the trials, from 0 to 1. Runs that all agree would have an interval of no width."""
-    low, high = student(shares)
-    least, most = wilson(fmean(shares) * n, n)
+    low, high = student_interval(shares)
+    least, most = wilson_interval(fmean(shares) * n, n)
     return max(0.0, min(low, least)), min(1.0, max(high, most))

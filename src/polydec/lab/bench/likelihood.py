@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.api import LM, Ask, Engine
+from polydec.api import Ask, Engine, LoadedModel
 from polydec.base.errors import RequestError
-from polydec.core.effects import gather
-from polydec.core.law import normalise
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import normalise_log_weights
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.methods.registry.kit import CALLED, family_of
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -26,7 +26,7 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class TextLikelihood:
     """logp: of the text behind its context, in nats. Of a masked-diffusion model the mean over all orders in which the text may
     be written, a lower bound of what the model says. greedy: whether the model at temperature 0 writes this text; error: the
     standard error of logp, 0 where nothing was drawn; passes: forward passes of one text each that it took."""
@@ -37,15 +37,15 @@ class Likelihood:
     passes: int = 1
 
 
-def likelihoods(
-    lm: LM,
+def text_likelihoods(
+    lm: LoadedModel,
     pairs: Sequence[Pair],
     *,
     draws: int = 128,
     seed: int = 0,
     at_once: int = 16,
     most: int | None = None,
-) -> list[Likelihood]:
+) -> list[TextLikelihood]:
     """Of each pair, in order. A context that is too long loses its beginning.
 
     draws: canvases for each text under a masked-diffusion model, at least 2; where a text has no more sets of gaps than this,
@@ -69,7 +69,7 @@ def likelihoods(
     # draws hang on the text alone, so it has the same likelihood in any company
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]
     return [
-        run([_masked(law, context, text, draws, at_once, rng)])[0]
+        run_coroutines([_masked(law, context, text, draws, at_once, rng)])[0]
         for (context, text), rng in zip(cut, named, strict=True)
     ]
 
@@ -83,7 +83,7 @@ def _fitting(pair: Pair, room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return context[max(0, len(context) + len(text) - room) :], text
 
 
-def _continued(lm: LM, pairs: Sequence[Pair], at_once: int) -> list[Likelihood]:
+def _continued(lm: LoadedModel, pairs: Sequence[Pair], at_once: int) -> list[TextLikelihood]:
     """One pass a text tells all of its laws."""
     engine = Engine(lm, max_running=at_once)
     tickets = [
@@ -91,11 +91,11 @@ def _continued(lm: LM, pairs: Sequence[Pair], at_once: int) -> list[Likelihood]:
         for context, text in pairs
     ]
     engine.run(tickets)
-    scored: list[Likelihood] = []
+    scored: list[TextLikelihood] = []
     for ticket, (_, text) in zip(tickets, pairs, strict=True):
         tokens = (ticket.completion().prompt_logprobs or ())[-len(text) :]
         logps = [float("nan") if t.model_logp is None else t.model_logp for t in tokens]
-        scored.append(Likelihood(fsum(logps), all(t.rank == 1 for t in tokens)))
+        scored.append(TextLikelihood(fsum(logps), all(t.rank == 1 for t in tokens)))
     return scored
 
 
@@ -106,7 +106,7 @@ async def _masked(
     draws: int,
     at_once: int,
     rng: Rng,
-) -> Likelihood:
+) -> TextLikelihood:
     """Block by block under a block-causal model, whose later blocks are not seen by the earlier ones."""
     whole, start = (*context, *text), len(context)
     logp, variance, passes = 0.0, 0.0, 0
@@ -116,7 +116,9 @@ async def _masked(
         values: list[float] = []
         for at in range(0, len(chosen), at_once):
             group = chosen[at : at + at_once]
-            values += await gather(*(_filled_in(law, whole, places, gaps) for gaps in group))
+            values += await gather_coroutines(
+                *(_filled_in(law, whole, places, gaps) for gaps in group)
+            )
         passes += len(chosen)
         if sets:  # the mean over how many gaps there are, then over the sets of so many
             weights = [1.0 / (len(places) * comb(len(places), len(gaps))) for gaps in sets]
@@ -126,7 +128,7 @@ async def _masked(
             logp += mean
             variance += fsum((x - mean) ** 2 for x in values) / (draws - 1) / draws
     greedy, more = await _is_greedy(law, whole, start)
-    return Likelihood(logp, greedy, sqrt(variance), passes + more)
+    return TextLikelihood(logp, greedy, sqrt(variance), passes + more)
 
 
 def _parts(start: int, stop: int, block: int) -> Iterator[range]:
@@ -155,7 +157,7 @@ async def _laws(law: Any, whole: tuple[int, ...], stop: int, gaps: tuple[int, ..
     canvas = tuple(None if i in hidden else x for i, x in enumerate(whole[:stop]))
     board = law.open(stop, 0)
     try:
-        return normalise(await board.score(canvas, gaps, range(stop)))
+        return normalise_log_weights(await board.score(canvas, gaps, range(stop)))
     finally:
         board.close()
 

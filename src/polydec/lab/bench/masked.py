@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import LM, Ask, Prompt, generate
-from polydec.core.law import normalise
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.bench.places import Places
-from polydec.lab.bench.valid import valid
+from polydec.api import Ask, LoadedModel, Prompt, generate
+from polydec.core.law import normalise_log_weights
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.bench.places import TokenPlaceObserver
+from polydec.lab.bench.valid import is_valid_text
 from polydec.laws.shapers.sampling import Sampling
-from polydec.request.ask import plan
+from polydec.request.ask import plan_request
 
 CLOSE = 1e-4
 """Nats by which two computations of one masked law may differ."""
 
 
 @dataclass(frozen=True)
-class Held:
+class ConstraintFindings:
     """Of answers under a constraint. finished: that came to an end by themselves; valid, invalid, unjudged: of these, as others
     judge them; rows: laws that were computed again from the model's bare rows and the mask; apart: the largest difference of a
     log-probability; outside: weight that a law leaves outside its mask, at most; place: of the first thing that is wrong."""
@@ -46,7 +46,7 @@ class Held:
 
 
 def judge_constrained(
-    lm: LM,
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
@@ -54,13 +54,13 @@ def judge_constrained(
     samples: int,
     seed: int = 0,
     **request: Any,
-) -> Held:
+) -> ConstraintFindings:
     """Answers by the method, each judged, and the laws behind the first of each prompt computed again."""
     counts: dict[str, int] = dict.fromkeys(("answers", "finished", "yes", "no", "unknown"), 0)
     rows, furthest, outside, place = 0, 0.0, 0.0, ""
     greedy = not request["sampling"].temperature
     for at, (prompt, raw) in enumerate(prompts):
-        watch = Places()
+        watch = TokenPlaceObserver()
         completion = generate(
             lm,
             prompt,
@@ -77,7 +77,7 @@ def judge_constrained(
             if answer.finish_reason != "stop":
                 continue
             counts["finished"] += 1
-            judged = valid(request["constraint"], answer.text)
+            judged = is_valid_text(request["constraint"], answer.text)
             counts[{True: "yes", False: "no", None: "unknown"}[judged]] += 1
             if judged is False and not place:
                 wrong = (
@@ -93,7 +93,7 @@ def judge_constrained(
                     place = f"prompt {at + 1}, token {i}: the masked law is {gap:.1e} nats off" + (
                         "" if where is None else f", {where}"
                     )
-    return Held(
+    return ConstraintFindings(
         counts["answers"],
         counts["finished"],
         counts["yes"],
@@ -112,7 +112,7 @@ def _is_bare(sampling: Sampling) -> bool:
 
 
 def _again(
-    lm: LM,
+    lm: LoadedModel,
     prompt: Prompt,
     raw: bool,
     seed: int,
@@ -125,7 +125,7 @@ def _again(
     sampling = request["sampling"]
     warm = sampling if sampling.temperature else Sampling(temperature=1.0)
     asked = {**request, "sampling": warm}
-    made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
+    made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
     decoder: Any = made.decoder
     vocab, eos = (
         lm.checkpoint.lm.vocab,
@@ -136,17 +136,17 @@ def _again(
     async def ask() -> list[tuple[float, float]]:
         session = decoder.target.open(made.request.prompt)
         try:
-            await session.prefill(Want())
+            await session.prefill(ScoreRequest())
             draft = Draft.chain(made.request.prompt[-1], tokens[:-1])
-            scores = await session.score(draft, Want(base=Want().law))
+            scores = await session.score(draft, ScoreRequest(base=ScoreRequest().law))
             out, state = list[tuple[float, float]](), language.start()
             for i, x in enumerate(tokens):
                 mask_V = language.mask(state)
                 own_V = scores.base.weights(i).double().cpu() / warm.temperature
-                want_V = normalise(
+                want_V = normalise_log_weights(
                     own_V.masked_fill(~mask_V[: len(own_V)].cpu(), float("-inf"))
                 ).numpy()
-                got_V = normalise(scores.weights(i).double().cpu()).numpy()
+                got_V = normalise_log_weights(scores.weights(i).double().cpu()).numpy()
                 live = np.isfinite(want_V) & (want_V > -30.0)
                 stray = float(np.exp(got_V[~np.isfinite(want_V)]).sum())
                 out.append((float(np.abs(got_V[live] - want_V[live]).max()), stray))
@@ -155,4 +155,4 @@ def _again(
         finally:
             session.close()
 
-    return run([ask()])[0]
+    return run_coroutines([ask()])[0]

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import LM, Completion, Engine, Prompt, Ticket
+from polydec.api import Completion, Engine, LoadedModel, Prompt, Ticket
 from polydec.base.answer_check import AnswerCheck
 from polydec.base.errors import RequestError
-from polydec.core.trace import Edited, Event
+from polydec.core.trace import EditedEvent, TraceEvent
 from polydec.lab.bench import energy
-from polydec.lab.bench.intervals import wilson
+from polydec.lab.bench.intervals import wilson_interval
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry import registry
 from polydec.methods.speculative.loop.stats import DraftStats
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSetting:
     name: str
     options: Mapping[str, str]
 
@@ -33,10 +33,10 @@ class Method:
         return self.name + "".join(f" {k}={v}" for k, v in self.options.items())
 
 
-def spelt(item: str) -> Method:
+def parse_method_setting(item: str) -> MethodSetting:
     """`name:option=value:option=value`. Raises RequestError for a method that is unknown and for options in another form."""
     name, *pairs = item.strip().split(":")
-    registry.get(name)
+    registry.get_recipe_module(name)
     options: dict[str, str] = {}
     for pair in pairs:
         key, eq, value = pair.partition("=")
@@ -45,16 +45,16 @@ def spelt(item: str) -> Method:
                 f"methods holds {item!r}: options are written as {name}:option=value"
             )
         options[key] = value
-    return Method(name, options)
+    return MethodSetting(name, options)
 
 
-def spelt_all(items: str) -> list[Method]:
+def spelt_all(items: str) -> list[MethodSetting]:
     """Several with commas between them; a comma before a digit belongs to an option. Raises RequestError as `spelt` does."""
-    return [spelt(item) for item in re.split(r",(?!\s*\d)", items)]
+    return [parse_method_setting(item) for item in re.split(r",(?!\s*\d)", items)]
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchTask:
     """Requests that run together (one where the batch is 1). wanted: of each prompt what its answer is held against, None where
     nobody says it; none at all where no prompt has one."""
 
@@ -65,7 +65,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """One task by one method. tokens and seconds count decoding only: without the first pass of each request.
 
     firsts: of each request the seconds to its first token; gaps: seconds between two moments at which tokens of a request came;
@@ -98,16 +98,16 @@ class Run:
 
 
 @dataclass
-class Arrivals:
+class TokenArrivals:
     """An observer of one request: when tokens of it came, and how large the engine's caches were then."""
 
-    kinds = (Edited,)
+    kinds = (EditedEvent,)
     engine: Engine
     at: list[float] = field(default_factory=list[float])
     cached: int = 0
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Edited) and event.tokens:
+    def __call__(self, event: TraceEvent) -> None:
+        if isinstance(event, EditedEvent) and event.tokens:
             self.at.append(time.perf_counter())
             if len(self.at) % LOOK == 1:
                 self.cached = max(self.cached, self.engine.cached)
@@ -128,29 +128,31 @@ def distinct_4grams(ids: Sequence[int]) -> float:
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-def run_task(lm: LM, method: Method, task: Task, at: int, repeat: int, **request: Any) -> Run:
+def run_task(
+    lm: LoadedModel, method: MethodSetting, task: BenchTask, at: int, repeat: int, **request: Any
+) -> BenchRun:
     engine = Engine(lm)
-    watching = [Arrivals(engine) for _ in task.prompts]
+    watching = [TokenArrivals(engine) for _ in task.prompts]
     tickets = [
         engine.submit(p, method=method.name, options=method.options, raw=task.raw, on=on, **request)
         for p, on in zip(task.prompts, watching, strict=True)
     ]
-    before = energy.joules()
+    before = energy.read_energy_counters()
     answers = engine.run(tickets)
-    after = energy.joules()
-    used = None if before is None or after is None else energy.between(before, after)
-    return summary(tickets, answers, at, repeat, watching, used, task.wanted)
+    after = energy.read_energy_counters()
+    used = None if before is None or after is None else energy.joules_between(before, after)
+    return summarise_run(tickets, answers, at, repeat, watching, used, task.wanted)
 
 
-def summary(
+def summarise_run(
     tickets: Sequence[Ticket],
     answers: Sequence[Completion],
     at: int,
     repeat: int,
-    watching: Sequence[Arrivals] = (),
+    watching: Sequence[TokenArrivals] = (),
     joules: float | None = None,
     wanted: Sequence[AnswerCheck | None] = (),
-) -> Run:
+) -> BenchRun:
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
     begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
@@ -163,7 +165,7 @@ def summary(
     counted = drafted[0] if drafted else DraftStats()
     for further in drafted[1:]:
         counted = counted.plus(further)
-    return Run(
+    return BenchRun(
         at,
         repeat,
         generated - sum(s.first for s in stats),
@@ -191,19 +193,19 @@ def summary(
     )
 
 
-def measure(
-    lm: LM,
-    methods: Sequence[Method],
-    tasks: Sequence[Task],
+def measure_methods(
+    lm: LoadedModel,
+    methods: Sequence[MethodSetting],
+    tasks: Sequence[BenchTask],
     *,
     sampling: Sampling,
     max_tokens: int,
     repeats: int,
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,
-    into: dict[str, list[Run]] | None = None,
-    keep: Callable[[str, Run], None] = lambda label, run: None,
-) -> dict[str, list[Run]]:
+    into: dict[str, list[BenchRun]] | None = None,
+    keep: Callable[[str, BenchRun], None] = lambda label, run: None,
+) -> dict[str, list[BenchRun]]:
     """Every method on every task, `repeats` times, methods side by side in turn; their order moves on by one each time.
 
     The first task is run once by the first method before anything is counted (caches, lazy initialisation). into: what is
@@ -232,7 +234,7 @@ def measure(
     return runs
 
 
-def speed(runs: Sequence[Run]) -> float:
+def median_speed(runs: Sequence[BenchRun]) -> float:
     """Tokens per second over all tasks, each counted with the median of its seconds."""
     tokens = seconds = 0.0
     for at in {r.task for r in runs}:
@@ -242,7 +244,9 @@ def speed(runs: Sequence[Run]) -> float:
     return tokens / seconds if seconds > 0 else 0.0
 
 
-def interval(ours: Sequence[Run], plain: Sequence[Run], draws: int = 2000) -> tuple[float, float]:
+def speed_ratio_interval(
+    ours: Sequence[BenchRun], plain: Sequence[BenchRun], draws: int = 2000
+) -> tuple[float, float]:
     """95 % bootstrap interval of the ratio of speeds, over pairs (task, repeat) that ran side by side."""
     base = {(r.task, r.repeat): r for r in plain}
     rows = np.array(
@@ -263,8 +267,11 @@ def interval(ours: Sequence[Run], plain: Sequence[Run], draws: int = 2000) -> tu
     return float(low), float(high)
 
 
-def table(
-    lm: LM, runs: Mapping[str, Sequence[Run]], tasks: Sequence[Task], plain: str = "plain"
+def bench_table_rows(
+    lm: LoadedModel,
+    runs: Mapping[str, Sequence[BenchRun]],
+    tasks: Sequence[BenchTask],
+    plain: str = "plain",
 ) -> list[dict[str, Any]]:
     """One row per method and workload, and per method over all ("all") where there are several."""
     workloads = list(dict.fromkeys(t.workload for t in tasks))
@@ -289,9 +296,11 @@ def table(
                     "method": label,
                     "workload": workload,
                     "batch": max(len(tasks[i].prompts) for i in among),
-                    "tokens_per_second": speed(ours),
-                    "ratio_to_plain": speed(ours) / speed(base) if base and speed(base) else None,
-                    "ratio_interval": list(interval(ours, base)) if base else None,
+                    "tokens_per_second": median_speed(ours),
+                    "ratio_to_plain": median_speed(ours) / median_speed(base)
+                    if base and median_speed(base)
+                    else None,
+                    "ratio_interval": list(speed_ratio_interval(ours, base)) if base else None,
                     "tokens_per_pass": sum(r.generated for r in ours) / passes if passes else None,
                     "positions_fed": sum(r.positions for r in ours if r.repeat == 0),
                     "mean_acceptance_length": 1 + sum(r.accepted for r in ours) / drafts
@@ -304,13 +313,13 @@ def table(
                     / sum(r.whole_seconds for r in ours),
                     "distinct_4grams": statistics.fmean(r.distinct for r in ours),
                     "kernel": lm.checkpoint.kernel,
-                    **more(ours),
+                    **further_figures(ours),
                 }
             )
     return rows
 
 
-def more(runs: Sequence[Run]) -> dict[str, Any]:
+def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
     """What a reader of figures asks beside speed: waiting, depth, where the time went, memory, energy, right answers.
 
     accepted_at[d]: of all drafts, how many had d + 1 levels accepted; of_those_tried[d]: of those that were so deep. A share
@@ -345,6 +354,6 @@ def more(runs: Sequence[Run]) -> dict[str, Any]:
         if len(joules) == len(runs) and joules
         else None,
         "right": sum(judged) / len(judged) if judged else None,
-        "right_interval": list(wilson(sum(judged), len(judged))) if judged else None,
+        "right_interval": list(wilson_interval(sum(judged), len(judged))) if judged else None,
         "judged": len(judged),
     }

@@ -16,28 +16,28 @@ from torch import Tensor
 Timed = Callable[[int], float]
 
 
-class Missing(Exception):
+class EngineUnavailable(Exception):
     """Why another engine cannot run here."""
 
 
-def transformers(path: str, context: int, threads: int) -> Timed:
+def transformers_engine(path: str, context: int, threads: int) -> Timed:
     """transformers, eager, float32, with its own cache. Raises Missing."""
     try:
         from transformers import AutoModelForCausalLM
     except ImportError:
-        raise Missing("not installed") from None
+        raise EngineUnavailable("not installed") from None
     torch.set_num_threads(threads)
     file = Path(path)
     try:
         if file.is_file():
-            from polydec.models.formats.gguf import GGUF
+            from polydec.models.formats.gguf import GGUFCheckpoint
 
-            gguf = GGUF(file)
+            gguf = GGUFCheckpoint(file)
             model = hf_model(gguf.config, {k: gguf[k].float() for k in gguf})
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     except Exception as e:  # whatever its loader meets
-        raise Missing(
+        raise EngineUnavailable(
             f"cannot load it ({str(e).splitlines()[0] if str(e) else type(e).__name__})"
         ) from None
     return hf_passes(model, context)
@@ -48,7 +48,7 @@ def hf_model(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
-        raise Missing("transformers is not installed") from None
+        raise EngineUnavailable("transformers is not installed") from None
     hf = AutoConfig.for_model(**config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(hf)
@@ -90,7 +90,7 @@ class LlamaCpp:
 
     def __init__(self, path: str, slots: int, most: int, threads: int, sequences: int = 1) -> None:
         if not Path(path).is_file():
-            raise Missing("reads GGUF files only")
+            raise EngineUnavailable("reads GGUF files only")
         self._L, _ = _binding()
         model = self._L.llama_model_load_from_file(
             path.encode(), self._L.llama_model_default_params()
@@ -117,7 +117,7 @@ class LlamaCpp:
                 n += 1
         b.n_tokens = n
         if self._L.llama_decode(self._ctx, b):
-            raise Missing("llama_decode failed")
+            raise EngineUnavailable("llama_decode failed")
         self._L.llama_synchronize(self._ctx)
 
     def argmax(self, i: int) -> int:
@@ -155,7 +155,7 @@ def _binding() -> tuple[Any, Any]:
     try:
         import llama_cpp as L  # pyright: ignore[reportMissingImports]     (it need not be installed)
     except (ImportError, OSError, RuntimeError) as e:
-        raise Missing(
+        raise EngineUnavailable(
             "not installed" if isinstance(e, ImportError) else str(e).splitlines()[0]
         ) from None
     quiet = L.llama_log_callback(lambda *_: None)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import exp, log
 
-from polydec.lab.bench.problem import Problem
+from polydec.lab.bench.problem import BenchProblem
 
 THEMES = {
     "kitchen": ("oven", "spoon", "bread", "butter", "kettle", "plate", "recipe", "sugar"),
@@ -43,7 +43,7 @@ DAYS = ("Monday", "Tuesday", "Thursday", "Friday", "Saturday", "Sunday")
 PLACES = ("station", "park", "library", "harbour", "museum", "school")
 
 
-def words_to_sentence(level: str, seed: int, number: int) -> Problem:
+def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
     """Four words that a sentence must hold: of one theme, of two or of four. Whether it is grammatical is not judged."""
     r = random.Random(f"parallelbench words {level} {seed} {number}")
     counts = MIXED[level]
@@ -55,10 +55,10 @@ def words_to_sentence(level: str, seed: int, number: int) -> Problem:
     r.shuffle(words)
 
     def right(answer: str) -> bool:
-        words_used = spoken(answer)
+        words_used = lower_case_words(answer)
         return all(w in words_used for w in words)
 
-    return Problem(
+    return BenchProblem(
         f"words_to_sentence_{level}",
         f"Write one sentence with these words: {', '.join(words)}.",
         right,
@@ -66,7 +66,7 @@ def words_to_sentence(level: str, seed: int, number: int) -> Problem:
     )
 
 
-def paraphrase(seed: int, number: int) -> Problem:
+def paraphrase_problem(seed: int, number: int) -> BenchProblem:
     """A sentence to be said in other words. An answer has the share of its six meanings that are there in any of their words,
     times one less its BLEU against the sentence: nothing for a copy, nothing for another sentence."""
     r = random.Random(f"parallelbench paraphrase {seed} {number}")
@@ -75,11 +75,15 @@ def paraphrase(seed: int, number: int) -> Problem:
     source = f"The {a} {b} {c} the {d} {e} {f}."
 
     def right(answer: str) -> float:
-        spaced = f" {' '.join(spoken(answer))} "
+        spaced = f" {' '.join(lower_case_words(answer))} "
         kept = sum(any(f" {w} " in spaced for w in words) for words in meanings)
-        return kept / len(meanings) * (1 - bleu(spoken(answer), spoken(source)))
+        return (
+            kept
+            / len(meanings)
+            * (1 - bleu_score(lower_case_words(answer), lower_case_words(source)))
+        )
 
-    return Problem(
+    return BenchProblem(
         "paraphrase",
         f"Say this in other words. Answer with one sentence alone.\n{source}",
         right,
@@ -87,7 +91,7 @@ def paraphrase(seed: int, number: int) -> Problem:
     )
 
 
-def summary(seed: int, number: int) -> Problem:
+def summary_problem(seed: int, number: int) -> BenchProblem:
     """A conversation to be told in one sentence. An answer has its ROUGE-L against a sentence that tells all of it."""
     r = random.Random(f"parallelbench summary {seed} {number}")
     (a, b), thing, day, place = (
@@ -103,9 +107,9 @@ def summary(seed: int, number: int) -> Problem:
     told = f"{b} will lend {a} a {thing} at the {place} on {day}."
 
     def right(answer: str) -> float:
-        return rouge_l(spoken(answer), spoken(told))
+        return rouge_l(lower_case_words(answer), lower_case_words(told))
 
-    return Problem(
+    return BenchProblem(
         "summary",
         f"Tell in one sentence what these two agree on. Answer with the sentence alone.\n\n{talk}",
         right,
@@ -113,12 +117,12 @@ def summary(seed: int, number: int) -> Problem:
     )
 
 
-def spoken(text: str) -> list[str]:
+def lower_case_words(text: str) -> list[str]:
     """Its words, in small letters."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def bleu(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
+def bleu_score(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
     """Of one sentence against another: the geometric mean of the shares of its n-grams (n up to `most`, or as long as it is)
     that the other has, as often at most, times the penalty of a shorter one. From two words on one is added to both counts of
     a share, so that a single sentence is not 0 for want of four words in a row."""

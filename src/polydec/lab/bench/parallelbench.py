@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from polydec.api import LM, Engine
+from polydec.api import Engine, LoadedModel
 from polydec.base.errors import RequestError
 from polydec.lab.bench import parallel_texts
-from polydec.lab.bench.intervals import wilson
-from polydec.lab.bench.measure import Method
-from polydec.lab.bench.problem import Problem
+from polydec.lab.bench.intervals import wilson_interval
+from polydec.lab.bench.measure import MethodSetting
+from polydec.lab.bench.problem import BenchProblem
 from polydec.lab.train import tasks as digits
-from polydec.lab.train.earlier import fresh, learned
+from polydec.lab.train.earlier import embedded_training_questions, fresh_held_out_tasks
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.kit import family_of
 from polydec.methods.registry.registry import DEFAULTS
@@ -180,12 +180,14 @@ LONG_LINE = 15
 """People of the second suite's lines."""
 
 
-def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
+def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProblem]:
     """`each` problems of every task of a suite, always the same for a seed. Raises RequestError for a suite that is unknown."""
     if suite not in SUITES:
         raise RequestError(f"suite is {suite!r}: it must be one of {', '.join(SUITES)}")
     if suite == "parallelbench-digits":
-        yield from (of_digits(name, t) for name in DIGITS for t in fresh(name, seed, each))
+        yield from (
+            of_digits(name, t) for name in DIGITS for t in fresh_held_out_tasks(name, seed, each)
+        )
         return
     if suite == "parallelbench-15":
         yield from (of_names(name, seed, i, LONG_LINE) for name in LISTS for i in range(each))
@@ -193,22 +195,25 @@ def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     for level in parallel_texts.MIXED:
         yield from (parallel_texts.words_to_sentence(level, seed, i) for i in range(each))
-    yield from (parallel_texts.paraphrase(seed, i) for i in range(each))
-    yield from (parallel_texts.summary(seed, i) for i in range(each))
+    yield from (parallel_texts.paraphrase_problem(seed, i) for i in range(each))
+    yield from (parallel_texts.summary_problem(seed, i) for i in range(each))
     yield from (latin_square(seed, i) for i in range(each))
-    yield from (sudoku(seed, i) for i in range(each))
+    yield from (sudoku_problem(seed, i) for i in range(each))
 
 
-def of_digits(name: str, task: digits.Task) -> Problem:
+def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
     """A task of lab/train/tasks.py; of a list it is known how many gaps its answer has."""
-    right: Callable[[str], bool] = lambda answer: digits.right(name, task.question, answer)  # noqa: E731
+
+    def right(answer: str) -> bool:
+        return digits.is_right_task_answer(name, task.question, answer)
+
     items = 0 if name == "slots" else digits.ITEMS
     infill = f"[[{items}]]" if items else None
-    known = task.question in learned(name)
-    return Problem(name, task.question, right, right, 13, items, infill, known)
+    known = task.question in embedded_training_questions(name)
+    return BenchProblem(name, task.question, right, right, 13, items, infill, known)
 
 
-def of_names(name: str, seed: int, number: int, people: int | None = None) -> Problem:
+def of_names(name: str, seed: int, number: int, people: int | None = None) -> BenchProblem:
     """An operation on a waiting line of so many people (None: 3 to 6), with one solved before it."""
     r, task = random.Random(f"parallelbench {name} {seed} {number}"), LISTS[name]
 
@@ -229,10 +234,10 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Pr
     )
 
     def right(answer: str) -> bool:
-        names_listed = listed(answer)
+        names_listed = parse_last_list(answer)
         return names_listed is not None and task.right(items, names_listed, at, new)
 
-    return Problem(
+    return BenchProblem(
         name,
         question,
         right,
@@ -246,7 +251,7 @@ def _written(items: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{x}"' for x in items) + "]"
 
 
-def listed(answer: str) -> list[str] | None:
+def parse_last_list(answer: str) -> list[str] | None:
     """The items of the last list in an answer, with quotes or without; None where there is none."""
     lists = re.findall(r"\[([^\[\]]*)\]", answer)
     if not lists:
@@ -261,7 +266,7 @@ def _as_asked(answer: str) -> bool:
     return re.search(r'\["[^",]*"(, "[^",]*")*\][^\[\]]*$', answer) is not None
 
 
-def latin_square(seed: int, number: int) -> Problem:
+def latin_square(seed: int, number: int) -> BenchProblem:
     """Four rows of four symbols, none twice in a row or a column."""
     symbols = random.Random(f"parallelbench latin {seed} {number}").sample(
         "ABCDEFGHJKLMNPRSTUVWXYZ123456789", 4
@@ -270,7 +275,7 @@ def latin_square(seed: int, number: int) -> Problem:
     def right(answer: str) -> bool:
         return _is_latin([row for row in _rows(answer) if set(row) == set(symbols)][:4])
 
-    return Problem(
+    return BenchProblem(
         "latin_square",
         f"Write a Latin square of {', '.join(symbols)}: four lines of four symbols, with "
         "commas between them; no symbol stands twice in a line or a column. Answer with the square alone.",
@@ -279,7 +284,7 @@ def latin_square(seed: int, number: int) -> Problem:
     )
 
 
-def sudoku(seed: int, number: int) -> Problem:
+def sudoku_problem(seed: int, number: int) -> BenchProblem:
     """A Latin square whose 2 x 2 boxes hold every symbol, too, of which twelve places are given."""
     r = random.Random(f"parallelbench sudoku {seed} {number}")
     a, b, c, d = r.sample("1234", 4)
@@ -307,7 +312,7 @@ def sudoku(seed: int, number: int) -> Problem:
         return _is_latin(rows) and kept and all(len(box) == 4 for box in boxes)
 
     lines = "\n".join(",".join(row) for row in shown)
-    return Problem(
+    return BenchProblem(
         "sudoku",
         "Fill the gaps (_) of this 4 x 4 sudoku with the digits 1 to 4: none stands twice in a line, a "
         f"column or a 2 x 2 box. Answer with the whole square alone.\n{lines}",
@@ -326,13 +331,13 @@ def _is_latin(rows: Sequence[Sequence[str]]) -> bool:
     return len(rows) == 4 and all(len({*line}) == 4 for line in (*rows, *zip(*rows, strict=True)))
 
 
-def groups(items: int, passes: int) -> tuple[int, ...]:
+def pass_group_sizes(items: int, passes: int) -> tuple[int, ...]:
     """How many of so many items each pass fills, as evenly as can be; at most one pass an item."""
     passes = min(passes, items)
     return tuple(items // passes + (i < items % passes) for i in range(passes))
 
 
-def closed(task: str, sizes: Sequence[int]) -> float | None:
+def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
     """The chance of a right answer where the items are drawn in groups of these sizes, each from its exact law given the groups
     before, the items of a group independently; None for a task without a closed form."""
     left, right, still = sum(sizes), 1.0, 1.0
@@ -353,7 +358,7 @@ def closed(task: str, sizes: Sequence[int]) -> float | None:
     return None
 
 
-def floor(task: str, sizes: Sequence[int]) -> float | None:
+def divergence_floor(task: str, sizes: Sequence[int]) -> float | None:
     """The least divergence, in nats, between what is drawn so and the task's own law of right answers (all of them equally
     likely): the expected total correlation within the groups; None for a task without a closed form."""
     left, out = sum(sizes), 0.0
@@ -382,7 +387,7 @@ def _falling(n: int, k: int) -> float:
 
 
 @dataclass(frozen=True)
-class Score:
+class ParallelBenchScore:
     """A method on a task: of n answers how many were right, and written as asked (in tasks of writing the sum of how right they
     were); passes and tokens of all of them, EOS left
     out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them; known: of
@@ -401,7 +406,7 @@ class Score:
 
     def row(self) -> dict[str, float | str | int | None]:
         """What `polydec bench --json` says."""
-        low, high = wilson(self.right, self.n)
+        low, high = wilson_interval(self.right, self.n)
         return {
             "task": self.task,
             "method": self.method,
@@ -418,9 +423,13 @@ class Score:
         }
 
 
-def score(
-    lm: LM, method: Method, problems: Sequence[Problem], sampling: Sampling, seed: int = 0
-) -> Score:
+def score_method(
+    lm: LoadedModel,
+    method: MethodSetting,
+    problems: Sequence[BenchProblem],
+    sampling: Sampling,
+    seed: int = 0,
+) -> ParallelBenchScore:
     """A method on problems of one task, all at once: no answer depends on its company. The seed of the i-th is `seed` + i."""
     engine = Engine(lm)
     asked = [
@@ -437,11 +446,11 @@ def score(
     ]
     done = engine.run(asked)
     passes = int(method.options.get("steps", 0))
-    sizes = {groups(p.items, passes or p.items) for p in problems}
+    sizes = {pass_group_sizes(p.items, passes or p.items) for p in problems}
     fixed = len(sizes) == 1 and method.name in ("mdlm", "llada") and all(p.infill for p in problems)
     size = next(iter(sizes)) if fixed else ()
     ends = lm.checkpoint.lm.vocab.eos
-    return Score(
+    return ParallelBenchScore(
         problems[0].task,
         method.label,
         len(problems),
@@ -449,17 +458,17 @@ def score(
         sum(p.strict(a.text) for p, a in zip(problems, done, strict=True)),
         sum(a.metrics["target_passes"] for a in done),
         sum(len([x for x in a.token_ids if x not in ends]) for a in done),
-        closed(problems[0].task, size) if fixed else None,
-        floor(problems[0].task, size) if fixed else None,
+        closed_form_accuracy(problems[0].task, size) if fixed else None,
+        divergence_floor(problems[0].task, size) if fixed else None,
         sum(p.known for p in problems),
     )
 
 
-def default(lm: LM) -> list[Method]:
+def default_suite_methods(lm: LoadedModel) -> list[MethodSetting]:
     """Of a masked-diffusion model random order at 6, 3, 2 and 1 passes a list of six, and the surest gaps; of an insertion
     model a token a pass, of an autoregressive one plain decoding."""
     family = family_of(lm.checkpoint.lm)
     if family != "diffusion":
-        return [Method("plain" if family == "ar" else DEFAULTS[family], {})]
-    fixed = [Method("mdlm", {"steps": str(k)}) for k in (6, 3, 2, 1)]
-    return [*fixed, Method("fast-dllm", {"threshold": "0.9", "block": "0"})]
+        return [MethodSetting("plain" if family == "ar" else DEFAULTS[family], {})]
+    fixed = [MethodSetting("mdlm", {"steps": str(k)}) for k in (6, 3, 2, 1)]
+    return [*fixed, MethodSetting("fast-dllm", {"threshold": "0.9", "block": "0"})]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.lab.bench.intervals import across, student
+from polydec.lab.bench.intervals import shared_trials_interval, student_interval
 
 RATE, ROUNDS = 0.3, 40
 """Step size, and steps of gradient descent: the slowest direction is halved by each, so what is left is 1e-12 of it."""
@@ -24,7 +24,7 @@ VOTES = tuple(2**i for i in range(10))
 
 
 @dataclass(frozen=True)
-class Networks:
+class TwoLayerNetworks:
     """count two-layer ReLU networks of NTK scale, sqrt(2 / width) W2 relu(W1 x), on k bits; each is trained on the k one-hot
     inputs alone."""
 
@@ -65,7 +65,7 @@ def every_input(k: int) -> Tensor:
     return (numbers[:, None] >> torch.arange(k) & 1).float()
 
 
-def kernel(cosine: float, norm: float) -> float:
+def tangent_kernel(cosine: float, norm: float) -> float:
     """The neural tangent kernel of such networks between a one-hot input and one of this norm, at this cosine."""
     angle = acos(max(-1.0, min(1.0, cosine)))
     slope = (pi - angle) / pi
@@ -73,36 +73,38 @@ def kernel(cosine: float, norm: float) -> float:
     return norm * (value + cosine * slope)
 
 
-def levels(k: int, ones: int) -> tuple[float, float]:
+def mean_output_levels(k: int, ones: int) -> tuple[float, float]:
     """What networks of infinite width say in the mean of a bit that is 0, and of a bit that is 1,
     where an input has so many ones."""
-    same, other = kernel(1.0, 1.0), kernel(0.0, 1.0)
+    same, other = tangent_kernel(1.0, 1.0), tangent_kernel(0.0, 1.0)
     # the inverse of (same - other) I + other J is a I - b J
     a = 1 / (same - other)
     b = a * other / (same + (k - 1) * other)
     norm = sqrt(ones)
-    hit, miss = kernel(1 / norm, norm), kernel(0.0, norm)
+    hit, miss = tangent_kernel(1 / norm, norm), tangent_kernel(0.0, norm)
     total = ones * hit + (k - ones) * miss
     return a * miss - b * total, a * hit - b * total
 
 
-def thresholds(input_XK: Tensor) -> Tensor:
+def rounding_thresholds(input_XK: Tensor) -> Tensor:
     """Where the mean output of each input is rounded: halfway between both levels [X, 1]. They depend on how many ones an input
     has, not on the permutation."""
     k = input_XK.shape[1]
-    by_ones = torch.tensor([sum(levels(k, n)) / 2 for n in range(1, k + 1)])
+    by_ones = torch.tensor([sum(mean_output_levels(k, n)) / 2 for n in range(1, k + 1)])
     return by_ones[input_XK.sum(1).long() - 1][:, None]
 
 
-def right(output_MXK: Tensor, input_XK: Tensor, permutation: Tensor, votes: int) -> list[float]:
+def right_input_shares(
+    output_MXK: Tensor, input_XK: Tensor, permutation: Tensor, votes: int
+) -> list[float]:
     """Shares of inputs of which every bit is right, by each group of so many networks: their mean is rounded."""
-    wanted_XK, middle_X1 = input_XK[:, permutation] > 0.5, thresholds(input_XK)
+    wanted_XK, middle_X1 = input_XK[:, permutation] > 0.5, rounding_thresholds(input_XK)
     groups = output_MXK[: len(output_MXK) // votes * votes].unflatten(0, (-1, votes)).mean(1)
     whole_GX = ((groups > middle_X1) == wanted_XK).all(-1)
     return whole_GX.float().mean(1).tolist()
 
 
-def rows(
+def permutation_rows(
     sizes: Sequence[int], width: int, count: int, seeds: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """A row for each number of bits and of votes: shares of inputs that are right, over all groups of networks and seeds, with
@@ -110,12 +112,12 @@ def rows(
     for k in sizes:
         input_XK, drawn = every_input(k), list[tuple[Tensor, Tensor]]()
         for seed in seeds:
-            networks = Networks(k, width, count, seed)
+            networks = TwoLayerNetworks(k, width, count, seed)
             drawn.append((networks.outputs(input_XK), networks.permutation()))
         for votes in (v for v in VOTES if v <= count):
-            groups = [right(out, input_XK, order, votes) for out, order in drawn]
+            groups = [right_input_shares(out, input_XK, order, votes) for out, order in drawn]
             shares = [sum(g) / len(g) for g in groups]
-            low, high = student(shares)
+            low, high = student_interval(shares)
             whole = [sum(x == 1.0 for x in g) / len(g) for g in groups]
             yield {
                 "bits": k,
@@ -125,13 +127,13 @@ def rows(
                 "high": min(1.0, high),
                 "each_seed": shares,
                 "all_right": sum(whole) / len(whole),
-                "all_interval": across(whole, sum(map(len, groups))),
+                "all_interval": shared_trials_interval(whole, sum(map(len, groups))),
                 "groups": sum(map(len, groups)),
                 "width": width,
             }
 
 
-def needed(told: Sequence[Mapping[str, Any]], share: float = 0.5) -> dict[int, int]:
+def votes_needed(told: Sequence[Mapping[str, Any]], share: float = 0.5) -> dict[int, int]:
     """By number of bits, the fewest votes that answer every input right in so many groups; none where none do."""
     out = dict[int, int]()
     for row in told:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from polydec.core.trace import Edited, Event, Opened
+from polydec.core.trace import EditedEvent, OpenedEvent, TraceEvent
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenPlace:
     """One token of an answer. step: the pass that gave it, from 1; depth: its place among that pass's tokens, from 1;
     drafted: whether it was an accepted draft, else it is the pass's own."""
 
@@ -24,25 +24,25 @@ class Place:
 
 
 @dataclass
-class Places:
+class TokenPlaceObserver:
     """An observer that notes the place of every token, by choice."""
 
-    of: defaultdict[int, list[Place]] = field(
-        default_factory=lambda: defaultdict[int, list[Place]](list)
+    of: defaultdict[int, list[TokenPlace]] = field(
+        default_factory=lambda: defaultdict[int, list[TokenPlace]](list)
     )
     steps: defaultdict[int, int] = field(default_factory=lambda: defaultdict[int, int](int))
-    kinds: ClassVar[tuple[type[Event], ...]] = (Opened, Edited)
+    kinds: ClassVar[tuple[type[TraceEvent], ...]] = (OpenedEvent, EditedEvent)
 
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, Edited) or not event.tokens:
+    def __call__(self, event: TraceEvent) -> None:
+        if not isinstance(event, EditedEvent) or not event.tokens:
             return
         self.steps[event.choice] += 1
         self.of[event.choice] += [
-            Place(self.steps[event.choice], depth, depth <= event.accepted)
+            TokenPlace(self.steps[event.choice], depth, depth <= event.accepted)
             for depth in range(1, len(event.tokens) + 1)
         ]
 
-    def at(self, choice: int, token: int) -> Place | None:
+    def at(self, choice: int, token: int) -> TokenPlace | None:
         """The place of a choice's token; None where it was not written."""
         mine = self.of.get(choice, [])
         return mine[token] if token < len(mine) else None

@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 from polydec.base.errors import PolydecError
 from polydec.core.protocols import Target
-from polydec.lab.bench.measure import Method
-from polydec.lab.bench.told import Recorded, remade
-from polydec.methods.economics.costs import Costs
-from polydec.methods.registry.kit import Artefact
+from polydec.lab.bench.measure import MethodSetting
+from polydec.lab.bench.told import RecordedAnswer, replay_run
+from polydec.methods.economics.costs import PassCosts
+from polydec.methods.registry.kit import ModelArtefact
 
 COPIES = (
-    Method("prompt-lookup", {}),
-    Method("prompt-lookup", {"depth": "3"}),
-    Method("suffix-automaton", {}),
-    Method("copyspec", {}),
-    Method("token-recycling", {}),
-    Method("auto", {}),
+    MethodSetting("prompt-lookup", {}),
+    MethodSetting("prompt-lookup", {"depth": "3"}),
+    MethodSetting("suffix-automaton", {}),
+    MethodSetting("copyspec", {}),
+    MethodSetting("token-recycling", {}),
+    MethodSetting("auto", {}),
 )
 """What needs nothing but the model. Token Recycling, and auto that may weigh it, read other candidates of the model too, which
 no record has: they come out a few per cent off."""
-DRAFTED = tuple(Method("draft-model", {"depth": str(depth)}) for depth in (1, 2, 4))
+DRAFTED = tuple(MethodSetting("draft-model", {"depth": str(depth)}) for depth in (1, 2, 4))
 """What asks a draft model."""
 
 
 @dataclass(frozen=True)
-class Prediction:
+class MethodPrediction:
     """What a method would take for all texts together. tokens: of the texts; passes: of the model."""
 
-    method: Method
+    method: MethodSetting
     tokens: int
     passes: int
     drafted: int
@@ -46,29 +46,29 @@ class Prediction:
         return self.tokens / self.passes if self.passes else 0.0
 
 
-def plain(texts: Sequence[Recorded], costs: Costs) -> Prediction:
+def predict_plain_decoding(texts: Sequence[RecordedAnswer], costs: PassCosts) -> MethodPrediction:
     """A token a pass."""
     count = sum(len(text.tokens) for text in texts)
     ms = sum(
         costs.share(1, 1, len(text.prompt) + i) for text in texts for i in range(len(text.tokens))
     )
-    return Prediction(Method("plain", {}), count, count, 0, 0, ms / 1000)
+    return MethodPrediction(MethodSetting("plain", {}), count, count, 0, 0, ms / 1000)
 
 
-def predict(
-    texts: Sequence[Recorded],
-    method: Method,
-    costs: Costs,
+def predict_method(
+    texts: Sequence[RecordedAnswer],
+    method: MethodSetting,
+    costs: PassCosts,
     draft: Target | None = None,
-    artefacts: Sequence[Artefact] = (),
-) -> Prediction | None:
+    artefacts: Sequence[ModelArtefact] = (),
+) -> MethodPrediction | None:
     """One method; None where it reads more of the model than a record has, or needs what is not there. artefacts: what was
     trained for the model."""
     count = passes = drafted = accepted = 0
     ms = 0.0
     for text in texts:
         try:
-            again = remade(text, method.name, method.options, draft, costs, artefacts)
+            again = replay_run(text, method.name, method.options, draft, costs, artefacts)
         except PolydecError:
             return None
         ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)
@@ -77,10 +77,10 @@ def predict(
         passes += len(again.rounds)
         drafted += sum(r.drafted for r in again.rounds)
         accepted += sum(r.accepted for r in again.rounds)
-    return Prediction(method, count, passes, drafted, accepted, ms / 1000)
+    return MethodPrediction(method, count, passes, drafted, accepted, ms / 1000)
 
 
-def with_draft(costs: Costs, right: float, part: float, most: int = 8) -> tuple[int, float]:
+def with_draft(costs: PassCosts, right: float, part: float, most: int = 8) -> tuple[int, float]:
     """What a draft model would bring that is right so often (0 to 1) and takes so large a part of a pass for a token: the best
     length of a draft up to `most`, and the tokens a second over plain's. A length of 0: it would not pay."""
     single = costs.share(1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Problem:
+class BenchProblem:
     """A question. right: how right an answer is, 0 to 1, however it is written; strict: the same of one that is written as
     asked for, else 0; length: tokens that an answer may take; items: of the list that is asked about, 0 where there is none;
     infill: the gaps that the answer fills where its length is known; known: whether an embedded model was trained on it."""

@@ -13,10 +13,10 @@ from typing import Annotated, Any, TextIO
 from pydantic import Field
 
 from polydec.base import files
-from polydec.base.edge import check, parse_object, read_bytes, sentence
+from polydec.base.edge import error_sentence, parse_object, read_bytes, validate_record
 from polydec.base.errors import FileError, RequestError, UnwritableError
-from polydec.base.record import Record as Checked
-from polydec.lab.bench.measure import Run
+from polydec.base.record import StrictRecord as Checked
+from polydec.lab.bench.measure import BenchRun
 
 VERSION = 1
 """Of the layout of records."""
@@ -26,7 +26,7 @@ Identity = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchCell:
     """Runs that stand side by side: of one model, so many requests at once, at one temperature."""
 
     model: str
@@ -39,7 +39,7 @@ Amount = Annotated[float, Field(ge=0.0, lt=1e12)]
 Ids = list[Annotated[int, Field(ge=0, lt=1 << 32)]]
 
 
-class _Run(Checked):
+class _BenchRunRecord(Checked):
     """The fields of a Run as JSON has them."""
 
     task: Count
@@ -65,42 +65,42 @@ class _Run(Checked):
     right: list[bool | None]
 
     @property
-    def run(self) -> Run:
-        told = {f.name: getattr(self, f.name) for f in fields(Run)}
+    def run(self) -> BenchRun:
+        told = {f.name: getattr(self, f.name) for f in fields(BenchRun)}
         as_they_were = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}  # pyright: ignore
-        return Run(**{**as_they_were, "ids": tuple(map(tuple, self.ids))})
+        return BenchRun(**{**as_they_were, "ids": tuple(map(tuple, self.ids))})
 
 
-class _Line(Checked):
+class _BenchLineRecord(Checked):
     """A line of the file behind its first."""
 
     model: Annotated[str, Field(max_length=4096)]
     batch: Annotated[int, Field(ge=1, le=1 << 20)]
     temperature: Amount
     method: Annotated[str, Field(max_length=4096)]
-    run: _Run
+    run: _BenchRunRecord
 
 
-class Record:
+class BenchRecord:
     """The runs that a file holds, and the file that takes further ones. Without a file it holds nothing and keeps nothing."""
 
-    def __init__(self, lines: Sequence[_Line] = (), into: TextIO | None = None) -> None:
+    def __init__(self, lines: Sequence[_BenchLineRecord] = (), into: TextIO | None = None) -> None:
         self._into = into
-        self._found = defaultdict[Cell, dict[tuple[str, int, int], Run]](dict)
+        self._found = defaultdict[BenchCell, dict[tuple[str, int, int], BenchRun]](dict)
         for (
             line
         ) in lines:  # of two runs of one turn the later one counts: the first turn was cut short
             at = (line.method, line.run.task, line.run.repeat)
-            self._found[Cell(line.model, line.batch, line.temperature)][at] = line.run.run
+            self._found[BenchCell(line.model, line.batch, line.temperature)][at] = line.run.run
 
-    def runs(self, cell: Cell, methods: Sequence[str]) -> dict[str, list[Run]]:
+    def runs(self, cell: BenchCell, methods: Sequence[str]) -> dict[str, list[BenchRun]]:
         """By method the runs of all turns that are whole, as a method is held against others of its own turn."""
         mine = self._found[cell]
         turns = dict.fromkeys((task, repeat) for _, task, repeat in mine)
         whole = [t for t in turns if all((m, *t) in mine for m in methods)]
         return {m: [mine[m, *t] for t in whole] for m in methods}
 
-    def keep(self, cell: Cell, method: str, run: Run) -> None:
+    def keep(self, cell: BenchCell, method: str, run: BenchRun) -> None:
         """Write a run down, at once."""
         if self._into is not None:
             line = {**asdict(cell), "method": method, "run": asdict(run)}
@@ -109,64 +109,68 @@ class Record:
 
 
 @contextmanager
-def opened(path: Path | None, identity: Identity) -> Iterator[Record]:
+def open_bench_record(path: Path | None, identity: Identity) -> Iterator[BenchRecord]:
     """The record in a file, made where there is none. Raises FileError with one sentence where the file is no record, holds
     runs that must not be mixed with these, or another process writes to it."""
     if path is None:
-        yield Record()
+        yield BenchRecord()
         return
     try:
-        with files.lock(path, wait=0.0):
-            lines = list[_Line]()
+        with files.hold_file_lock(path, wait=0.0):
+            lines = list[_BenchLineRecord]()
             if path.exists() and path.stat().st_size:
                 files.end_last_line(path, lambda text: False)
-                lines = read(path, identity)
+                lines = read_bench_lines(path, identity)
             with path.open("a", encoding="utf-8") as into:
                 if not into.tell():
                     into.write(json.dumps({"bench": VERSION, "identity": dict(identity)}) + "\n")
                     into.flush()
-                yield Record(lines, into)
+                yield BenchRecord(lines, into)
     except UnwritableError:  # of another file, which it names
         raise
     except OSError as error:
         raise FileError(
-            sentence(f"record {str(path)!r} cannot be written: {error.strerror or error}")
+            error_sentence(f"record {str(path)!r} cannot be written: {error.strerror or error}")
         ) from None
 
 
-def read(path: Path, identity: Identity) -> list[_Line]:
+def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
     """The lines of a record of this identity. Raises FileError with one sentence."""
     first, *rest = read_bytes(path).split(b"\n")
     what = f"record {str(path)!r}"
     try:
         head = parse_object(first, f"line 1 of {what}")
     except RequestError as error:
-        raise FileError(sentence(error)) from None
+        raise FileError(error_sentence(error)) from None
     known: Any = head.get("identity")
     if type(head.get("bench")) is not int or not isinstance(known, dict):
-        raise FileError(sentence(f"{what} is no record of a bench: name another file"))
+        raise FileError(error_sentence(f"{what} is no record of a bench: name another file"))
     if head["bench"] != VERSION:
         raise FileError(
-            sentence(f"{what} is of version {head['bench']}: this polydec goes on with {VERSION}")
+            error_sentence(
+                f"{what} is of version {head['bench']}: this polydec goes on with {VERSION}"
+            )
         )
     now: Any = json.loads(json.dumps(dict(identity)))
-    if other := unlike(known, now):  # pyright: ignore[reportUnknownArgumentType]
+    if other := first_identity_difference(known, now):  # pyright: ignore[reportUnknownArgumentType]
         raise FileError(
-            sentence(
+            error_sentence(
                 f"{what} was measured with other settings: {other}. Unlike runs are not mixed: name another file"
             )
         )
     try:
         return [
-            check(_Line, parse_object(line, f"line {n} of {what}"), f"line {n} of {what}")
+            validate_record(
+                _BenchLineRecord, parse_object(line, f"line {n} of {what}"), f"line {n} of {what}"
+            )
             for n, line in enumerate(rest, 2)
             if line
         ]
     except RequestError as error:
-        raise FileError(sentence(error)) from None
+        raise FileError(error_sentence(error)) from None
 
 
-def unlike(known: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def first_identity_difference(known: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first thing in which two identities differ, in words; None: they are alike."""
     for name in [*now, *known]:
         if known.get(name) != now.get(name):

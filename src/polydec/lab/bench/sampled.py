@@ -11,17 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import LM, Ask, Engine, Prompt
+from polydec.api import Ask, Engine, LoadedModel, Prompt
 from polydec.core.protocols import Target
 from polydec.core.request import TokenLogprob
-from polydec.lab.bench.certificate import digest
-from polydec.lab.bench.chance import NORMAL, as_often, beyond, noncentral, two_sided
-from polydec.lab.bench.forced import Fate, fates, possible
-from polydec.lab.bench.places import Place, Places
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.bench.certificate import content_digest
+from polydec.lab.bench.chance import (
+    NORMAL,
+    as_often,
+    chi_square_noncentrality,
+    chi_square_tail,
+    two_sided,
+)
+from polydec.lab.bench.forced import TokenFate, answer_token_fates, is_possible_token
+from polydec.lab.bench.places import TokenPlace, TokenPlaceObserver
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import DRAFT
-from polydec.request.ask import plan
+from polydec.request.ask import plan_request
 
 ALARM = 1e-6
 """The chance of a false alarm of all tests of a certificate together."""
@@ -37,7 +43,7 @@ SHUFFLES = 400
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledToken:
     """A token that was drawn: of which prompt, seed and choice, at which place of the answer, in which pass, its fate under the
     law, the tokens before it, and what the method itself says of its log-probability, where it was asked."""
 
@@ -46,14 +52,14 @@ class Drawn:
     choice: int
     at: int
     token: int
-    place: Place | None
-    fate: Fate
+    place: TokenPlace | None
+    fate: TokenFate
     before: tuple[int, ...]
     told: TokenLogprob | None = None
 
 
 @dataclass(frozen=True)
-class Test:
+class LawTest:
     """One test of a law. name: what it looks at; p: how probable a result as far off is where the law is kept; off: the
     deviation, in units of its own noise where it is a z; where: the place at which it is largest."""
 
@@ -64,7 +70,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Power:
+class DetectionPower:
     """What would have been caught with probability 0.9 (each 1 where nothing could be): a temperature that is off by this
     share; this share of tokens written as the likeliest one in place of a draw; any law whose cells of equal weight are off by
     this total variation."""
@@ -81,10 +87,10 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MethodSample:
     """What one side drew: its tokens, the passes and positions that it took, and its seconds."""
 
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[SampledToken, ...]
     passes: int
     positions: int
     seconds: float
@@ -96,15 +102,15 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Findings:
+class SamplingFindings:
     """The tests of a method's draws, of plain decoding's own under them (the control), what they would have caught,
     and what each side took. digest: of the method's texts."""
 
     verdict: str
     place: str
-    tests: tuple[Test, ...]
-    control: tuple[Test, ...]
-    power: Power
+    tests: tuple[LawTest, ...]
+    control: tuple[LawTest, ...]
+    power: DetectionPower
     tokens: int
     texts: int
     digest: str
@@ -114,8 +120,8 @@ class Findings:
         return asdict(self)
 
 
-def draw(
-    lm: LM,
+def draw_texts(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
@@ -125,15 +131,15 @@ def draw(
     law: Callable[[Target], Target] | None = None,
     told: bool = False,
     **request: Any,
-) -> Sample:
+) -> MethodSample:
     """So many texts of each (prompt, raw) by a method, spread over seeds, all in company, and the fate of each token under
     plain decoding's law of the same request. law: what is made of that law first; told: ask for log-probabilities too."""
     asked: dict[str, Any] = {"logprobs": 0} if told else {}
     engine = Engine(lm)
-    jobs = list[tuple[int, int, Any, Places]]()
+    jobs = list[tuple[int, int, Any, TokenPlaceObserver]]()
     for at, (prompt, raw) in enumerate(prompts):
         for i, n in enumerate(spread_over(samples)):
-            watch = Places()
+            watch = TokenPlaceObserver()
             ticket = engine.submit(
                 prompt,
                 method=method,
@@ -147,24 +153,24 @@ def draw(
             )
             jobs.append((at, seed + i, ticket, watch))
     answers = engine.run([ticket for _, _, ticket, _ in jobs])
-    rng, drawn, texts = np.random.default_rng(seed), list[Drawn](), {}
+    rng, drawn, texts = np.random.default_rng(seed), list[SampledToken](), {}
     for (at, s, _ticket, watch), answer in zip(jobs, answers, strict=True):
         prompt, raw = prompts[at]
-        made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=s, **request))
+        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=s, **request))
         plain: Any = made.decoder
         target = plain.target if law is None else law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
         beside = _draft(lm, method, target)
-        fates_of = fates(target, made.request.prompt, written, rng, beside, told)
+        fates_of = answer_token_fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
             texts[at, s, c] = tokens
             drawn += [
-                Drawn(at, s, c, i, x, watch.at(c, i), f, tokens[:i], _nth(notes[c], i))
+                SampledToken(at, s, c, i, x, watch.at(c, i), f, tokens[:i], _nth(notes[c], i))
                 for i, (x, f) in enumerate(zip(tokens, fates_of[c], strict=True))
             ]
     metrics = [a.metrics for a in answers]
-    return Sample(
+    return MethodSample(
         tuple(drawn),
         sum(m["target_passes"] for m in metrics),
         sum(m["positions_fed"] for m in metrics),
@@ -173,13 +179,13 @@ def draw(
     )
 
 
-def _draft(lm: LM, method: str, target: Target) -> Target | None:
+def _draft(lm: LoadedModel, method: str, target: Target) -> Target | None:
     """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
-    needs = registry.get(registry.of_model(method, "ar")).CARD.needs
+    needs = registry.get_recipe_module(registry.of_model(method, "ar")).CARD.needs
     draft = lm.small() if DRAFT in needs else None
-    if draft is None or not isinstance(target, Shaped):
+    if draft is None or not isinstance(target, ShapedTarget):
         return draft
-    return Shaped(draft, *target.shapers)
+    return ShapedTarget(draft, *target.shapers)
 
 
 def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
@@ -192,57 +198,66 @@ def spread_over(samples: int) -> list[int]:
     return [samples // seeds + (i < samples % seeds) for i in range(seeds)]
 
 
-def tests(drawn: Sequence[Drawn]) -> list[Test]:
+def run_law_tests(drawn: Sequence[SampledToken]) -> list[LawTest]:
     """Every test of these draws against the laws behind them; impossible tokens are left to `impossible`."""
     possible = [d for d in drawn if d.fate.chance > 0.0]
-    more = [leans(possible)] if any(d.fate.lean_variance for d in possible) else []
+    more = [draft_lean_test(possible)] if any(d.fate.lean_variance for d in possible) else []
     return (
-        [surprises(possible), cells(possible), *more, pairs(possible), twins(possible)]
+        [
+            surprise_test(possible),
+            rank_cells_test(possible),
+            *more,
+            neighbour_rank_test(possible),
+            shared_randomness_test(possible),
+        ]
         if possible
         else []
     )
 
 
-def surprises(drawn: Sequence[Drawn]) -> Test:
+def surprise_test(drawn: Sequence[SampledToken]) -> LawTest:
     """Whether the tokens are as surprising as the laws expect: the test that sees a temperature best. Each token's surprise
     less its law's entropy is a martingale's step, whatever was written before."""
     z = _z(drawn)
-    return Test("surprise", two_sided(z), z, _largest(drawn, _z))
+    return LawTest("surprise", two_sided(z), z, _largest(drawn, _z))
 
 
-def _z(drawn: Sequence[Drawn]) -> float:
+def _z(drawn: Sequence[SampledToken]) -> float:
     variance = sum(d.fate.variance for d in drawn)
     shift = sum(d.fate.surprise - d.fate.entropy for d in drawn)
     return shift / sqrt(variance) if variance > 1e-9 else 0.0
 
 
-def cells(drawn: Sequence[Drawn]) -> Test:
+def rank_cells_test(drawn: Sequence[SampledToken]) -> LawTest:
     """Whether the ranks are even, in cells of equal weight: any law that is off in what it prefers shows here."""
 
-    def excess(tokens: Sequence[Drawn]) -> float:
+    def excess(tokens: Sequence[SampledToken]) -> float:
         return _even([int(d.fate.rank * CELLS) for d in tokens], CELLS)
 
     x = excess(drawn)
-    return Test(
-        "cells", beyond(x, CELLS - 1), x, _largest(drawn, lambda tokens: excess(tokens) - CELLS)
+    return LawTest(
+        "cells",
+        chi_square_tail(x, CELLS - 1),
+        x,
+        _largest(drawn, lambda tokens: excess(tokens) - CELLS),
     )
 
 
-def leans(drawn: Sequence[Drawn]) -> Test:
+def draft_lean_test(drawn: Sequence[SampledToken]) -> LawTest:
     """Whether the tokens lie nearer to the draft's law than draws of the target's do: the test that sees best what acceptance
     or its residual has wrong."""
     z = _side(drawn)
-    return Test("draft", two_sided(z), z, _largest(drawn, _side))
+    return LawTest("draft", two_sided(z), z, _largest(drawn, _side))
 
 
-def _side(drawn: Sequence[Drawn]) -> float:
+def _side(drawn: Sequence[SampledToken]) -> float:
     variance = sum(d.fate.lean_variance for d in drawn)
     return sum(d.fate.lean for d in drawn) / sqrt(variance) if variance > 1e-9 else 0.0
 
 
-def pairs(drawn: Sequence[Drawn]) -> Test:
+def neighbour_rank_test(drawn: Sequence[SampledToken]) -> LawTest:
     """Whether a token's rank tells of the next one's: randomness that is used twice shows here. Pairs share no token."""
-    by_text = defaultdict[tuple[int, int, int], dict[int, Drawn]](dict)
+    by_text = defaultdict[tuple[int, int, int], dict[int, SampledToken]](dict)
     for d in drawn:
         by_text[d.prompt, d.seed, d.choice][d.at] = d
     corners = list[int]()
@@ -251,16 +266,16 @@ def pairs(drawn: Sequence[Drawn]) -> Test:
             if at in mine and at + 1 in mine:
                 corners.append(int(mine[at].fate.rank * 4) * 4 + int(mine[at + 1].fate.rank * 4))
     x = _even(corners, 16)
-    return Test("pairs", beyond(x, 15), x, "ranks of neighbouring tokens")
+    return LawTest("pairs", chi_square_tail(x, 15), x, "ranks of neighbouring tokens")
 
 
-def twins(drawn: Sequence[Drawn]) -> Test:
+def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
     """Whether texts that are the same so far go on alike more often than draws do: streams that share randomness.
 
     Draws behind one text are looked at one after another: each repeats one of those before it with the chance that the law
     gives to these together. So the test holds for a handful of texts as well, and for laws in which a repetition is rare.
     """
-    groups = defaultdict[tuple[int, tuple[int, ...]], list[Drawn]](list)
+    groups = defaultdict[tuple[int, tuple[int, ...]], list[SampledToken]](list)
     for d in drawn:
         groups[d.prompt, d.before].append(d)
     steps, worst = list[tuple[bool, float]](), (0.0, "")
@@ -276,7 +291,7 @@ def twins(drawn: Sequence[Drawn]) -> Test:
             worst = abs(off), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
     variance = sum(q * (1.0 - q) for _, q in steps)
     z = sum(did - q for did, q in steps) / sqrt(variance) if variance > 1e-9 else 0.0
-    return Test("twins", as_often(steps), z, worst[1])
+    return LawTest("twins", as_often(steps), z, worst[1])
 
 
 def _even(values: Sequence[int], count: int) -> float:
@@ -287,10 +302,13 @@ def _even(values: Sequence[int], count: int) -> float:
     return float(((np.bincount(values, minlength=count) - each) ** 2).sum() / each)
 
 
-def _largest(drawn: Sequence[Drawn], by: Any) -> str:
+def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
     """Where the deviation is largest: at which place among the tokens of a pass, and at which token of the answers. (Only
     places tell without bias: whether a draft was accepted depends on the token.)"""
-    places, positions = defaultdict[int, list[Drawn]](list), defaultdict[int, list[Drawn]](list)
+    places, positions = (
+        defaultdict[int, list[SampledToken]](list),
+        defaultdict[int, list[SampledToken]](list),
+    )
     for d in drawn:
         positions[d.at].append(d)
         if d.place is not None:
@@ -306,49 +324,58 @@ LAWFUL, FAR = 1e-3, 0.5
 from where on they are off however much plain decoding's are."""
 
 
-def seen(ours: Sequence[Drawn], plain: Sequence[Drawn], rules: str = "law") -> list[Test]:
+def fresh_law_tests(
+    ours: Sequence[SampledToken], plain: Sequence[SampledToken], rules: str = "law"
+) -> list[LawTest]:
     """Whether a method saw the laws that a fresh pass gives behind the same text: the model's own rows ("cache"), and what the
     rules of the request make of them. What plain decoding's own passes differ by is noise. rules: what these are called."""
-    out = list[Test]()
+    out = list[LawTest]()
     for name, far in (("cache", _own_off), (rules, _shaped_off)):
         noise = max((far(d) for d in plain), default=0.0)
         worst = max(ours, key=far, default=None)
         off = 0.0 if worst is None else far(worst)
         wrong = worst is not None and off > max(LAWFUL, min(FAR, 4.0 * noise))
-        out.append(Test(name, 0.0 if wrong else 1.0, off, where(worst) if wrong and worst else ""))
+        out.append(
+            LawTest(
+                name,
+                0.0 if wrong else 1.0,
+                off,
+                describe_sampled_token(worst) if wrong and worst else "",
+            )
+        )
         if wrong:
             return out  # a rule over wrong rows gives wrong laws
     return out
 
 
-def _own_off(d: Drawn) -> float:
+def _own_off(d: SampledToken) -> float:
     """By how many nats a method's pass and a fresh one differ about a token, before any rule."""
     return 0.0 if d.told is None else abs(d.told.model_logp - d.fate.own)
 
 
-def _shaped_off(d: Drawn) -> float:
+def _shaped_off(d: SampledToken) -> float:
     """The same of the law that the token was drawn from."""
     return 0.0 if d.told is None or d.fate.chance <= 0.0 else abs(d.told.logp + d.fate.surprise)
 
 
-def impossible(
-    lm: LM,
+def find_impossible_tokens(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
-    drawn: Sequence[Drawn],
+    drawn: Sequence[SampledToken],
     request: Mapping[str, Any],
-) -> tuple[list[Drawn], list[Drawn]]:
+) -> tuple[list[SampledToken], list[SampledToken]]:
     """Tokens to which the law gives nothing: those that no shape of passes allows, and those that another shape does."""
-    never, ties = list[Drawn](), list[Drawn]()
+    never, ties = list[SampledToken](), list[SampledToken]()
     for d in [d for d in drawn if d.fate.chance <= 0.0][:16]:
         prompt, raw = prompts[d.prompt]
-        made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=d.seed, **request))
+        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=d.seed, **request))
         target: Any = made.decoder
-        fits = possible(target.target, made.request.prompt, d.before, d.token)
+        fits = is_possible_token(target.target, made.request.prompt, d.before, d.token)
         (ties if fits else never).append(d)
     return never, ties
 
 
-def seeds_apart(ours: Sample, plain: Sample, seed: int = 0) -> Test:
+def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTest:
     """Two samples by seeds: at each place of the answers, how far apart are the counts of their tokens, against the same with
     the names of the two sides shuffled (within a prompt, whole texts at a time)."""
     sides = [[(k, t) for k, t in s.texts.items()] for s in (ours, plain)]
@@ -359,14 +386,14 @@ def seeds_apart(ours: Sample, plain: Sample, seed: int = 0) -> Test:
             by_prompt[prompt][which].append(tokens)
     counted = [_tables(a, b) for a, b in by_prompt.values() if a and b]
     if not counted:
-        return Test("seeds", 1.0, 0.0)
+        return LawTest("seeds", 1.0, 0.0)
     real = sum(_apart(table_NW, first) for table_NW, first in counted)
     mixed = list[float]()
     for _ in range(SHUFFLES):
         mixed.append(sum(_apart(table_NW, rng.permutation(first)) for table_NW, first in counted))
     noise = float(np.std(mixed))
     z = (real - float(np.mean(mixed))) / noise if noise > 1e-12 else 0.0
-    return Test("seeds", two_sided(z) / 2 if z > 0 else 1.0, z, "tokens by place, two samples")
+    return LawTest("seeds", two_sided(z) / 2 if z > 0 else 1.0, z, "tokens by place, two samples")
 
 
 def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
@@ -390,15 +417,15 @@ def _apart(table_NW: Any, ours_N: Any) -> float:
     return float((gap**2 / np.maximum(total, 1.0)).sum())
 
 
-def power(drawn: Sequence[Drawn], count: int) -> Power:
+def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower:
     """What so many tests, which share the alarm, would have caught of deviations from the laws behind these draws."""
     if not drawn:
-        return Power(1.0, 1.0, 1.0)
+        return DetectionPower(1.0, 1.0, 1.0)
     alpha = ALARM / count
     far = NORMAL.inv_cdf(1.0 - alpha / 2.0) + NORMAL.inv_cdf(POWER)
     deviation = sqrt(sum(d.fate.variance for d in drawn))
     lower = sum(d.fate.entropy - d.fate.best for d in drawn)
-    more = noncentral(alpha, POWER, CELLS - 1)
+    more = chi_square_noncentrality(alpha, POWER, CELLS - 1)
     edges, likeliest_C = np.arange(CELLS) / CELLS, np.zeros(CELLS)
     for d in drawn:  # the likeliest token fills the law from its beginning
         wide = float(np.exp(-d.fate.best))
@@ -406,67 +433,72 @@ def power(drawn: Sequence[Drawn], count: int) -> Power:
     uneven = CELLS * float(((likeliest_C / len(drawn) - 1 / CELLS) ** 2).sum())
     by_surprise = far * deviation / lower if lower > 0 else 1.0
     by_cells = sqrt(more / (len(drawn) * uneven)) if uneven > 0 else 1.0
-    return Power(
+    return DetectionPower(
         min(1.0, far / deviation) if deviation > 0 else 1.0,
         min(1.0, by_surprise, by_cells),
         min(1.0, sqrt(more / (4.0 * len(drawn)))),
     )
 
 
-def sampled(
-    lm: LM,
+def sample_against_law(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
     *,
     samples: int,
     seed: int = 0,
-    plain: Sample | None = None,
+    plain: MethodSample | None = None,
     **request: Any,
-) -> Findings:
+) -> SamplingFindings:
     """Draw by the method and by plain decoding, and hold both against the laws, and against each other. plain: what plain
     decoding drew before for the same request under other seeds, in place of drawing again."""
     asked = {"samples": samples, **request}
-    ours = draw(lm, prompts, method, options, seed=seed, told=True, **asked)
+    ours = draw_texts(lm, prompts, method, options, seed=seed, told=True, **asked)
     if plain is None:
-        plain = draw(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
+        plain = draw_texts(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
     rules = "steering" if request.get("steer") else "law"
-    laws = seen(ours.drawn, plain.drawn, rules)
-    results = [*laws, *tests(ours.drawn), seeds_apart(ours, plain, seed)]
-    control = tests(plain.drawn)
-    never, ties = impossible(lm, prompts, ours.drawn, request)
+    laws = fresh_law_tests(ours.drawn, plain.drawn, rules)
+    results = [*laws, *run_law_tests(ours.drawn), seeds_apart(ours, plain, seed)]
+    control = run_law_tests(plain.drawn)
+    never, ties = find_impossible_tokens(lm, prompts, ours.drawn, request)
     if never or ties:
         d = (never or ties)[0]
-        results.insert(0, Test("impossible", 0.0 if never else 1.0, float(len(never)), where(d)))
+        results.insert(
+            0,
+            LawTest(
+                "impossible", 0.0 if never else 1.0, float(len(never)), describe_sampled_token(d)
+            ),
+        )
     cost = {"method": ours.cost, "plain": plain.cost}
-    tie = f"impossible: {where(ties[0])}" if ties else ""
-    return concluded(results, control, ours, cost, tie)
+    tie = f"impossible: {describe_sampled_token(ties[0])}" if ties else ""
+    return conclude_law_tests(results, control, ours, cost, tie)
 
 
-def concluded(
-    results: Sequence[Test],
-    control: Sequence[Test],
-    ours: Sample,
+def conclude_law_tests(
+    results: Sequence[LawTest],
+    control: Sequence[LawTest],
+    ours: MethodSample,
     cost: Mapping[str, Mapping[str, float]],
     tie: str = "",
-) -> Findings:
+) -> SamplingFindings:
     """What these tests come to together. tie: where rounding may have decided."""
     worst = min(results, key=lambda t: t.p)
     fault = worst.p < ALARM / max(1, len(results))
-    return Findings(
+    return SamplingFindings(
         "fault" if fault else "near-tie" if tie else "keeps it",
         f"{worst.name}: {worst.where}" if fault else tie,
         tuple(results),
         tuple(control),
-        power(ours.drawn, len(results)),
+        detection_power(ours.drawn, len(results)),
         len(ours.drawn),
         len(ours.texts),
-        digest(sorted(ours.texts.items())),
+        content_digest(sorted(ours.texts.items())),
         cost,
     )
 
 
-def where(d: Drawn) -> str:
+def describe_sampled_token(d: SampledToken) -> str:
     """Which token that is, in words."""
     place = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
     return place if d.place is None else f"{place}, {d.place}"

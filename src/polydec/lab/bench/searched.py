@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import LM, Ask, Prompt, generate
+from polydec.api import Ask, LoadedModel, Prompt, generate
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
-from polydec.core.scheduler import Pass, run
-from polydec.lab.bench.forced import fates
-from polydec.lab.testing.examples import SHAPERS, bend, decoder, pairs
-from polydec.laws.targets.searched import searched
-from polydec.methods.search.loop.arbitrage import Arbitrage
-from polydec.request.ask import plan
+from polydec.core.scheduler import RequestPass, run_coroutines
+from polydec.lab.bench.forced import answer_token_fates
+from polydec.lab.testing.examples import SHAPERS, bend_target, example_decoder, target_draft_pairs
+from polydec.laws.targets.searched import drop_greedy_rule
+from polydec.methods.search.loop.arbitrage import ArbitrageSearch
+from polydec.request.ask import plan_request
 
 CLOSE = 2e-3
 """Nats a token by which a score computed again may differ: passes of other shapes round otherwise."""
@@ -40,7 +40,7 @@ SCORES: Mapping[str, Callable[[float, int, Mapping[str, Any]], float]] = {
 
 
 @dataclass(frozen=True)
-class Audit:
+class SearchAudit:
     """answers: how many; scored: scores that were computed again; apart: the largest difference a token, of a score or of a
     log-probability that was reported; booked and ran: passes and positions by the method's ledger and by the scheduler's
     record; place: of the first thing that is wrong."""
@@ -61,15 +61,15 @@ class Audit:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def audit(
-    lm: LM,
+def audit_search(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
     *,
     seed: int = 0,
     **request: Any,
-) -> Audit:
+) -> SearchAudit:
     """One answer to each prompt. Scores are computed again where their definition is known (beam, exact-extract); the
     log-probabilities of the answer's tokens wherever the method reports them; the ledger always."""
     answers = scored = noted = 0
@@ -77,7 +77,7 @@ def audit(
     booked: dict[str, int] = {"passes": 0, "positions": 0}
     ran = dict(booked)
     for at, (prompt, raw) in enumerate(prompts):
-        passes, shared = list[Pass](), lm.checkpoint.lm.shared
+        passes, shared = list[RequestPass](), lm.checkpoint.lm.shared
         completion = generate(
             lm,
             prompt,
@@ -90,13 +90,14 @@ def audit(
             **request,
         )
         answers += 1
-        made = plan(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
+        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer, rng = completion.choices[0], np.random.default_rng(0)
         asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
-        laws = [searched(plain.target), *_second_law(plan(lm, asked).decoder)]
+        laws = [drop_greedy_rule(plain.target), *_second_law(plan_request(lm, asked).decoder)]
         mine, *others = (
-            fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0] for law in laws
+            answer_token_fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
+            for law in laws
         )
         total, length = -sum(f.surprise for f in mine), max(1, len(mine))
         own = [t for t in answer.logprobs or () if t.logp < 0.0]
@@ -133,7 +134,7 @@ def audit(
         ran = {k: ran[k] + real[k] for k in ran}
         read = real["positions"] + lm.checkpoint.lm.shared - shared
         place = place or _ledger(at, books, real, metrics, len(answer.token_ids), read)
-    return Audit(answers, scored, noted, furthest, booked, ran, place)
+    return SearchAudit(answers, scored, noted, furthest, booked, ran, place)
 
 
 # On toys, where a text soon says a token again: rules that missed one show whatever is asked of the model
@@ -170,12 +171,12 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
     """One answer over each of some random laws under penalties, a temperature and top-p: its log-probabilities computed
     again by telling the rules of every token."""
     laws, tokens, furthest, why = 0, 0, 0.0, ""
-    for i, models in enumerate(pairs(TOYS), 1):
-        target, draft = (bend(model, SHAPERS["shaped"]) for model in models)
+    for i, models in enumerate(target_draft_pairs(TOYS), 1):
+        target, draft = (bend_target(model, SHAPERS["shaped"]) for model in models)
         request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
         try:
-            made = decoder(method, target, draft, options)
-            answer = run([answer_one(made, request)])[0]
+            made = example_decoder(method, target, draft, options)
+            answer = run_coroutines([answer_one(made, request)])[0]
         except PolydecError as error:
             why = str(error)
             continue
@@ -191,7 +192,7 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
 
 def _second_law(decoder: Any) -> tuple[Target, ...]:
     """The law of the model that writes some steps in the target's place: there a token may be of either."""
-    return (decoder.small.target,) if isinstance(decoder, Arbitrage) else ()
+    return (decoder.small.target,) if isinstance(decoder, ArbitrageSearch) else ()
 
 
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
@@ -200,7 +201,7 @@ def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
     told, rng = answer.logprobs or (), np.random.default_rng(0)
     if len(told) != len(answer.token_ids):
         return []
-    by_law = [fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]
+    by_law = [answer_token_fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]
     return [
         min(0.0 if t.logp == -f.surprise else abs(t.logp + f.surprise) for f in mine)
         for t, *mine in zip(told, *by_law, strict=True)

@@ -8,9 +8,9 @@ from math import isfinite
 from statistics import fmean
 
 from polydec.core.protocols import Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.laws.targets.shaped import Shaped
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.laws.targets.shaped import ShapedTarget
 
 WIDTHS = (1, 2, 5, 16)
 """Rows of a pass that are tried: a token a pass, a short draft, a longer one, a tree's worth. One more try feeds it all as a
@@ -23,17 +23,17 @@ FLOOR = 1e-5
 """Nats below which a gap is a near-tie however little the shapes tried differ."""
 
 
-def ungreedy(target: Target) -> Target:
+def target_before_argmax(target: Target) -> Target:
     """The law before the step that takes its likeliest token, where it has one."""
-    if isinstance(target, Shaped) and target.shapers:
+    if isinstance(target, ShapedTarget) and target.shapers:
         *before, last = target.shapers
-        if last.reads is Reads.ARGMAX:
-            return Shaped(target.target, *before)
+        if last.reads is RowDetail.ARGMAX:
+            return ShapedTarget(target.target, *before)
     return target
 
 
 @dataclass(frozen=True)
-class Gap:
+class CandidateGap:
     """How far two candidates of a place are apart, and how much of that may be rounding.
 
     differences: by how much log-probability the first is likelier, under each shape of passes; before: at places before it what
@@ -52,7 +52,9 @@ class Gap:
     def noise(self) -> float:
         """What shapes differ by: here, or on average at the places before. A few shapes may agree by chance at one place,
         above all where a number type has so few digits that most of them round alike."""
-        return max(spread(self.differences), fmean(self.before) if self.before else 0.0)
+        return max(
+            finite_difference_range(self.differences), fmean(self.before) if self.before else 0.0
+        )
 
     @property
     def tie(self) -> bool:
@@ -60,12 +62,12 @@ class Gap:
         return isfinite(self.size) and self.size <= max(FLOOR, MARGIN * self.noise)
 
 
-def gap(
+def measure_candidate_gap(
     target: Target, prompt: Sequence[int], tokens: Sequence[int], first_token: int, other: int
-) -> Gap:
+) -> CandidateGap:
     """How much likelier `first_token` is than `other` behind prompt and tokens, under several shapes of passes."""
     text, start = (*prompt, *tokens), len(prompt)
-    if not (isinstance(target, Shaped) and target.shapers):  # to rules a prompt is no answer
+    if not (isinstance(target, ShapedTarget) and target.shapers):  # to rules a prompt is no answer
         start = max(1, min(start, len(text) - PLACES))
     pairs = list[tuple[int, int]]()
 
@@ -74,11 +76,11 @@ def gap(
         begin = text if width is None else text[:start]
         session, left, before = target.open(begin), text[len(begin) :], list[float]()
         try:
-            await session.prefill(Want())
+            await session.prefill(ScoreRequest())
             root, filler = begin[-1], (first_token,) * ((width or 1) - 1)
             while left:
                 chunk, left = left[: width or 1], left[width or 1 :]
-                scores = await session.score(Draft.chain(root, chunk), Want())
+                scores = await session.score(Draft.chain(root, chunk), ScoreRequest())
                 for node in range(len(chunk)):
                     if len(before) == len(pairs):  # the first shape says which tokens are looked at
                         best, second = scores.topk(node, 2)[0]
@@ -87,19 +89,19 @@ def gap(
                     before.append(first - second)
                 session.commit((root, *chunk[:-1]))
                 root = chunk[-1]
-            scores = await session.score(Draft.chain(root, filler), Want())
+            scores = await session.score(Draft.chain(root, filler), ScoreRequest())
             first, second = scores.logp(0, (first_token, other))
             return before, first - second
         finally:
             session.close()
 
-    stepwise = [run([fed(width)])[0] for width in WIDTHS]
-    whole = run([fed(None)])[0]
+    stepwise = [run_coroutines([fed(width)])[0] for width in WIDTHS]
+    whole = run_coroutines([fed(None)])[0]
     places = zip(*(before for before, _ in stepwise), strict=True)
-    noises = tuple(spread(place) for place in places)[-PLACES:]
-    return Gap((whole[1], *(here for _, here in stepwise)), noises)
+    noises = tuple(finite_difference_range(place) for place in places)[-PLACES:]
+    return CandidateGap((whole[1], *(here for _, here in stepwise)), noises)
 
 
-def spread(differences: Sequence[float]) -> float:
+def finite_difference_range(differences: Sequence[float]) -> float:
     """The largest difference between two of these; 0 where one is not finite, as no rounding makes a token impossible."""
     return max(differences) - min(differences) if all(map(isfinite, differences)) else 0.0

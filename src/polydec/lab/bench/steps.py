@@ -13,13 +13,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from polydec.api import LM, Engine, load
-from polydec.base.edge import check, read_json, sentence
+from polydec.api import Engine, LoadedModel, load
+from polydec.base.edge import error_sentence, read_json, validate_record
 from polydec.base.errors import RequestError
-from polydec.base.record import Record
-from polydec.lab.bench.intervals import across
-from polydec.lab.bench.measure import Method
-from polydec.lab.train.automata import ANSWER, BUDGETS, END, TASKS, Writing, word
+from polydec.base.record import StrictRecord
+from polydec.lab.bench.intervals import shared_trials_interval
+from polydec.lab.bench.measure import MethodSetting
+from polydec.lab.train.automata import (
+    ANSWER,
+    BUDGETS,
+    END,
+    TASKS,
+    ScratchpadFormat,
+    random_symbol_word,
+)
 from polydec.lab.train.envelope import RESULT
 from polydec.lab.train.specs.steps import LONGEST
 
@@ -29,7 +36,7 @@ MADE_BY = "polydec train steps --out"
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 
 
-class About(Record):
+class StepsTrainingRecord(StrictRecord):
     """What a model was trained on."""
 
     task: str
@@ -40,11 +47,11 @@ class About(Record):
 
 
 @dataclass(frozen=True)
-class Model:
+class StepsModel:
     """A trained model, and what it was trained on."""
 
     path: Path
-    about: About
+    about: StepsTrainingRecord
 
     @property
     def asked(self) -> list[int]:
@@ -52,38 +59,40 @@ class Model:
         return sorted({*self.about.lengths, self.about.longest})
 
 
-def models_of(at: Path) -> list[Model]:
+def models_of(at: Path) -> list[StepsModel]:
     """The models of a folder: of itself, or of its folders, by name. Raises RequestError where
     there is none, or the notes of one are damaged."""
     places = [at, *sorted(p for p in at.iterdir() if p.is_dir())] if at.is_dir() else []
     models = [m for p in places if (p / RESULT).is_file() if (m := _model(p)) is not None]
     if not models:
         raise RequestError(
-            sentence(f"from is {str(at)!r}: no model is there that `{MADE_BY} DIR` made")
+            error_sentence(f"from is {str(at)!r}: no model is there that `{MADE_BY} DIR` made")
         )
     return models
 
 
-def _model(path: Path) -> Model | None:
+def _model(path: Path) -> StepsModel | None:
     """The model of a folder; None where something else was trained there."""
     content = read_json(path / RESULT)
     if not isinstance(content.get("about"), dict):
         return None
-    known = {k: v for k, v in content["about"].items() if k in About.model_fields}
-    about = check(About, known, f"{path / RESULT} is not what `{MADE_BY}` wrote")
+    known = {k: v for k, v in content["about"].items() if k in StepsTrainingRecord.model_fields}
+    about = validate_record(
+        StepsTrainingRecord, known, f"{path / RESULT} is not what `{MADE_BY}` wrote"
+    )
     for name, value, among in (
         ("task", about.task, TASKS),
         *(("budgets", b, BUDGETS) for b in about.budgets),
     ):
         if value not in among:
             raise RequestError(
-                sentence(f"{path / RESULT}: {name} is {value!r}, not of {', '.join(among)}")
+                error_sentence(f"{path / RESULT}: {name} is {value!r}, not of {', '.join(among)}")
             )
-    return Model(path, about)
+    return StepsModel(path, about)
 
 
 @dataclass(frozen=True)
-class Answered:
+class BudgetAnswers:
     """A budget's answers to words of one length, by one model. right, forced: how many; steps: that were written, all
     together; passes: of the model, all together."""
 
@@ -94,14 +103,22 @@ class Answered:
     passes: int
 
 
-def answered(
-    lm: LM, writing: Writing, budget: str, length: int, words: int, method: Method
-) -> Answered:
+def answer_within_budget(
+    lm: LoadedModel,
+    writing: ScratchpadFormat,
+    budget: str,
+    length: int,
+    words: int,
+    method: MethodSetting,
+) -> BudgetAnswers:
     """Greedy answers to words that are the same for every model of a task. At most `BUDGETS[budget]`
     steps are written: where the model does not begin its answer then, the mark of an answer is put
     there."""
     most, answer = BUDGETS[budget](length), writing.id(ANSWER)
-    asked = [word(Random(f"asked {writing.task} {length} {i}"), length) for i in range(words)]
+    asked = [
+        random_symbol_word(Random(f"asked {writing.task} {length} {i}"), length)
+        for i in range(words)
+    ]
     prompts = [writing.prompt(x, budget) for x in asked]
     steps, passes, forced = [list[int]() for _ in asked], 0, 0
     if most:
@@ -111,14 +128,18 @@ def answered(
         forced = sum(out[at : at + 1] != (answer,) for out, at in zip(outputs, cut, strict=True))
         steps = [list(out[: min(at, most)]) for out, at in zip(outputs, cut, strict=True)]
     whole = [[*p, *s, answer] for p, s in zip(prompts, steps, strict=True)]
-    more, states = _decode(lm, whole, Method("plain", {}), 1, ())
+    more, states = _decode(lm, whole, MethodSetting("plain", {}), 1, ())
     wanted = [writing.written(x, "none")[1] for x in asked]
     right = sum(out[:1] == (state,) for out, state in zip(states, wanted, strict=True))
-    return Answered(words, right, forced, sum(map(len, steps)), passes + more)
+    return BudgetAnswers(words, right, forced, sum(map(len, steps)), passes + more)
 
 
 def _decode(
-    lm: LM, prompts: Sequence[list[int]], method: Method, most: int, stops: Sequence[int]
+    lm: LoadedModel,
+    prompts: Sequence[list[int]],
+    method: MethodSetting,
+    most: int,
+    stops: Sequence[int],
 ) -> tuple[int, list[tuple[int, ...]]]:
     """Passes of the model, and the ids of each answer."""
     engine, greedy = Engine(lm), lm.sampling(temperature=0.0)
@@ -137,23 +158,25 @@ def _decode(
     return sum(x.metrics["target_passes"] for x in done), [x.token_ids for x in done]
 
 
-def rows(models: Sequence[Model], method: Method, words: int) -> Iterator[dict[str, Any]]:
+def steps_accuracy_rows(
+    models: Sequence[StepsModel], method: MethodSetting, words: int
+) -> Iterator[dict[str, Any]]:
     """A row for each task, budget and length: accuracy over all models of a task, with its 95 % interval over their seeds."""
     for task in dict.fromkeys(m.about.task for m in models):
         mine = [m for m in models if m.about.task == task]
-        counted = dict[tuple[str, int], list[Answered]]()
+        counted = dict[tuple[str, int], list[BudgetAnswers]]()
         for m in mine:
             lm = load(str(m.path))
-            writing = Writing(task, m.about.longest)
+            writing = ScratchpadFormat(task, m.about.longest)
             for budget in m.about.budgets:
                 for length in m.asked:
-                    counts = answered(lm, writing, budget, length, words, method)
+                    counts = answer_within_budget(lm, writing, budget, length, words, method)
                     counted.setdefault((budget, length), []).append(counts)
         trained_on = {n for m in mine for n in m.about.lengths}
         for (budget, length), counts in counted.items():
             total = sum(c.words for c in counts)
             each = [c.right / c.words for c in counts]
-            low, high = across(each, total)
+            low, high = shared_trials_interval(each, total)
             yield {
                 "task": task,
                 "budget": budget,

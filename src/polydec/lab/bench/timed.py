@@ -16,25 +16,27 @@ from statistics import fmean, median
 
 import numpy as np
 
-from polydec.core.trace import Passed
-from polydec.lab.bench.told import Remade, Round
-from polydec.methods.economics.costs import Costs
+from polydec.core.trace import PassedEvent
+from polydec.lab.bench.told import ReplayRound, ReplayRun
+from polydec.methods.economics.costs import PassCosts
 
 ENOUGH = 5
 """Passes of so many rows after which their own times are believed."""
 
 
 @dataclass(frozen=True)
-class Clock:
+class RecordClock:
     """What a record says of time, behind its first round, whose pass fed the end of the prompt as well. passes: of the model,
     one a round, in order; rounds: what each of them was; others: passes of other models between them."""
 
-    passes: tuple[Passed, ...]
-    rounds: tuple[Round, ...]
-    others: tuple[Passed, ...] = ()
+    passes: tuple[PassedEvent, ...]
+    rounds: tuple[ReplayRound, ...]
+    others: tuple[PassedEvent, ...] = ()
 
     @staticmethod
-    def of(rounds: Sequence[Round], passes: Sequence[Passed], target: str) -> Clock | None:
+    def of(
+        rounds: Sequence[ReplayRound], passes: Sequence[PassedEvent], target: str
+    ) -> RecordClock | None:
         """The clock of an answer that was alone in its passes; None where it was not, or where its passes are not told.
 
         passes: of all models; target: the name of the one that was decoded. Passes that fed the prompt come before the others.
@@ -44,7 +46,7 @@ class Clock:
         if not last or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
             return None
         others = (p for p in passes if p.model != target and p.start >= last[0].start)
-        return Clock(tuple(last), tuple(rounds[1:]), tuple(others))
+        return RecordClock(tuple(last), tuple(rounds[1:]), tuple(others))
 
     @property
     def seconds(self) -> float:
@@ -63,7 +65,7 @@ class Clock:
         ]
         return max(0.0, median(gaps)) if gaps else 0.0
 
-    def predict(self, own: Remade, other: Remade, costs: Costs | None) -> float:
+    def predict(self, own: ReplayRun, other: ReplayRun, costs: PassCosts | None) -> float:
         """Seconds of decoding of another run.
 
         own: the recorded setting, made again; other: the run in question, made again on the same machine; costs: what passes
@@ -77,13 +79,13 @@ class Clock:
         drafts = other.others * self._draft(costs)
         return self._passes(behind, costs) + drafts + rest * max(0, len(behind) - 1)
 
-    def _draft(self, costs: Costs | None) -> float:
+    def _draft(self, costs: PassCosts | None) -> float:
         """Seconds of a pass of another model."""
         if self.others:
             return fmean(p.seconds for p in self.others)
-        return (Costs() if costs is None else costs).draft_ms / 1000
+        return (PassCosts() if costs is None else costs).draft_ms / 1000
 
-    def _passes(self, rounds: Sequence[Round], costs: Costs | None) -> float:
+    def _passes(self, rounds: Sequence[ReplayRound], costs: PassCosts | None) -> float:
         if costs is None:
             return self._drawn(rounds)
         slower = defaultdict[int, list[float]](list)
@@ -96,7 +98,7 @@ class Clock:
             for r in rounds
         )
 
-    def _drawn(self, rounds: Sequence[Round]) -> float:
+    def _drawn(self, rounds: Sequence[ReplayRound]) -> float:
         """By a line through the medians of what was recorded, level beyond it."""
         rows = defaultdict[int, list[float]](list)
         for p, r in zip(self.passes, self.rounds, strict=True):

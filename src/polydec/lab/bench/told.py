@@ -13,21 +13,21 @@ from torch import Tensor
 
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
-from polydec.core.delegating import Closed
+from polydec.core.delegating import LawsOnlySession
 from polydec.core.law import one_hot
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import Pass, Scheduler
-from polydec.core.trace import Event
-from polydec.core.types import Draft, Vocab, Want
-from polydec.methods.economics.costs import Costs
+from polydec.core.scheduler import RequestPass, Scheduler
+from polydec.core.trace import TraceEvent
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Artefact, Kit
-from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.methods.registry.kit import Kit, ModelArtefact
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedAnswer:
     """An answer that was written: its prompt, its tokens, the size of the vocabulary and the ids that end an answer.
 
     company: from which position on how many requests shared a pass, in order; nothing: it was alone; limit: how many tokens
@@ -48,7 +48,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Round:
+class ReplayRound:
     """A pass: its position, how many tokens were drafted, how many accepted."""
 
     position: int
@@ -57,16 +57,16 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Told:
+class RecordedTarget:
     """The law that goes on as a text went on, with certainty; behind anything else it is as at that place of the text."""
 
     text: tuple[int, ...]
-    vocab: Vocab
+    vocab: TokenVocabulary
     layers: int = 0
     company: tuple[tuple[int, int], ...] = ()
 
-    def open(self, prompt: Sequence[int]) -> ToldSession:
-        return ToldSession(self, len(prompt) - 1)
+    def open(self, prompt: Sequence[int]) -> RecordedSession:
+        return RecordedSession(self, len(prompt) - 1)
 
     def after(self, at: int) -> int:
         """The token behind position `at`."""
@@ -78,22 +78,22 @@ class Told:
         return max(1, self.company[before - 1][1]) if before else 1
 
 
-class ToldSession(Closed):
+class RecordedSession(LawsOnlySession):
     """A place in the text. at: of the pending root. There is no session below it, so nothing is passed on."""
 
     @property
     def peers(self) -> int:
         return self._law.peers(self._at)
 
-    def __init__(self, law: Told, at: int) -> None:
+    def __init__(self, law: RecordedTarget, at: int) -> None:
         self._law, self._at = law, at
 
-    async def prefill(self, want: Want) -> ToldScores:
+    async def prefill(self, want: ScoreRequest) -> RecordedScores:
         first = 0 if want.prompt else max(0, self._at - 1)
-        return ToldScores(self._law, [self._law.after(i) for i in range(first, self._at)])
+        return RecordedScores(self._law, [self._law.after(i) for i in range(first, self._at)])
 
-    async def score(self, draft: Draft, want: Want) -> ToldScores:
-        return ToldScores(self._law, [self._law.after(self._at + d) for d in draft.depth])
+    async def score(self, draft: Draft, want: ScoreRequest) -> RecordedScores:
+        return RecordedScores(self._law, [self._law.after(self._at + d) for d in draft.depth])
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._at += len(tokens)
@@ -107,8 +107,8 @@ class ToldSession(Closed):
     def bend(self, draft: Draft, scores: Any) -> Any:
         return scores
 
-    def fork(self, choice: int | None = None) -> ToldSession:
-        return ToldSession(self._law, self._at)
+    def fork(self, choice: int | None = None) -> RecordedSession:
+        return RecordedSession(self._law, self._at)
 
     def _refusal(self, what: str) -> PolydecError:
         return PolydecError(f"a recorded text has no {what}: name a method that reads tokens alone")
@@ -120,12 +120,12 @@ class ToldSession(Closed):
         """Nor to close."""
 
 
-class ToldScores:
+class RecordedScores:
     """One token a row."""
 
     hidden_NH = None
 
-    def __init__(self, law: Told, tokens: Sequence[int]) -> None:
+    def __init__(self, law: RecordedTarget, tokens: Sequence[int]) -> None:
         self._law, self._tokens = law, tokens
 
     def row(self, i: int) -> Tensor:
@@ -147,67 +147,67 @@ class ToldScores:
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         return tuple(0.0 if x == self._tokens[i] else float("-inf") for x in tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> ToldScores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> RecordedScores:
         raise PolydecError("a recorded text has no layers: name a method that reads tokens alone")
 
     @property
-    def base(self) -> ToldScores:
+    def base(self) -> RecordedScores:
         return self
 
 
 @dataclass(frozen=True)
-class Remade:
+class ReplayRun:
     """A run that was made again: its passes of the model, how many passes of other models it took, and seconds of all else that
     ran: a drafter without a model, and the loop around it."""
 
-    rounds: list[Round]
+    rounds: list[ReplayRound]
     others: int
     seconds: float
 
 
-def replayed(
-    recorded: Recorded,
+def replay_rounds(
+    recorded: RecordedAnswer,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
-    costs: Costs | None = None,
-) -> list[Round]:
+    costs: PassCosts | None = None,
+) -> list[ReplayRound]:
     """The rounds of `remade`."""
-    return remade(recorded, method, options, draft, costs).rounds
+    return replay_run(recorded, method, options, draft, costs).rounds
 
 
-def remade(
-    recorded: Recorded,
+def replay_run(
+    recorded: RecordedAnswer,
     method: str,
     options: Mapping[str, Any],
     draft: Target | None = None,
-    costs: Costs | None = None,
-    artefacts: Sequence[Artefact] = (),
-) -> Remade:
+    costs: PassCosts | None = None,
+    artefacts: Sequence[ModelArtefact] = (),
+) -> ReplayRun:
     """The passes that a method would have taken to write this answer, its drafter at work as it would be, the model's part told
     from the record. It is what happens wherever the text is the same and the drafter reads nothing of the model but its tokens.
 
     draft: the draft model's law; costs: what the method was told of passes; artefacts: what was trained for the model and
     reads tokens alone, such as a table of n-grams.
     Raises RequestError for a method that reads more."""
-    vocab = Vocab(recorded.size, recorded.ends)
-    law = Told((*recorded.prompt, *recorded.tokens), vocab, company=recorded.company)
+    vocab = TokenVocabulary(recorded.size, recorded.ends)
+    law = RecordedTarget((*recorded.prompt, *recorded.tokens), vocab, company=recorded.company)
     decoder, _ = registry.build(
         method,
-        Kit(cast(Target, law), draft, tuple(artefacts), measure=lambda: costs or Costs()),
+        Kit(cast(Target, law), draft, tuple(artefacts), measure=lambda: costs or PassCosts()),
         options,
     )
-    rounds, drafted = list[Round](), 0
+    rounds, drafted = list[ReplayRound](), 0
 
-    def on(event: Event) -> None:
+    def on(event: TraceEvent) -> None:
         nonlocal drafted
-        if isinstance(event, Proposed):
+        if isinstance(event, ProposedEvent):
             drafted = len(event.token) - 1
-        elif isinstance(event, Verified):
-            rounds.append(Round(event.position, drafted, len(event.path)))
+        elif isinstance(event, VerifiedEvent):
+            rounds.append(ReplayRound(event.position, drafted, len(event.path)))
 
     request = Request(recorded.prompt, recorded.room, recorded.ends, ignore_eos=True)
-    scheduler, passes = Scheduler(), list[Pass]()
+    scheduler, passes = Scheduler(), list[RequestPass]()
     task = scheduler.submit(answer_one(decoder, request, on=on))
     task.passes = passes
     begun = time.perf_counter()
@@ -219,4 +219,4 @@ def remade(
     if task.error is not None:
         raise task.error
     took = time.perf_counter() - begun - sum(p.seconds for p in passes)
-    return Remade(rounds, sum(u.passes for u in task.usage.values()), max(0.0, took))
+    return ReplayRun(rounds, sum(u.passes for u in task.usage.values()), max(0.0, took))

@@ -1,5 +1,5 @@
-"""Whether a program passes its tests: a script for `base.apart.Worker`. Each program runs in a child that ends with it, so that
-none can change what the next one finds."""
+"""Whether a program passes its tests: a script for `base.apart.SubprocessWorker`. Each program runs
+in a child that ends with it, so that none can change what the next one finds."""
 
 from __future__ import annotations
 

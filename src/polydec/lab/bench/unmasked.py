@@ -10,31 +10,31 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from polydec.api import LM, Prompt, generate
+from polydec.api import LoadedModel, Prompt, generate
 from polydec.core.canvas_law import Canvas, Denoiser
-from polydec.core.law import probs
-from polydec.core.scheduler import run
-from polydec.core.trace import Edited, Event, Opened
-from polydec.core.types import Edit
-from polydec.lab.bench.chance import beyond
-from polydec.lab.bench.forced import Fate, fate
-from polydec.lab.bench.places import Place
+from polydec.core.law import float64_probabilities
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import EditedEvent, OpenedEvent, TraceEvent
+from polydec.core.types import TextEdit
+from polydec.lab.bench.chance import chi_square_tail
+from polydec.lab.bench.forced import TokenFate, token_fate
+from polydec.lab.bench.places import TokenPlace
 from polydec.lab.bench.sampled import (
     CELLS,
-    Drawn,
-    Findings,
-    Sample,
-    Test,
-    concluded,
-    pairs,
+    LawTest,
+    MethodSample,
+    SampledToken,
+    SamplingFindings,
+    conclude_law_tests,
+    neighbour_rank_test,
+    shared_randomness_test,
     spread_over,
-    surprises,
-    twins,
+    surprise_test,
 )
-from polydec.lab.bench.sampled import cells as ranks
+from polydec.lab.bench.sampled import rank_cells_test as ranks
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.methods.diffusion.loop.events import Unmasked
-from polydec.methods.diffusion.loop.types import Look, filled, gaps
+from polydec.methods.diffusion.loop.events import UnmaskedEvent
+from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit, gap_positions
 from polydec.methods.registry import registry
 
 CLOSE = 1e-3
@@ -44,7 +44,7 @@ GAP = -1
 
 
 @dataclass(frozen=True)
-class Written:
+class CanvasWrite:
     """What one pass wrote into one canvas: the canvas before, the positions that could be filled, the tokens by position, and
     how likely the method's own pass found each."""
 
@@ -55,32 +55,32 @@ class Written:
 
 
 @dataclass
-class Canvases:
+class CanvasWriteObserver:
     """An observer that notes every pass of every choice, of canvases that begin as this one."""
 
     begin: Canvas
-    passes: defaultdict[int, list[Written]] = field(
-        default_factory=lambda: defaultdict[int, list[Written]](list)
+    passes: defaultdict[int, list[CanvasWrite]] = field(
+        default_factory=lambda: defaultdict[int, list[CanvasWrite]](list)
     )
     now: dict[int, Canvas] = field(default_factory=dict[int, Canvas])
     new: defaultdict[int, list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict[int, list[tuple[int, int]]](list)
     )
-    kinds: ClassVar[tuple[type[Event], ...]] = (Opened, Edited, Unmasked)
+    kinds: ClassVar[tuple[type[TraceEvent], ...]] = (OpenedEvent, EditedEvent, UnmaskedEvent)
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Edited):
+    def __call__(self, event: TraceEvent) -> None:
+        if isinstance(event, EditedEvent):
             self.new[event.choice] += event.edit.write
-        elif isinstance(event, Unmasked):
+        elif isinstance(event, UnmaskedEvent):
             canvas, write = self.now.get(event.choice, self.begin), self.new.pop(event.choice, [])
             sure = dict(zip(event.position, event.confidence, strict=True))
             mine = tuple((p, x) for p, x in write if p in sure)
-            self.passes[event.choice].append(Written(canvas, range(*event.block), mine, sure))
-            self.now[event.choice] = filled(canvas, Edit(write=mine))
+            self.passes[event.choice].append(CanvasWrite(canvas, range(*event.block), mine, sure))
+            self.now[event.choice] = canvas_with_edit(canvas, TextEdit(write=mine))
 
 
-def unmasked(
-    lm: LM,
+def sample_canvas_law(
+    lm: LoadedModel,
     prompts: Sequence[tuple[Prompt, bool]],
     method: str,
     options: Mapping[str, Any],
@@ -89,19 +89,23 @@ def unmasked(
     seed: int = 0,
     sampling: Sampling,
     max_tokens: int,
-) -> Findings:
+) -> SamplingFindings:
     """Draw so many texts behind each prompt, and hold every token against the law that a fresh pass over the same canvas gives
     its position, and every position against the order that the method promises."""
     denoiser: Denoiser = lm.checkpoint.lm
-    rng, drawn, texts = np.random.default_rng(seed), list[Drawn](), dict[Any, tuple[int, ...]]()
-    turns, stale = list[Turn](), Test("cache", 1.0, 0.0)
+    rng, drawn, texts = (
+        np.random.default_rng(seed),
+        list[SampledToken](),
+        dict[Any, tuple[int, ...]](),
+    )
+    turns, stale = list[Turn](), LawTest("cache", 1.0, 0.0)
     totals, fresh = {"target_passes": 0, "positions_fed": 0}, 0
     seconds = 0.0
     for at, (prompt, raw) in enumerate(prompts):
         begin: Canvas = (*lm.ids(prompt, raw=raw), *(None,) * max_tokens)
         first = len(begin) - max_tokens
         for i, n in enumerate(spread_over(samples)):
-            watch = Canvases(begin)
+            watch = CanvasWriteObserver(begin)
             completion = generate(
                 lm,
                 prompt,
@@ -129,32 +133,44 @@ def unmasked(
                         off = abs(float(look.logp_RV[row, token].exp()) - written.sure[p])
                         if off > max(CLOSE, stale.off):
                             what = f"{where}, position {p - first}: its law is not that of a fresh pass"
-                            stale = Test("cache", 0.0, off, what)
-                        law_V = probs(look.shaped_RV[row]).cpu().numpy()
-                        mine: Fate = fate(law_V, token, rng.random())
+                            stale = LawTest("cache", 0.0, off, what)
+                        law_V = float64_probabilities(look.shaped_RV[row]).cpu().numpy()
+                        mine: TokenFate = token_fate(law_V, token, rng.random())
                         before = tuple(GAP if x is None else x for x in written.canvas[first:])
-                        place = Place(step, depth, False)
+                        place = TokenPlace(step, depth, False)
                         drawn.append(
-                            Drawn(at, seed + i, choice, count, token, place, mine, (p, *before))
+                            SampledToken(
+                                at, seed + i, choice, count, token, place, mine, (p, *before)
+                            )
                         )
                         count += 1
                     turns += _turns(written)
-    ours = Sample(tuple(drawn), totals["target_passes"], totals["positions_fed"], seconds, texts)
+    ours = MethodSample(
+        tuple(drawn), totals["target_passes"], totals["positions_fed"], seconds, texts
+    )
     possible = [d for d in drawn if d.fate.chance > 0.0]
     never = [d for d in drawn if d.fate.chance <= 0.0]
-    tests = [surprises(possible), ranks(possible), pairs(possible), twins(possible), stale]
+    tests = [
+        surprise_test(possible),
+        ranks(possible),
+        neighbour_rank_test(possible),
+        shared_randomness_test(possible),
+        stale,
+    ]
     tests += (
-        [ORDERS[name](turns, rng)] if (name := registry.get(method).CARD.name) in ORDERS else []
+        [ORDERS[name](turns, rng)]
+        if (name := registry.get_recipe_module(method).CARD.name) in ORDERS
+        else []
     )
     if never:
         d = never[0]
         what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
-        tests.append(Test("impossible", 0.0, float(len(never)), what))
+        tests.append(LawTest("impossible", 0.0, float(len(never)), what))
     cost = {"method": ours.cost, "plain": {"passes": float(fresh)}}
-    return concluded(tests, (), ours, cost)
+    return conclude_law_tests(tests, (), ours, cost)
 
 
-def _look(denoiser: Denoiser, begin: int, written: Written, shapers: Any) -> Look:
+def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) -> UnmaskerView:
     """What a pass that keeps nothing sees at the positions that were written."""
     rows, own = tuple(sorted(p for p, _ in written.write)), denoiser.block
     stop = (
@@ -170,7 +186,7 @@ def _look(denoiser: Denoiser, begin: int, written: Written, shapers: Any) -> Loo
         finally:
             board.close()
 
-    return Look(written.canvas, written.block, rows, run([ask()])[0], shapers)
+    return UnmaskerView(written.canvas, written.block, rows, run_coroutines([ask()])[0], shapers)
 
 
 # In which order the gaps are filled
@@ -179,9 +195,12 @@ Turn = tuple[int, int]
 """Of a position that was filled: which of its block's gaps it was, from the left, and of how many."""
 
 
-def _turns(written: Written) -> list[Turn]:
+def _turns(written: CanvasWrite) -> list[Turn]:
     """Of every position of a pass, where there was a choice."""
-    left, out = list(gaps(written.canvas, written.block.start, written.block.stop)), list[Turn]()
+    left, out = (
+        list(gap_positions(written.canvas, written.block.start, written.block.stop)),
+        list[Turn](),
+    )
     for p, _ in written.write:
         if len(left) > 1:
             out.append((left.index(p), len(left)))
@@ -189,26 +208,26 @@ def _turns(written: Written) -> list[Turn]:
     return out
 
 
-def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> Test:
+def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
     """Whether every gap is as likely as the others to be filled next."""
     each = len(turns) / CELLS
     if each < 5.0:
-        return Test("order", 1.0, 0.0)
+        return LawTest("order", 1.0, 0.0)
     shares = [(i + rng.random()) / n for i, n in turns]  # evenly within a gap's own share
     counts = np.bincount([int(x * CELLS) for x in shares], minlength=CELLS)
     x = float(((counts - each) ** 2).sum() / each)
     what = "gaps in the order in which they are filled, from the left"
-    return Test("order", beyond(x, CELLS - 1), x, what)
+    return LawTest("order", chi_square_tail(x, CELLS - 1), x, what)
 
 
-def first_gap(turns: Sequence[Turn], rng: np.random.Generator) -> Test:
+def first_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
     """Whether the leftmost gap is the one that is filled."""
     wrong = sum(i > 0 for i, _ in turns)
     what = f"{wrong} times a gap was filled that is not the leftmost" if wrong else ""
-    return Test("order", 0.0 if wrong else 1.0, float(wrong), what)
+    return LawTest("order", 0.0 if wrong else 1.0, float(wrong), what)
 
 
-ORDERS: Mapping[str, Callable[[Sequence[Turn], np.random.Generator], Test]] = {
+ORDERS: Mapping[str, Callable[[Sequence[Turn], np.random.Generator], LawTest]] = {
     "mdlm": any_gap,
     "left-to-right": first_gap,
 }

@@ -13,7 +13,7 @@ from polydec.laws.constraints.regex import Regex
 from polydec.laws.constraints.span_of import SpanOf
 
 
-def valid(constraint: Any, text: str) -> bool | None:
+def is_valid_text(constraint: Any, text: str) -> bool | None:
     """Whether a finished text is one that the constraint allows; None where nothing here can say (a grammar, a plug-in's kind,
     a pattern that Python reads otherwise, a schema without the package jsonschema)."""
     judge = _JUDGES.get(type(constraint))

@@ -19,13 +19,13 @@ from rich.table import Table
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import printable, sentence, whole
+from polydec.base.edge import error_sentence, escape_control_characters, require_integer
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
-from polydec.cli.declared import shared
-from polydec.cli.flags import BENT, LOADED, SAMPLED, Flags
-from polydec.cli.shown import as_csv, cell, emit, emit_drawn
+from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.flags import BENT, LOADED, SAMPLED, RequestFlags
+from polydec.cli.shown import as_csv, emit_drawn, print_result, table_cell_text
 from polydec.lab.commands.studies import known as studies
 from polydec.methods.registry import registry
 from polydec.request import machine
@@ -33,7 +33,7 @@ from polydec.request.fields import CHOICES
 
 if TYPE_CHECKING:
     from polydec.lab.bench import measure
-    from polydec.lab.commands.bench_run import Found
+    from polydec.lab.commands.bench_run import BenchFindings
 
 NAN = float("nan")
 USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
@@ -44,9 +44,9 @@ BUSY = 0.2
 """Load of a core from which on speeds are doubtful."""
 
 
-@shared
+@expand_flag_parameters
 def bench(
-    flags: Flags,
+    flags: RequestFlags,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -109,8 +109,8 @@ def bench(
 ) -> None:
     """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
     interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`)."""
-    batches = [whole("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
-    whole("repeat", repeat, 1, 1000)
+    batches = [require_integer("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
+    require_integer("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:
         raise RequestError(
             "bench does not take --method or --set: it compares methods, with their options behind them, as in "
@@ -129,43 +129,43 @@ def bench(
     if suite is not None and from_ is None:
         _alone((*elsewhere, html, csv_), "--record, --html or --csv")
         with said_when_stopped(lambda: NOTHING_MEASURED):
-            return compare(flags, suite, methods, whole("each", each, 1, 10_000))
+            return compare_on_suite(flags, suite, methods, require_integer("each", each, 1, 10_000))
     for name, path in (("html", html), ("csv", csv_)):
         _ready(name, path)
     if methods not in (None, "all"):
-        parse(methods)  # what no model could honour is said before one is loaded
+        parse_methods(methods)  # what no model could honour is said before one is loaded
     heats, each_flags = _temperatures(flags, temperatures), _each_model(flags, models)
 
-    def choose(lm: api.LM, family: str) -> list[measure.Method]:
+    def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         if methods is None:
-            return parse(USUAL[family])
-        return everything(lm, family) if methods == "all" else parse(methods)
+            return parse_methods(USUAL[family])
+        return methods_for_model(lm, family) if methods == "all" else parse_methods(methods)
 
     from polydec.lab.commands import bench_run  # behind the checks: it loads torch
 
     every = [
-        bench_run.Side(model_flags, choose, heats, len(each_flags) == 1)
+        bench_run.BenchModel(model_flags, choose, heats, len(each_flags) == 1)
         for model_flags in each_flags
     ]
     for side in every:
         side.prepare(data, prompt_tokens, limit, questions)
-    measured = bench_run.Found(bench_run.identity(every, _settings(flags)))
-    if (busy := machine.busy()) > BUSY:
+    measured = bench_run.BenchFindings(bench_run.record_identity(every, _settings(flags)))
+    if (busy := machine.relative_cpu_load()) > BUSY:
         measured.doubts.append(
             f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
         )
         Console(stderr=True).print(f"warning: {measured.doubts[0]}", style="yellow")
     try:
         with said_when_stopped(lambda: _stopped(record_)):
-            bench_run.measured(every, batches, repeat, record_, html is not None, measured)
+            bench_run.measure_all_cells(every, batches, repeat, record_, html is not None, measured)
     finally:  # also of what was measured before a failure or Ctrl-C
         measured.rows += measured.partly
-        if not measured.doubts and machine.busy() > BUSY:
+        if not measured.doubts and machine.relative_cpu_load() > BUSY:
             measured.doubts.append("the machine became busy meanwhile: figures are doubtful")
         if measured.partly:
             measured.doubts.append("it was stopped: only what was measured until then stands here")
         if measured.rows:
-            publish(measured, flags.json_, html, csv_)
+            publish_bench(measured, flags.json_, html, csv_)
 
 
 NOTHING_MEASURED = "stopped: a suite is measured as a whole, and the same command begins anew"
@@ -189,7 +189,7 @@ def _alone(beside: Sequence[object], last: str) -> None:
 
 def _questions(
     suite: str | None, at: Path | None, each: int, beside: Sequence[object]
-) -> Sequence[prompts.Row]:
+) -> Sequence[prompts.PromptRow]:
     """The rows of published suites; none where none is asked for. Raises RequestError."""
     from polydec.lab.commands import suites
 
@@ -201,10 +201,10 @@ def _questions(
         raise RequestError(f"from is {str(at)!r}: say with --suite what is there")
     if any(x is not None for x in beside):
         raise RequestError("bench --suite --from does not take --data, --prompt-tokens or --limit")
-    return suites.rows(suite, at, whole("each", each, 1, 10_000))
+    return suites.read_suite_rows(suite, at, require_integer("each", each, 1, 10_000))
 
 
-def _each_model(flags: Flags, models: str | None) -> list[Flags]:
+def _each_model(flags: RequestFlags, models: str | None) -> list[RequestFlags]:
     """The flags for each model. Raises RequestError where they are named twice."""
     if models is None:
         return [flags]
@@ -216,7 +216,7 @@ def _each_model(flags: Flags, models: str | None) -> list[Flags]:
     return [dataclasses.replace(flags, model=name) for name in names]
 
 
-def _temperatures(flags: Flags, text: str | None) -> list[float | None]:
+def _temperatures(flags: RequestFlags, text: str | None) -> list[float | None]:
     """What is asked for; None: as --temperature or the checkpoint says."""
     if text is None:
         return [None]
@@ -249,15 +249,17 @@ def _ready(name: str, path: Path | None) -> None:
             folder = path.is_dir()
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"--{name} {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}"
             )
         ) from None
     if folder:
-        raise RequestError(sentence(f"--{name} {str(path)!r} cannot be written: it is a folder"))
+        raise RequestError(
+            error_sentence(f"--{name} {str(path)!r} cannot be written: it is a folder")
+        )
 
 
-def _settings(flags: Flags) -> dict[str, Any]:
+def _settings(flags: RequestFlags) -> dict[str, Any]:
     """What decides a run beside its cell."""
     names = {*LOADED, *BENT, "max_tokens", "seed", "raw"} - {"model", "temperature"}
     return {
@@ -267,13 +269,13 @@ def _settings(flags: Flags) -> dict[str, Any]:
     }
 
 
-def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
+def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each: int) -> None:
     """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
     from polydec.lab.bench import parallelbench
 
-    problems = list(parallelbench.problems(suite, each, flags.seed))
+    problems = list(parallelbench.suite_problems(suite, each, flags.seed))
     lm = flags.load()
-    chosen = parse(methods) if methods else parallelbench.default(lm)
+    chosen = parse_methods(methods) if methods else parallelbench.default_suite_methods(lm)
     sampling = flags.sampling(lm)
     for m in chosen:
         lm.check(m.name, m.options)
@@ -284,10 +286,14 @@ def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
         for task in tasks:
             for m in chosen:
                 mine = [p for p in problems if p.task == task]
-                scores.append(parallelbench.score(lm, m, mine, sampling, flags.seed).row())
-                progress.update(bar, advance=1, description=escape(f"{task}, {printable(m.label)}"))
+                scores.append(parallelbench.score_method(lm, m, mine, sampling, flags.seed).row())
+                progress.update(
+                    bar,
+                    advance=1,
+                    description=escape(f"{task}, {escape_control_characters(m.label)}"),
+                )
     if flags.json_:
-        emit(
+        print_result(
             json.dumps(
                 {
                     "model": lm.name,
@@ -320,8 +326,8 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
     for r in rows:
         exact = r["closed_form"]
         table.add_row(
-            cell(r["task"]),
-            cell(r["method"]),
+            table_cell_text(r["task"]),
+            table_cell_text(r["method"]),
             f"{r['right']:.1%}",
             f"{r['low']:.1%}-{r['high']:.1%}",
             "-" if exact is None else f"{exact:.1%}",
@@ -340,7 +346,9 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
         )
 
 
-def publish(measured: Found, as_json: bool, html: Path | None, table: Path | None) -> None:
+def publish_bench(
+    measured: BenchFindings, as_json: bool, html: Path | None, table: Path | None
+) -> None:
     """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
     command = f"polydec {shlex.join(sys.argv[1:])}"
     told = {
@@ -354,23 +362,25 @@ def publish(measured: Found, as_json: bool, html: Path | None, table: Path | Non
     if html is not None:
         from polydec.lab.commands import bench_page
 
-        text = bench_page.page(
+        text = bench_page.render_bench_page(
             measured.identity, measured.rows, measured.curves, command, measured.doubts
         )
-        files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+        files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
         sheet = as_csv(measured.rows)
-        files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
+        files.replace_file_atomically(
+            table, lambda at: Path(at).write_text(sheet, encoding="utf-8")
+        )
     if as_json:
-        emit(json.dumps(told))
+        print_result(json.dumps(told))
         return
 
     def draw(out: Console) -> None:
-        show(measured.rows, out)
+        show_bench_rows(measured.rows, out)
         for m in measured.identity["models"]:
             base = m["methods"][0]
             out.print(
-                f"{printable(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
+                f"{escape_control_characters(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
                 f"ratio to {base}; {m['machine']}",
                 style="dim",
                 soft_wrap=True,
@@ -380,20 +390,22 @@ def publish(measured: Found, as_json: bool, html: Path | None, table: Path | Non
     emit_drawn(draw, 160)
 
 
-def parse(methods: str) -> list[measure.Method]:
+def parse_methods(methods: str) -> list[measure.MethodSetting]:
     """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
     from polydec.lab.bench.measure import spelt_all
 
     return spelt_all(methods)
 
 
-def everything(lm: api.LM, family: str) -> list[measure.Method]:
+def methods_for_model(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
     """All methods that can decode this model."""
-    from polydec.lab.bench.measure import Method
+    from polydec.lab.bench.measure import MethodSetting
 
     kit = lm.kit()
     return [
-        Method(name, {}) for name in sorted(registry.of_family(family)) if registry.can(name, kit)
+        MethodSetting(name, {})
+        for name in sorted(registry.of_family(family))
+        if registry.can_use_method(name, kit)
     ]
 
 
@@ -402,7 +414,7 @@ def _end(name: str, longest: int = 40) -> str:
     return name if len(name) <= longest else f"…{name[-longest:]}"
 
 
-def show(rows: list[dict[str, Any]], out: Console) -> None:
+def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
     """A line for each method and workload; model, batch and temperature stand there where there are several."""
     apart = [k for k in ("model", "batch", "temperature") if len({r.get(k) for r in rows}) > 1]
     judged = any(r["judged"] for r in rows)
@@ -436,9 +448,9 @@ def show(rows: list[dict[str, Any]], out: Console) -> None:
 
     for r in sorted(rows, key=place):
         table.add_row(
-            *(cell(_end(str(r[k]))) for k in apart),
-            cell(r["workload"]),
-            cell(r["method"]),
+            *(table_cell_text(_end(str(r[k]))) for k in apart),
+            table_cell_text(r["workload"]),
+            table_cell_text(r["method"]),
             *(shown(r) for _, shown in figures),
         )
     out.print(table)

@@ -6,8 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polydec.cli.page import FIGURES, INKS, Line, document, figure, safe, swatch
-from polydec.request.profile import Profile
+from polydec.cli.page import (
+    FIGURES,
+    INKS,
+    ChartSeries,
+    colour_dot_html,
+    escape_html,
+    html_document,
+    svg_chart,
+)
+from polydec.request.profile import PassProfile
 
 Row = Mapping[str, Any]
 
@@ -39,10 +47,10 @@ summary{cursor:pointer;font-weight:600;margin-top:2em}
 )
 
 
-def page(
+def render_bench_page(
     identity: Mapping[str, Any],
     rows: Sequence[Row],
-    curves: Mapping[str, Profile],
+    curves: Mapping[str, PassProfile],
     command: str,
     doubts: Sequence[str] = (),
 ) -> str:
@@ -52,14 +60,14 @@ def page(
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(methods)}
     models = ", ".join(dict.fromkeys(m["name"] for m in identity["models"]))
     body = [_head(identity, command)]
-    body += [f'<p class="doubt"><b>Mind:</b> {safe(doubt)}.</p>' for doubt in doubts]
+    body += [f'<p class="doubt"><b>Mind:</b> {escape_html(doubt)}.</p>' for doubt in doubts]
     for at in cells:
         mine = [r for r in rows if _cell(r) == at]
         body.append(_of_cell(mine, ink, _title(at)))
     for name, curve in curves.items():
         body.append(_passes(name, curve))
     body.append(_figures(rows))
-    return document(f"Methods of decoding {models}, side by side", _STYLE, "".join(body))
+    return html_document(f"Methods of decoding {models}, side by side", _STYLE, "".join(body))
 
 
 def _cell(r: Row) -> tuple[str, int, float]:
@@ -83,9 +91,10 @@ def _head(identity: Mapping[str, Any], command: str) -> str:
     )
     versions = identity["versions"]
     return (
-        f'<p class="note">{safe(machines)}</p><p class="note">{safe(models, 2000)}</p>'
-        f'<p class="note">polydec {safe(versions["polydec"])}, {safe(versions["system"])}, {time.strftime("%Y-%m-%d")}</p>'
-        f"<pre>{safe(command, 4000)}</pre>"
+        f'<p class="note">{escape_html(machines)}</p><p class="note">{escape_html(models, 2000)}</p>'
+        f'<p class="note">polydec {escape_html(versions["polydec"])}, {escape_html(versions["system"])}, '
+        f"{time.strftime('%Y-%m-%d')}</p>"
+        f"<pre>{escape_html(command, 4000)}</pre>"
     )
 
 
@@ -100,7 +109,7 @@ def _of_cell(rows: Sequence[Row], ink: Mapping[str, str], title: str) -> str:
     cards += [_speed(n, [r for r in rows if r["workload"] == n], ink, top) for n in others]
     figures = [_time(total), _depth(total, ink), _quality(total, ink)]
     return (
-        f'<h2>{safe(title)}</h2><p class="lead">{_verdict(total)}</p>'
+        f'<h2>{escape_html(title)}</h2><p class="lead">{_verdict(total)}</p>'
         f"{_overview(total, ink)}"
         "<h3>Speed against the first method, decoding only</h3>"
         '<p class="note">The upright line is 1: as fast as that. The dark stroke is the 95 % interval.</p>'
@@ -121,19 +130,19 @@ def _verdict(rows: Sequence[Row]) -> str:
         best = max(sure, key=_ratio)
         low, high = best["ratio_interval"]
         return (
-            f"<b>{safe(best['method'])}</b> is the fastest: {_ratio(best):.2f} times {safe(base['method'])} "
+            f"<b>{escape_html(best['method'])}</b> is the fastest: {_ratio(best):.2f} times {escape_html(base['method'])} "
             f"({low:.2f} to {high:.2f})."
         )
     if others:
-        return f"No method was faster than {safe(base['method'])} beyond what chance does."
-    return f"{safe(base['method'])}: {base['tokens_per_second']:.1f} tokens a second."
+        return f"No method was faster than {escape_html(base['method'])} beyond what chance does."
+    return f"{escape_html(base['method'])}: {base['tokens_per_second']:.1f} tokens a second."
 
 
 def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     columns = _columns(rows)
-    head = "".join(f"<th>{safe(name)}</th>" for name, _ in columns)
+    head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(
-        f'<tr><td class="l">{swatch(ink[r["method"]])}{safe(r["method"])}</td>'
+        f'<tr><td class="l">{colour_dot_html(ink[r["method"]])}{escape_html(r["method"])}</td>'
         + "".join(f"<td>{shown(r)}</td>" for _, shown in columns)
         + "</tr>"
         for r in rows
@@ -185,11 +194,11 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
             stroke = f'<u style="left:{low:.2f}%;width:{max(0.4, high - low):.2f}%"></u>'
         spread = f" <small>{_between(interval)}</small>" if stroke else ""
         bars.append(
-            f'<div class="bar"><span class="name"><span>{safe(r["method"])}</span><b>{ratio:.2f}{spread}</b></span>'
+            f'<div class="bar"><span class="name"><span>{escape_html(r["method"])}</span><b>{ratio:.2f}{spread}</b></span>'
             f'<span class="track"><i style="width:{100 * ratio / top:.2f}%;background:{ink[r["method"]]}"></i>{stroke}'
             f'<s style="left:{100 / top:.2f}%"></s></span></div>'
         )
-    return f'<div class="card"><h3>{safe(name)}</h3>{"".join(bars)}</div>'
+    return f'<div class="card"><h3>{escape_html(name)}</h3>{"".join(bars)}</div>'
 
 
 PARTS = (("target_share", "var(--a)"), ("other_share", "var(--b)"), ("rest_share", "var(--line)"))
@@ -207,12 +216,12 @@ def _time(rows: Sequence[Row]) -> str:
             left += r[key]
         target, others, rest = (f"{r[key]:.0%}" for key, _ in PARTS)
         bars.append(
-            f'<div class="bar"><span class="name"><span>{safe(r["method"])}</span>'
+            f'<div class="bar"><span class="name"><span>{escape_html(r["method"])}</span>'
             f"<b><small>{target} · {others} · {rest}</small></b></span>"
             f'<span class="track parts">{"".join(parts)}</span></div>'
         )
     legend = "".join(
-        f"<li>{swatch(colour)}{name}</li>"
+        f"<li>{colour_dot_html(colour)}{name}</li>"
         for (_, colour), name in zip(
             PARTS, ("passes of the model", "of drafts and others", "the rest"), strict=True
         )
@@ -223,7 +232,7 @@ def _time(rows: Sequence[Row]) -> str:
 def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     """How many of all drafts were right so deep."""
     lines = [
-        Line(
+        ChartSeries(
             r["method"],
             [(d, a) for d, a in enumerate(r["accepted_at"][:DEEP], 1)],
             ink[r["method"]],
@@ -233,7 +242,7 @@ def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     ]
     if not lines:
         return ""
-    drawn = figure(
+    drawn = svg_chart(
         lines,
         "depth of the drafted token",
         "drafts that were right so deep",
@@ -251,7 +260,7 @@ DEEP = 16
 def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     """Right answers against speed; nothing where nobody said what is right."""
     lines = [
-        Line(
+        ChartSeries(
             r["method"],
             [(r["tokens_per_second"], r["right"])],
             ink[r["method"]],
@@ -262,7 +271,7 @@ def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     ]
     if not lines:
         return ""
-    drawn = figure(
+    drawn = svg_chart(
         lines,
         "tokens a second",
         f"answers that are right, of {rows[0]['judged']}",
@@ -274,10 +283,10 @@ def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     return f'<div class="card"><h3>Quality against cost</h3>{drawn}</div>'
 
 
-def _passes(name: str, curve: Profile) -> str:
+def _passes(name: str, curve: PassProfile) -> str:
     """What a pass over m rows costs on this machine."""
     lines = [
-        Line(f"behind {context} tokens", _points(table), ink)
+        ChartSeries(f"behind {context} tokens", _points(table), ink)
         for context, table, ink in (
             (curve.context, curve.rows, INKS[0]),
             (curve.far_context, curve.far, INKS[1]),
@@ -291,10 +300,10 @@ def _passes(name: str, curve: Profile) -> str:
         else ""
     )
     return (
-        f"<h2>What a pass of {safe(name)} costs here</h2>"
+        f"<h2>What a pass of {escape_html(name)} costs here</h2>"
         f'<p class="note">A draft of m - 1 tokens needs a pass over m rows: it pays where it saves more than that costs.'
         f"{cost}</p>"
-        f'<div class="cards"><div class="card">{figure(lines, "rows of a pass (m)", "milliseconds, t(m)")}</div></div>'
+        f'<div class="cards"><div class="card">{svg_chart(lines, "rows of a pass (m)", "milliseconds, t(m)")}</div></div>'
     )
 
 
@@ -309,10 +318,10 @@ def _points(table: Mapping[int, float]) -> list[tuple[float, float]]:
 def _figures(rows: Sequence[Row]) -> str:
     """Every row, folded away."""
     columns = _columns(rows)
-    head = "".join(f"<th>{safe(name)}</th>" for name, _ in columns)
+    head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(
-        f'<tr><td class="l">{safe(r["model"])}</td><td>{r["batch"]}</td><td>{r["temperature"]:g}</td>'
-        f'<td class="l">{safe(r["workload"])}</td><td class="l">{safe(r["method"])}</td>'
+        f'<tr><td class="l">{escape_html(r["model"])}</td><td>{r["batch"]}</td><td>{r["temperature"]:g}</td>'
+        f'<td class="l">{escape_html(r["workload"])}</td><td class="l">{escape_html(r["method"])}</td>'
         + "".join(f"<td>{shown(r)}</td>" for _, shown in columns)
         + "</tr>"
         for r in rows

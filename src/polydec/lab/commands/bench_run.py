@@ -13,13 +13,13 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from polydec import api
-from polydec.base.edge import printable
+from polydec.base.edge import escape_control_characters
 from polydec.cli import asking, prompts
-from polydec.cli.flags import Flags
+from polydec.cli.flags import RequestFlags
 from polydec.lab.bench import measure, record
-from polydec.lab.bench.certificate import digest
+from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.checks import check_of
-from polydec.lab.bench.record import Cell
+from polydec.lab.bench.record import BenchCell
 from polydec.methods.registry.kit import family_of
 from polydec.request import machine, profile
 
@@ -28,7 +28,7 @@ BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-m
 
 
 @dataclass
-class Found:
+class BenchFindings:
     """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost; doubts:
     why its figures are to be read with care."""
 
@@ -43,24 +43,24 @@ class Found:
         return "; ".join(dict.fromkeys(m["machine"] for m in self.identity["models"]))
 
 
-class Side:
+class BenchModel:
     """One model of a bench: how it is loaded, its methods and prompts. choose: says the methods for a model of a family; alone:
     whether it is the only one."""
 
     def __init__(
         self,
-        flags: Flags,
-        choose: Callable[[api.LM, str], list[measure.Method]],
+        flags: RequestFlags,
+        choose: Callable[[api.LoadedModel, str], list[measure.MethodSetting]],
         heats: Sequence[float | None],
         alone: bool = True,
     ) -> None:
         self.flags, self._choose, self._heats = flags, choose, heats
         self._alone, self.base = alone, "plain"
-        self.chosen, self.rows = list[measure.Method](), list[prompts.Row]()
+        self.chosen, self.rows = list[measure.MethodSetting](), list[prompts.PromptRow]()
         self.described = dict[str, Any]()
-        self._lm: api.LM | None = None
+        self._lm: api.LoadedModel | None = None
 
-    def load(self) -> api.LM:
+    def load(self) -> api.LoadedModel:
         """The model; where it is not alone, it is not held: it is loaded anew when its turn comes."""
         lm = self._lm or self.flags.load()
         self._lm = lm if self._alone else None
@@ -71,7 +71,7 @@ class Side:
         data: Sequence[Path] | None,
         prompt_tokens: int | None,
         limit: int | None,
-        suite: Sequence[prompts.Row] = (),
+        suite: Sequence[prompts.PromptRow] = (),
     ) -> None:
         """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
         is decoded."""
@@ -80,15 +80,17 @@ class Side:
         methods = self._choose(lm, family)
         self.base = BASES[family]
         self.chosen = [
-            measure.Method(self.base, {}),
+            measure.MethodSetting(self.base, {}),
             *(m for m in methods if m.label != self.base),
         ]
-        files_of = [prompts.read(path, lm, prompt_tokens) for path in data or ()]
+        files_of = [prompts.read_prompt_rows(path, lm, prompt_tokens) for path in data or ()]
         self.rows = list(suite) or [
-            row for read in files_of or [prompts.BUILT_IN] for row in prompts.first(read, limit)
+            row
+            for read in files_of or [prompts.BUILT_IN]
+            for row in prompts.first_prompt_rows(read, limit)
         ]
         for request in self._requests(lm):
-            asking.check(
+            asking.check_requests(
                 lm,
                 ((r.prompt, self.flags.raw or r.raw) for r in self.rows),
                 ((m.name, m.options) for m in self.chosen),
@@ -101,11 +103,11 @@ class Side:
             "dtype": point.dtype,
             "draft": None if lm.draft is None else lm.draft.name,
             "template": "chat template" if point.text.has_chat and not self.flags.raw else "raw",
-            "machine": machine.describe(lm.network),
+            "machine": machine.describe_machine(lm.network),
             "methods": [m.label for m in self.chosen],
         }
 
-    def _requests(self, lm: api.LM) -> Iterator[dict[str, Any]]:
+    def _requests(self, lm: api.LoadedModel) -> Iterator[dict[str, Any]]:
         """A request for each temperature."""
         for heat in self._heats:
             bent = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
@@ -116,23 +118,23 @@ class Side:
             }
 
     def cells(
-        self, lm: api.LM, batches: Sequence[int]
-    ) -> Iterator[tuple[Cell, dict[str, Any], list[measure.Task]]]:
+        self, lm: api.LoadedModel, batches: Sequence[int]
+    ) -> Iterator[tuple[BenchCell, dict[str, Any], list[measure.BenchTask]]]:
         """What is measured, cell by cell: temperatures within batches."""
         for size in batches:
             for request in self._requests(lm):
-                at = Cell(lm.name, size, float(request["sampling"].temperature))
+                at = BenchCell(lm.name, size, float(request["sampling"].temperature))
                 yield at, request, self._tasks(size)
 
-    def _tasks(self, size: int) -> list[measure.Task]:
-        out = list[measure.Task]()
+    def _tasks(self, size: int) -> list[measure.BenchTask]:
+        out = list[measure.BenchTask]()
         for workload in dict.fromkeys(r.workload for r in self.rows):
             mine = [r for r in self.rows if r.workload == workload]
             for i in range(0, len(mine), size):
                 rows = mine[i : i + size]
                 wanted = tuple(check_of(r.answer) for r in rows)
                 out.append(
-                    measure.Task(
+                    measure.BenchTask(
                         workload,
                         tuple(r.prompt for r in rows),
                         self.flags.raw or rows[0].raw,
@@ -142,14 +144,14 @@ class Side:
         return out
 
 
-def run(
-    lm: api.LM,
-    side: Side,
-    at: Cell,
+def measure_cell(
+    lm: api.LoadedModel,
+    side: BenchModel,
+    at: BenchCell,
     request: dict[str, Any],
-    tasks: list[measure.Task],
+    tasks: list[measure.BenchTask],
     repeat: int,
-    kept: record.Record,
+    kept: record.BenchRecord,
     tick: Callable[[str], None],
     partly: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
@@ -159,11 +161,11 @@ def run(
     def rows() -> list[dict[str, Any]]:
         return [
             {**row, "batch": at.batch, "temperature": at.temperature}
-            for row in measure.table(lm, runs, tasks, side.base)
+            for row in measure.bench_table_rows(lm, runs, tasks, side.base)
         ]
 
     try:
-        measure.measure(
+        measure.measure_methods(
             lm,
             side.chosen,
             tasks,
@@ -179,41 +181,41 @@ def run(
     return rows()
 
 
-def identity(every: Sequence[Side], settings: Mapping[str, Any]) -> dict[str, Any]:
+def record_identity(every: Sequence[BenchModel], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the runs of a record have in common."""
     return {
         "models": [side.described for side in every],
-        "versions": machine.versions(),
+        "versions": machine.package_versions(),
         "settings": dict(settings),
-        "prompts": digest([[dataclasses.astuple(r) for r in side.rows] for side in every]),
+        "prompts": content_digest([[dataclasses.astuple(r) for r in side.rows] for side in every]),
     }
 
 
-def measured(
-    every: Sequence[Side],
+def measure_all_cells(
+    every: Sequence[BenchModel],
     batches: Sequence[int],
     repeat: int,
     into: Path | None,
     curves: bool,
-    measured_cells: Found,
+    measured_cells: BenchFindings,
 ) -> None:
     """Fill `measured_cells`, run by run. into: the record; curves: whether to say what passes cost."""
     with (
-        record.opened(into, measured_cells.identity) as kept,
+        record.open_bench_record(into, measured_cells.identity) as kept,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         bar = progress.add_task("measuring", total=None)
 
         def tick(label: str) -> None:
-            progress.update(bar, description=escape(printable(label)))
+            progress.update(bar, description=escape(escape_control_characters(label)))
 
         for side in every:
             lm = side.load()
             if curves and family_of(lm.checkpoint.lm) == "ar":
-                measured_cells.curves[lm.name] = profile.read(lm) or profile.measure(
-                    lm, seconds=profile.QUICK
-                )
+                measured_cells.curves[lm.name] = profile.read_pass_profile(
+                    lm
+                ) or profile.measure_pass_profile(lm, seconds=profile.QUICK)
             for at, request, tasks in side.cells(lm, batches):
-                measured_cells.rows += run(
+                measured_cells.rows += measure_cell(
                     lm, side, at, request, tasks, repeat, kept, tick, measured_cells.partly
                 )

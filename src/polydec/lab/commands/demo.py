@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from polydec import api
-from polydec.base.edge import printable, whole
+from polydec.base.edge import escape_control_characters, require_integer
 from polydec.cli import asking, prompts
 from polydec.cli.flags import ASK
-from polydec.cli.shown import cell, emit
+from polydec.cli.shown import print_result, table_cell_text
 from polydec.request import machine
 
 METHODS = ("plain", "auto", "suffix-automaton", "prompt-lookup", "token-recycling", "draft-model")
@@ -34,52 +34,58 @@ def demo(
     """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
     ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
-        whole("repeat", repeat, 1, 1000)
+        require_integer("repeat", repeat, 1, 1000)
     from polydec.lab.bench import measure  # behind the checks: it loads torch
 
-    rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)
+    rows = prompts.read_prompt_rows(prompt_file) if prompt_file else list(prompts.BUILT_IN)
     lm = api.load(model)
-    methods = [measure.Method(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None]
+    methods = [
+        measure.MethodSetting(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None
+    ]
     request: dict[str, Any] = {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens}
-    asking.check(
+    asking.check_requests(
         lm, ((r.prompt, r.raw) for r in rows), ((m.name, m.options) for m in methods), **request
     )
-    tasks = [measure.Task(r.workload, (r.prompt,), r.raw) for r in rows]
+    tasks = [measure.BenchTask(r.workload, (r.prompt,), r.raw) for r in rows]
     out = Console(stderr=json_, highlight=False, soft_wrap=True)
     out.print(
-        f"{printable(model)}, {lm.checkpoint.kernel}; {machine.describe(lm.network)}",
+        f"{escape_control_characters(model)}, {lm.checkpoint.kernel}; {machine.describe_machine(lm.network)}",
         style="dim",
         markup=False,
     )
     with out.status("decoding") as status:
-        runs = measure.measure(
+        runs = measure.measure_methods(
             lm,
             methods,
             tasks,
             **request,
             repeats=repeat or (3 if len(rows) <= 8 else 1),
-            tick=lambda label: status.update(escape(printable(label))),
+            tick=lambda label: status.update(escape(escape_control_characters(label))),
         )
     for at, r in enumerate(rows):
         base = [x for x in runs["plain"] if x.task == at]
-        out.print(f"\n[bold]{escape(printable(r.workload))}[/bold]", end=" ")
-        out.print(cell(r.key, 100), style="italic")
+        out.print(f"\n[bold]{escape(escape_control_characters(r.workload))}[/bold]", end=" ")
+        out.print(table_cell_text(r.key, 100), style="italic")
         text = lm.checkpoint.text.decode(base[0].ids[0]).strip()
-        out.print(printable(text) if out.is_terminal else text, markup=False)
+        out.print(escape_control_characters(text) if out.is_terminal else text, markup=False)
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
             per_pass = sum(x.generated for x in mine) / sum(x.passes for x in mine)
             ratio = (
-                measure.speed(mine) / measure.speed(base) if measure.speed(base) else float("nan")
+                measure.median_speed(mine) / measure.median_speed(base)
+                if measure.median_speed(base)
+                else float("nan")
             )
             same = "yes" if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)) else "no"
             out.print(
-                f"  {m.label:16} {measure.speed(mine):7.1f} tokens/s  {per_pass:5.2f} tokens/pass  identical: {same:3}  "
+                f"  {m.label:16} {measure.median_speed(mine):7.1f} tokens/s  {per_pass:5.2f} tokens/pass  identical: {same:3}  "
                 f"{ratio:5.2f}x",
                 style="dim" if m.name == "plain" else "",
             )
     out.print("\n[bold]over all prompts[/bold]")
-    table = measure.table(lm, runs, [measure.Task("all", t.prompts, t.raw) for t in tasks])
+    table = measure.bench_table_rows(
+        lm, runs, [measure.BenchTask("all", t.prompts, t.raw) for t in tasks]
+    )
     for r in table:
         low, high = r["ratio_interval"]
         out.print(
@@ -87,14 +93,14 @@ def demo(
             f"identical: {'yes' if r['identical'] else 'no':3}  {r['ratio_to_plain']:5.2f}x ({low:.2f} to {high:.2f})"
         )
     two, eight = (lm.costs.pass_ms(n) / lm.costs.pass_ms(1) for n in (2, 8))
-    expect = expected(two, eight)
+    expect = describe_expected_gain(two, eight)
     out.print(f"what rows cost here: {expect}")
     best = max((r for r in table if r["method"] != "plain"), key=lambda r: r["ratio_to_plain"])
     if json_:
-        emit(
+        print_result(
             json.dumps(
                 {
-                    "machine": machine.describe(lm.network),
+                    "machine": machine.describe_machine(lm.network),
                     "kernel": lm.checkpoint.kernel,
                     "rows": table,
                     "row_costs": {"2": two, "8": eight},
@@ -108,7 +114,7 @@ def demo(
     )
 
 
-def expected(two: float, eight: float) -> str:
+def describe_expected_gain(two: float, eight: float) -> str:
     """What passes over two and eight rows cost, in passes of one, and what gain over plain decoding was measured at such costs
     with zoo:smollm2 (README.md has the table)."""
     gain = next(gain for most, gain in GAINS if eight <= most)

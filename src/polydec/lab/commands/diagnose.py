@@ -8,24 +8,24 @@ import torch
 from rich.console import Console
 
 from polydec import api
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.lab.bench import others
-from polydec.request.passes import Passes, table
+from polydec.request.passes import PassTimer, measure_pass_times
 
 ROWS = (1, 2, 4, 8, 16)
 CONTEXTS = (64, 1024)
 SECONDS = 3.0
 
 
-def run(model: str, threads: int | None) -> dict[str, Any]:
+def diagnose_passes(model: str, threads: int | None) -> dict[str, Any]:
     """All figures in ms. Sides that cannot run here say why in place of figures."""
     native = api.load(model, draft=None, threads=threads)
     contexts = [c for c in CONTEXTS if c + 32 <= native.network.context]
     out: dict[str, Any] = {"contexts": contexts, "rows": list(ROWS), "sides": {}}
     if not native.checkpoint.why:
         net = native.network
-        out["sides"][native.checkpoint.kernel] = passes(net, contexts)
-        call = Passes(net, contexts[0], want=Reads.ROW)
+        out["sides"][native.checkpoint.kernel] = pass_times_by_context(net, contexts)
+        call = PassTimer(net, contexts[0], want=RowDetail.ROW)
         net.profile()
         took = [call(1) for _ in range(50)]
         split = net.profile()
@@ -42,21 +42,29 @@ def run(model: str, threads: int | None) -> dict[str, Any]:
     cores = threads or api.TORCH_THREADS
     torch.set_num_threads(cores)
     ours = api.load(model, draft=None, dtype="torch", threads=threads)
-    out["sides"][ours.checkpoint.kernel] = passes(ours.network, contexts)
+    out["sides"][ours.checkpoint.kernel] = pass_times_by_context(ours.network, contexts)
     del ours
-    for name, open_ in (("transformers", others.transformers), ("llama.cpp", others.llama_cpp)):
+    for name, open_ in (
+        ("transformers", others.transformers_engine),
+        ("llama.cpp", others.llama_cpp),
+    ):
         try:
-            out["sides"][name] = {c: table(open_(path, c, cores), ROWS, SECONDS) for c in contexts}
-        except others.Missing as e:
+            out["sides"][name] = {
+                c: measure_pass_times(open_(path, c, cores), ROWS, SECONDS) for c in contexts
+            }
+        except others.EngineUnavailable as e:
             out["sides"][name] = str(e)
     return out
 
 
-def passes(net: Any, contexts: list[int]) -> dict[int, dict[int, float]]:
-    return {c: table(Passes(net, c, want=Reads.ROW), ROWS, SECONDS) for c in contexts}
+def pass_times_by_context(net: Any, contexts: list[int]) -> dict[int, dict[int, float]]:
+    return {
+        c: measure_pass_times(PassTimer(net, c, want=RowDetail.ROW), ROWS, SECONDS)
+        for c in contexts
+    }
 
 
-def show(report: dict[str, Any], out: Console) -> None:
+def show_diagnosis(report: dict[str, Any], out: Console) -> None:
     for context in report["contexts"]:
         out.print(f"\nms of a pass behind {context} tokens, logits of all rows")
         out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in report["rows"]))

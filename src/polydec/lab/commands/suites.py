@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from polydec.base.answer_check import AnswerCheck
-from polydec.base.edge import parse_object, sentence, whole_text
+from polydec.base.edge import error_sentence, parse_object, whole_text
 from polydec.base.errors import RequestError
-from polydec.cli.prompts import Row, read_text
-from polydec.lab.bench.checks import Boxed, Expected, Follows, Passes
+from polydec.cli.prompts import PromptRow, read_text
+from polydec.lab.bench.checks import BoxedFormulaCheck, JsonSchemaCheck, UnitTestCheck, WordsCheck
 
 Asked = tuple[str, AnswerCheck | None]
 """A prompt, and its check."""
 
 
 @dataclass(frozen=True)
-class Suite:
+class PromptSuite:
     """folders: names under which its folder is looked for; asked: of a row of its file."""
 
     folders: tuple[str, ...]
@@ -29,29 +29,29 @@ class Suite:
 
 def _gsm8k(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'question')}\nThink step by step, and end with the answer as a number."
-    return text, Expected(_text(row, "answer").rpartition("####")[2].strip())
+    return text, WordsCheck(_text(row, "answer").rpartition("####")[2].strip())
 
 
 def _svamp(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'Body')} {_text(row, 'Question')}\nEnd with the answer as a number."
-    return text, Expected(f"{float(row['Answer']):g}")
+    return text, WordsCheck(f"{float(row['Answer']):g}")
 
 
 def _math(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'problem')}\nThink step by step, and put the final answer in \\boxed{{}}."
-    return text, Boxed(_text(row, "answer"))
+    return text, BoxedFormulaCheck(_text(row, "answer"))
 
 
 def _mbpp(row: Mapping[str, Any]) -> Asked:
     tests = [_only_text(x, "test_list") for x in row["test_list"]]
     text = f"{_text(row, 'text')} Answer with the code alone. It must pass this test:\n{tests[0]}"
-    return text, Passes("\n".join([row.get("test_setup_code") or "", *tests]))
+    return text, UnitTestCheck("\n".join([row.get("test_setup_code") or "", *tests]))
 
 
 def _humaneval(row: Mapping[str, Any]) -> Asked:
     begin, name = _text(row, "prompt"), _text(row, "entry_point")
     text = f"Complete this function, and answer with the whole code alone.\n```python\n{begin}```"
-    return text, Passes(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
+    return text, UnitTestCheck(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
 
 
 def _turns(row: Mapping[str, Any]) -> Asked:
@@ -62,7 +62,7 @@ def _schemas(row: Mapping[str, Any]) -> Asked:
     schema = json.dumps(row["schema"])
     return (
         f"Write one JSON value that this JSON schema allows, and nothing else.\n{schema}",
-        Follows(schema),
+        JsonSchemaCheck(schema),
     )
 
 
@@ -76,21 +76,21 @@ def _only_text(value: object, name: str) -> str:
     return whole_text(value, name)
 
 
-SUITES: Mapping[str, Suite] = {
-    "gsm8k": Suite(("gsm8k",), _gsm8k),
-    "svamp": Suite(("svamp",), _svamp),
-    "math500": Suite(("math500", "MATH-500"), _math),
-    "mbpp": Suite(("mbpp",), _mbpp),
-    "humaneval": Suite(("humaneval", "human-eval"), _humaneval),
-    "spec-bench": Suite(("spec_bench", "spec-bench"), _turns),
-    "mt-bench": Suite(("mt_bench", "mt-bench"), _turns),
-    "json-schema-bench": Suite(("json_schema_bench",), _schemas),
+SUITES: Mapping[str, PromptSuite] = {
+    "gsm8k": PromptSuite(("gsm8k",), _gsm8k),
+    "svamp": PromptSuite(("svamp",), _svamp),
+    "math500": PromptSuite(("math500", "MATH-500"), _math),
+    "mbpp": PromptSuite(("mbpp",), _mbpp),
+    "humaneval": PromptSuite(("humaneval", "human-eval"), _humaneval),
+    "spec-bench": PromptSuite(("spec_bench", "spec-bench"), _turns),
+    "mt-bench": PromptSuite(("mt_bench", "mt-bench"), _turns),
+    "json-schema-bench": PromptSuite(("json_schema_bench",), _schemas),
 }
 LONGEST = 4000
 """Letters of a question: longer ones, some schemas among them, are left out."""
 
 
-def rows(names: str, at: Path, each: int) -> list[Row]:
+def read_suite_rows(names: str, at: Path, each: int) -> list[PromptRow]:
     """So many rows of each suite, spread evenly over its file. at: its file, or a folder that holds a folder for each. Raises
     RequestError with one sentence."""
     chosen = [name.strip() for name in names.split(",")]
@@ -116,33 +116,33 @@ def _file(name: str, at: Path) -> Path:
         if files:
             return files[0]
     raise RequestError(
-        sentence(
+        error_sentence(
             f"from is {str(at)!r}: it holds no folder {SUITES[name].folders[0]!r} with a .jsonl"
         )
     )
 
 
-def _of(name: str, path: Path, each: int) -> list[Row]:
+def _of(name: str, path: Path, each: int) -> list[PromptRow]:
     lines = [(i, line) for i, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     out = [row for i, line in lines if (row := _row(name, path, i, line)) is not None]
     if not out:
-        raise RequestError(sentence(f"file {str(path)!r} holds no question of {name}"))
-    return spread(out, each)
+        raise RequestError(error_sentence(f"file {str(path)!r} holds no question of {name}"))
+    return evenly_spaced_rows(out, each)
 
 
-def _row(name: str, path: Path, i: int, line: str) -> Row | None:
+def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
     what = f"line {i} of {str(path)!r}"
     content = parse_object(line, what)
     try:
         text, check = SUITES[name].asked(content)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise RequestError(
-            sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
+            error_sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
         ) from None
-    return Row(text, name, answer=check) if len(text) <= LONGEST else None
+    return PromptRow(text, name, answer=check) if len(text) <= LONGEST else None
 
 
-def spread(rows: Sequence[Row], count: int) -> list[Row]:
+def evenly_spaced_rows(rows: Sequence[PromptRow], count: int) -> list[PromptRow]:
     """So many of them at most, at even distances."""
     if len(rows) <= count:
         return list(rows)

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from polydec import api
-from polydec.base.edge import printable, sentence
+from polydec.base.edge import error_sentence, escape_control_characters
 from polydec.base.errors import RequestError
-from polydec.cli.story import Key, Story
+from polydec.cli.story import ChoiceTrace, Key
 from polydec.core.protocols import Target
-from polydec.lab.bench.timed import Clock
-from polydec.lab.bench.told import Recorded, Remade, Round, remade
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.lab.bench.timed import RecordClock
+from polydec.lab.bench.told import RecordedAnswer, ReplayRound, ReplayRun, replay_run
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Artefact
+from polydec.methods.registry.kit import ModelArtefact
 from polydec.models.formats import zoo
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds.ngrams import NGrams
@@ -29,7 +29,7 @@ LONGEST = 1 << 24
 
 
 @dataclass(frozen=True)
-class Setting:
+class TraceSetting:
     """A method as a trace names it."""
 
     name: str
@@ -37,20 +37,20 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Known:
+class TraceOpening:
     """What the opening of an answer says beside its prompt: the method, the size of the vocabulary, the ids that end an answer,
     the model's name, what the method was told of the costs of passes, and the model's own table of n-grams where it had one."""
 
-    setting: Setting
+    setting: TraceSetting
     size: int
     ends: frozenset[int]
     model: str
-    costs: Costs | None
-    tables: tuple[Artefact, ...] = ()
+    costs: PassCosts | None
+    tables: tuple[ModelArtefact, ...] = ()
 
 
 @dataclass(frozen=True)
-class Figures:
+class ReplayFigures:
     """Of a run, or of several together. seconds: of decoding behind the first pass, None where nobody knows; timed: the tokens
     that were written in these."""
 
@@ -60,16 +60,18 @@ class Figures:
     timed: int
 
     @staticmethod
-    def of(tokens: Sequence[int], rounds: Sequence[Round], seconds: float | None) -> Figures:
+    def of(
+        tokens: Sequence[int], rounds: Sequence[ReplayRound], seconds: float | None
+    ) -> ReplayFigures:
         """Of one answer."""
         first = rounds[0].accepted + 1 if rounds else 0
-        return Figures(len(tokens), len(rounds), seconds, max(0, len(tokens) - first))
+        return ReplayFigures(len(tokens), len(rounds), seconds, max(0, len(tokens) - first))
 
-    def __add__(self, other: Figures) -> Figures:
+    def __add__(self, other: ReplayFigures) -> ReplayFigures:
         seconds = None
         if self.seconds is not None and other.seconds is not None:
             seconds = self.seconds + other.seconds
-        return Figures(
+        return ReplayFigures(
             self.tokens + other.tokens,
             self.passes + other.passes,
             seconds,
@@ -88,12 +90,12 @@ class Figures:
 
 def made_again(
     file: Path,
-    stories: Mapping[Key, Story],
+    stories: Mapping[Key, ChoiceTrace],
     method: str | None,
     changed: Mapping[str, Any],
     draft: str | None,
     *,
-    live: Mapping[Key, Story] | None = None,
+    live: Mapping[Key, ChoiceTrace] | None = None,
     live_file: Path | None = None,
 ) -> dict[str, Any]:
     """Every answer of a trace under another setting: a row each under "choices", and all together under "total".
@@ -104,12 +106,12 @@ def made_again(
     Raises RequestError for a trace that cannot be replayed, and for a live one of other prompts or with a setting beside it.
     """
     law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
-    small = None if law is None else Shaped(law, Greedy())
+    small = None if law is None else ShapedTarget(law, GreedyRule())
     if live is not None and (method is not None or changed):
         raise RequestError("against is a run of one setting: give no --method or --set beside it")
     if live is not None and live.keys() != stories.keys():
-        raise RequestError(sentence(f"against {str(live_file)!r}: its answers are others"))
-    rows, totals = list[dict[str, Any]](), dict[str, list[Figures]]()
+        raise RequestError(error_sentence(f"against {str(live_file)!r}: its answers are others"))
+    rows, totals = list[dict[str, Any]](), dict[str, list[ReplayFigures]]()
     for (request, choice), story in stories.items():
         known = _known(story, file)
         told = None if live is None else live[request, choice]
@@ -126,34 +128,34 @@ def made_again(
     return {"choices": rows, "total": {**total, "equal": all(r["equal"] for r in rows)}}
 
 
-def _changed(was: Setting, method: str | None, changed: Mapping[str, Any]) -> Setting:
+def _changed(was: TraceSetting, method: str | None, changed: Mapping[str, Any]) -> TraceSetting:
     name = method or was.name
     options = {**(was.options if name == was.name else {}), **changed}
     registry.check_names(name, options)
-    return Setting(name, options)
+    return TraceSetting(name, options)
 
 
 def _answer(
     file: Path,
     key: Key,
-    story: Story,
-    known: Known,
-    setting: Setting,
+    story: ChoiceTrace,
+    known: TraceOpening,
+    setting: TraceSetting,
     draft: Target | None,
-    live: Story | None,
-) -> tuple[dict[str, Any], dict[str, Figures]]:
+    live: ChoiceTrace | None,
+) -> tuple[dict[str, Any], dict[str, ReplayFigures]]:
     """The row of one answer, and its figures by whose they are."""
     request, choice = key
     tokens = tuple(story.written)
     if not tokens or story.canvas or max((*story.ids, *tokens)) >= known.size:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"trace {str(file)!r}: request {request}, choice {choice} is no text of draft and verify that can be replayed"
             )
         )
     rounds = _rounds(story)
     limit: Any = story.head.get("max_tokens")
-    recorded = Recorded(
+    recorded = RecordedAnswer(
         story.ids,
         tokens,
         known.size,
@@ -162,19 +164,19 @@ def _answer(
         limit if type(limit) is int and 0 <= limit <= LONGEST else 0,
     )
 
-    def again(how: Setting) -> Remade:
-        return remade(recorded, how.name, how.options, draft, known.costs, known.tables)
+    def again(how: TraceSetting) -> ReplayRun:
+        return replay_run(recorded, how.name, how.options, draft, known.costs, known.tables)
 
     again(known.setting)  # the first run of a process also pays for what is imported then
     own, other = again(known.setting), again(setting)
-    clock = Clock.of(rounds, story.passes, known.model)
+    clock = RecordClock.of(rounds, story.passes, known.model)
     predicted = None if clock is None else clock.predict(own, other, known.costs)
     figures = {
-        "recorded": Figures.of(tokens, rounds, clock and clock.seconds),
-        "made_again": Figures.of(
+        "recorded": ReplayFigures.of(tokens, rounds, clock and clock.seconds),
+        "made_again": ReplayFigures.of(
             tokens, own.rounds, clock and clock.predict(own, own, known.costs)
         ),
-        "replayed": Figures.of(tokens, other.rounds, predicted),
+        "replayed": ReplayFigures.of(tokens, other.rounds, predicted),
     }
     row: dict[str, Any] = {
         "request": request,
@@ -184,9 +186,9 @@ def _answer(
     }
     if live is not None:
         ran = _rounds(live)
-        time = Clock.of(ran, live.passes, known.model)
+        time = RecordClock.of(ran, live.passes, known.model)
         written = tuple(live.written)
-        figures["live"] = Figures.of(written, ran, time and time.seconds)
+        figures["live"] = ReplayFigures.of(written, ran, time and time.seconds)
         row |= {"same_text": written == tokens, "equal_live": other.rounds == ran}
     row |= {name: each.to_json() for name, each in figures.items()}
     row["replayed"] |= {
@@ -198,11 +200,11 @@ def _answer(
     return row, figures
 
 
-def _rounds(story: Story) -> list[Round]:
-    return [Round(r.position, r.drafted, r.accepted) for r in story.rounds]
+def _rounds(story: ChoiceTrace) -> list[ReplayRound]:
+    return [ReplayRound(r.position, r.drafted, r.accepted) for r in story.rounds]
 
 
-def _company(story: Story, model: str) -> tuple[tuple[int, int], ...]:
+def _company(story: ChoiceTrace, model: str) -> tuple[tuple[int, int], ...]:
     """From which position on how many requests shared the passes that wrote this answer."""
     mine = [p for p in story.passes if p.model == model]
     last = mine[max(0, len(mine) - len(story.rounds)) :]
@@ -211,7 +213,7 @@ def _company(story: Story, model: str) -> tuple[tuple[int, int], ...]:
     return tuple((r.position, p.queries) for r, p in zip(story.rounds, last, strict=True))
 
 
-def told(found: Mapping[str, Any]) -> str:
+def describe_replay(found: Mapping[str, Any]) -> str:
     """A line an answer; where there are several, one of all together behind them."""
     rows: Sequence[Mapping[str, Any]] = found["choices"]
     several = len({r["request"] for r in rows}) > 1
@@ -225,7 +227,7 @@ def told(found: Mapping[str, Any]) -> str:
         methods = {str(r["replayed"]["method"]) for r in rows}
         total = {**found["total"], "tokens": tokens}
         lines.append(_line("all together", total, methods.pop() if len(methods) == 1 else "they"))
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(escape_control_characters, lines))
 
 
 def _line(name: str, row: Mapping[str, Any], method: str) -> str:
@@ -254,7 +256,7 @@ def _off(of: Mapping[str, Any], than: Mapping[str, Any], figure: str, words: str
     return f"{of[figure] / than[figure] - 1:+.1%} {words}"
 
 
-def _known(story: Story, path: Path) -> Known:
+def _known(story: ChoiceTrace, path: Path) -> TraceOpening:
     """What the opening of an answer says. Raises RequestError where it does not say its method and vocabulary."""
     head = story.head
     was, size, ends = head.get("method"), head.get("vocabulary"), head.get("ends")
@@ -266,12 +268,14 @@ def _known(story: Story, path: Path) -> Known:
         or not all(type(x) is int for x in ends)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     ):
         raise RequestError(
-            sentence(f"trace {str(path)!r} does not say its method and vocabulary: record it again")
+            error_sentence(
+                f"trace {str(path)!r} does not say its method and vocabulary: record it again"
+            )
         )
     options: Any = was.get("options")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     name = str(was.get("name"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    return Known(
-        Setting(name, dict(options) if isinstance(options, dict) else {}),  # pyright: ignore
+    return TraceOpening(
+        TraceSetting(name, dict(options) if isinstance(options, dict) else {}),  # pyright: ignore
         size,
         frozenset(int(x) for x in ends),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         str(head.get("model")),
@@ -281,23 +285,23 @@ def _known(story: Story, path: Path) -> Known:
 
 
 @cache
-def _table(name: str) -> Artefact:
-    return artefacts.read(name)
+def _table(name: str) -> ModelArtefact:
+    return artefacts.load_artefact(name)
 
 
-def _tables(model: str, trained: Any) -> tuple[Artefact, ...]:
+def _tables(model: str, trained: Any) -> tuple[ModelArtefact, ...]:
     """The table of n-grams that travels with the model, where the run had it."""
     name = zoo.default_ngrams(model)
     had = isinstance(trained, list) and NGrams.kind in trained
     return (_table(name),) if had and name is not None else ()
 
 
-def _costs(told: Any, path: Path) -> Costs | None:
+def _costs(told: Any, path: Path) -> PassCosts | None:
     """Costs of passes as a trace has them. Raises RequestError where they are none."""
     if told is None:
         return None
     try:
-        costs = Costs(
+        costs = PassCosts(
             **{
                 k: tuple(map(float, v)) if isinstance(v, list) else float(v)
                 for k, v in told.items()
@@ -306,12 +310,12 @@ def _costs(told: Any, path: Path) -> Costs | None:
         )
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RequestError(
-            sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
+            error_sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
         ) from None
     numbers = (x for v in vars(costs).values() for x in (v if isinstance(v, tuple) else (v,)))
     if not all(x is None or (isinstance(x, float) and 0 <= x < 1e9) for x in numbers):
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"trace {str(path)!r}: its costs are not all numbers of at least 0 and below 1e9"
             )
         )

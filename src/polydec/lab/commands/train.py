@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from polydec.lab.commands.training import Trainings
+from polydec.lab.commands.training import TrainingCommandGroup
 
 app = typer.Typer(
-    cls=Trainings,
+    cls=TrainingCommandGroup,
     help="Train language models and drafts; an interrupted run goes on where it was.",
     no_args_is_help=True,
 )

@@ -18,7 +18,7 @@ from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.base.options import REQUIRED, Option, as_text
 from polydec.lab.train import specs
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 
 PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
 """Fields whose value is a file or a folder."""
@@ -30,7 +30,7 @@ BESIDE = ("command", "fields", "states")
 """Modules of polydec/lab/train/specs that are no kind of training."""
 
 
-def commands() -> tuple[Command, ...]:
+def training_commands() -> tuple[TrainingCommand, ...]:
     """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
     every = {name: _own(name) for name in _names()} | _brought()
     return tuple(every[name] for name in sorted(every))
@@ -42,23 +42,23 @@ def _names() -> list[str]:
     return [name.replace("_", "-") for name in files if name not in BESIDE]
 
 
-def _own(name: str) -> Command:
+def _own(name: str) -> TrainingCommand:
     return import_module(f"{specs.__name__}.{name.replace('-', '_')}").COMMAND
 
 
-def _brought(only: str | None = None) -> dict[str, Command]:
+def _brought(only: str | None = None) -> dict[str, TrainingCommand]:
     """What other packages bring: all of it, or what has the name `only`."""
     taken, what = _names(), "COMMAND of that name"
-    return plugins.found("training", taken, plugins.with_command, what, only)
+    return plugins.load_plugins("training", taken, plugins.with_command, what, only)
 
 
-class Trainings(TyperGroup):
+class TrainingCommandGroup(TyperGroup):
     """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
     list, which shows its name and package."""
 
     def __init__(self, **settings: Any) -> None:
         own = {name: TyperCommand(name) for name in _names()}
-        self._others = plugins.names("training", list(own))
+        self._others = plugins.plugin_packages("training", list(own))
         others = {
             name: TyperCommand(name, help=f"Of the package {package}.")
             for name, package in self._others.items()
@@ -82,19 +82,19 @@ class Trainings(TyperGroup):
         return name, known, rest
 
 
-def _typed(command: Command) -> Any:
+def _typed(command: TrainingCommand) -> Any:
     """A command with a flag for every field."""
     alone = typer.Typer(add_completion=False)
-    alone.command(command.name)(made(command))
+    alone.command(command.name)(make_training_function(command))
     return typer.main.get_command(alone)
 
 
-def tables() -> str:
+def training_flag_tables() -> str:
     """For the docs: of each command what it does, and its flags."""
-    return "\n\n".join(_table(command) for command in commands())
+    return "\n\n".join(_table(command) for command in training_commands())
 
 
-def _table(command: Command) -> str:
+def _table(command: TrainingCommand) -> str:
     rows = ["| flag | default | what it is |", "|---|---|---|"]
     for option in command.options():
         default = command.default(option)
@@ -104,7 +104,7 @@ def _table(command: Command) -> str:
     return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
 
 
-def made(command: Command) -> Callable[..., None]:
+def make_training_function(command: TrainingCommand) -> Callable[..., None]:
     """The function that typer makes a command of."""
     options = command.options()
     parameters = [_parameter(option, command) for option in options]
@@ -136,7 +136,7 @@ def _stopped(out: Any) -> str:
     return "stopped before anything was kept: the same command begins anew"
 
 
-def _parameter(option: Option, command: Command) -> Parameter:
+def _parameter(option: Option, command: TrainingCommand) -> Parameter:
     default, flag = command.default(option), command.flag(option)
     names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
     if default is REQUIRED:
@@ -159,7 +159,7 @@ def _type(option: Option) -> Any:
     return kind | None if option.optional else kind
 
 
-def _value(option: Option, value: Any, command: Command) -> Any:
+def _value(option: Option, value: Any, command: TrainingCommand) -> Any:
     """The value of the field. Raises RequestError for a text that is no tuple of its type."""
     if option.name in command.reads:
         return command.reads[option.name](value)

@@ -13,16 +13,16 @@ from rich.table import Table
 from polydec import api
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import asking, prompts
-from polydec.cli.shown import cell, emit_drawn
+from polydec.cli.shown import emit_drawn, table_cell_text
 from polydec.lab.bench import measure, predicted
-from polydec.lab.bench.measure import Method, Task
-from polydec.lab.bench.predicted import Prediction
-from polydec.lab.bench.told import Recorded
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.bench.measure import BenchTask, MethodSetting
+from polydec.lab.bench.predicted import MethodPrediction
+from polydec.lab.bench.told import RecordedAnswer
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry.kit import family_of
 from polydec.request import passes
-from polydec.request.profile import Profile
+from polydec.request.profile import PassProfile
 
 REPEATS = 2
 """Interleaved repetitions of what is measured."""
@@ -35,11 +35,11 @@ SECOND = 1.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class TunedSetting:
     """A method on these prompts. measured: tokens a second, None where it was not measured; interval: of its ratio to plain."""
 
-    method: Method
-    predicted: Prediction
+    method: MethodSetting
+    predicted: MethodPrediction
     measured: float | None = None
     ratio: float | None = None
     interval: tuple[float, float] | None = None
@@ -66,13 +66,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Advice:
+class TuningAdvice:
     """What a user should know. settings: plain first, then from the fastest that was predicted; left_out: what a record cannot
     tell of; buy: a sentence each."""
 
     prompts: int
     tokens: int
-    settings: tuple[Setting, ...]
+    settings: tuple[TunedSetting, ...]
     left_out: tuple[str, ...]
     choose: str
     buy: tuple[str, ...]
@@ -84,17 +84,19 @@ class Advice:
         }
 
 
-def _request(lm: api.LM, max_tokens: int) -> dict[str, Any]:
+def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
     return {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens, "seed": 0}
 
 
-def check(lm: api.LM, rows: Sequence[prompts.Row], max_tokens: int, raw: bool) -> None:
+def require_tunable_prompts(
+    lm: api.LoadedModel, rows: Sequence[prompts.PromptRow], max_tokens: int, raw: bool
+) -> None:
     """Raise RequestError where these prompts cannot be decoded; nothing is."""
     if family_of(lm.checkpoint.lm) != "ar":
         raise RequestError(
             "on is given, and the model fills canvases: `polydec bench` compares methods for it"
         )
-    asking.check(
+    asking.check_requests(
         lm,
         ((r.prompt, raw or r.raw) for r in rows),
         [("plain", {})],
@@ -102,38 +104,38 @@ def check(lm: api.LM, rows: Sequence[prompts.Row], max_tokens: int, raw: bool) -
     )
 
 
-def advise(
-    lm: api.LM,
-    rows: Sequence[prompts.Row],
-    measured: Profile,
+def advise_settings(
+    lm: api.LoadedModel,
+    rows: Sequence[prompts.PromptRow],
+    measured: PassProfile,
     max_tokens: int,
     raw: bool,
     best: int,
     say: Callable[[str], None],
-) -> Advice:
+) -> TuningAdvice:
     """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
     request, costs, vocab = _request(lm, max_tokens), measured.costs, lm.checkpoint.lm.vocab
-    texts = list[Recorded]()
+    texts = list[RecordedAnswer]()
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
         answer = api.generate(lm, r.prompt, method="plain", raw=raw or r.raw, **request)
         ids = lm.ids(r.prompt, raw=raw or r.raw)
-        texts.append(Recorded(ids, answer.token_ids, vocab.size, vocab.eos))
-    plain = predicted.plain(texts, costs)
+        texts.append(RecordedAnswer(ids, answer.token_ids, vocab.size, vocab.eos))
+    plain = predicted.predict_plain_decoding(texts, costs)
     small = lm.small()
-    draft = None if small is None else Shaped(small, Greedy())
-    guesses, left_out = list[Prediction](), list[str]()
+    draft = None if small is None else ShapedTarget(small, GreedyRule())
+    guesses, left_out = list[MethodPrediction](), list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
         say(f"replaying {method.label}")
-        guess = predicted.predict(texts, method, costs, draft, lm.artefacts)
+        guess = predicted.predict_method(texts, method, costs, draft, lm.artefacts)
         if guess is None:
             left_out.append(method.label)
         else:
             guesses.append(guess)
     guesses.sort(key=lambda g: -g.tokens_per_second)
     tried = guesses[:best]
-    tasks = [Task("all", (r.prompt,), raw or r.raw) for r in rows]
-    runs = measure.measure(
+    tasks = [BenchTask("all", (r.prompt,), raw or r.raw) for r in rows]
+    runs = measure.measure_methods(
         lm,
         [plain.method, *(g.method for g in tried)],
         tasks,
@@ -141,9 +143,9 @@ def advise(
         repeats=REPEATS,
         tick=lambda label: say(f"measuring {label}"),
     )
-    told = {r["method"]: r for r in measure.table(lm, runs, tasks)}
+    told = {r["method"]: r for r in measure.bench_table_rows(lm, runs, tasks)}
     settings = tuple(_setting(g, told.get(g.method.label)) for g in (plain, *guesses))
-    return Advice(
+    return TuningAdvice(
         len(rows),
         plain.tokens,
         settings,
@@ -153,10 +155,10 @@ def advise(
     )
 
 
-def _setting(guess: Prediction, row: dict[str, Any] | None) -> Setting:
+def _setting(guess: MethodPrediction, row: dict[str, Any] | None) -> TunedSetting:
     if row is None:
-        return Setting(guess.method, guess)
-    return Setting(
+        return TunedSetting(guess.method, guess)
+    return TunedSetting(
         guess.method,
         guess,
         row["tokens_per_second"],
@@ -166,7 +168,7 @@ def _setting(guess: Prediction, row: dict[str, Any] | None) -> Setting:
     )
 
 
-def _choose(settings: Sequence[Setting]) -> str:
+def _choose(settings: Sequence[TunedSetting]) -> str:
     """The fastest whose interval lies above plain's."""
     sure = [s for s in settings[1:] if s.interval is not None and s.interval[0] > 1]
     if not sure:
@@ -176,7 +178,9 @@ def _choose(settings: Sequence[Setting]) -> str:
     return f"{top.method.label}: {top.ratio:.2f} times plain (--method {top.method.name}{options})"
 
 
-def _buy(lm: api.LM, measured: Profile, drafted: bool, say: Callable[[str], None]) -> list[str]:
+def _buy(
+    lm: api.LoadedModel, measured: PassProfile, drafted: bool, say: Callable[[str], None]
+) -> list[str]:
     """What would make passes cheaper, or fewer of them."""
     out = list[str]()
     if not drafted:
@@ -204,19 +208,25 @@ def _buy(lm: api.LM, measured: Profile, drafted: bool, say: Callable[[str], None
     return out
 
 
-def _other(lm: api.LM, measured: Profile, say: Callable[[str], None], what: str, **how: Any) -> str:
+def _other(
+    lm: api.LoadedModel, measured: PassProfile, say: Callable[[str], None], what: str, **how: Any
+) -> str:
     """What a pass over one row takes when the model is loaded otherwise."""
     say(f"timing {what}")
     try:
         other = api.load(lm.name, draft=None, **how)
     except PolydecError as error:
         return f"{what}: not for this model ({error})"
-    ms = passes.table(passes.Passes(other.network, measured.context), (1,), SECOND)[1]
-    here = passes.table(passes.Passes(lm.network, measured.context), (1,), SECOND)[1]
+    ms = passes.measure_pass_times(passes.PassTimer(other.network, measured.context), (1,), SECOND)[
+        1
+    ]
+    here = passes.measure_pass_times(passes.PassTimer(lm.network, measured.context), (1,), SECOND)[
+        1
+    ]
     return f"{what}: a pass over one row takes {ms / here:.2f} of what it takes now ({ms:.2f} in place of {here:.2f} ms)"
 
 
-def show(advice: Advice) -> None:
+def show_advice(advice: TuningAdvice) -> None:
     """The table, then what to choose and what to buy."""
 
     def draw(out: Console) -> None:
@@ -237,7 +247,7 @@ def show(advice: Advice) -> None:
             known = s.measured is not None
             low, high = s.interval or (0.0, 0.0)
             table.add_row(
-                cell(s.method.label),
+                table_cell_text(s.method.label),
                 f"{s.predicted.tokens_per_pass:.2f}",
                 f"{s.predicted.tokens_per_second:.1f}",
                 f"{s.measured:.1f}" if known else "-",

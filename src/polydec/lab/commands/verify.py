@@ -16,25 +16,25 @@ from rich.progress import track
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import printable, sentence, whole
+from polydec.base.edge import error_sentence, escape_control_characters, require_integer
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import asking, prompts
-from polydec.cli.declared import shared
-from polydec.cli.flags import BENT, LOADED, Flags, Steered
-from polydec.cli.shown import cell, emit
+from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags
+from polydec.cli.shown import print_result, table_cell_text
 from polydec.core.types import Exactness
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import family_of
 
 if TYPE_CHECKING:
-    from polydec.lab.bench.apart import Apart, Distances
-    from polydec.lab.bench.certify import Comparison
-    from polydec.lab.bench.drift import Drift
-    from polydec.lab.bench.enumerated import Enumerated
-    from polydec.lab.bench.masked import Held
-    from polydec.lab.bench.sampled import Findings
-    from polydec.lab.bench.searched import Audit, ToyAudit
+    from polydec.lab.bench.apart import LawDistance, LawDistances
+    from polydec.lab.bench.certify import GreedyComparison
+    from polydec.lab.bench.drift import CacheDrift
+    from polydec.lab.bench.enumerated import LawEnumeration
+    from polydec.lab.bench.masked import ConstraintFindings
+    from polydec.lab.bench.sampled import SamplingFindings
+    from polydec.lab.bench.searched import SearchAudit, ToyAudit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -61,9 +61,9 @@ SAMPLES, MOST = 32, 1024
 STOPPED = "stopped before a verdict: no certificate was written, and the same command begins anew"
 
 
-@shared
+@expand_flag_parameters
 def verify(
-    flags: Flags,
+    flags: RequestFlags,
     data: Annotated[
         Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in)")
     ] = None,
@@ -87,7 +87,7 @@ def verify(
         Path | None,
         typer.Option(help="do what this certificate says was done, and compare the verdicts"),
     ] = None,
-    steered: Steered = Steered(),  # noqa: B008
+    steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
     """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
@@ -104,40 +104,42 @@ def verify(
         from polydec.lab.bench import certificate
 
         with TemporaryDirectory() as folder:
-            old = certificate.read(repeat)
-            was = again(old, Path(folder), flags.json_)
+            old = certificate.read_certificate(repeat)
+            was = request_from_certificate(old, Path(folder), flags.json_)
             with said_when_stopped(lambda: STOPPED):
-                done = run(was.flags, was.rows, was.samples, was.steered)
-            finish(done, was.flags, certificate_, old)
+                done = run_verification(was.flags, was.rows, was.samples, was.steered)
+            finish_verification(done, was.flags, certificate_, old)
         return
-    registry.get(flags.method)
+    registry.get_recipe_module(flags.method)
     flags.only("verify", {*TAKEN, *ENDED})
     if samples is not None:
-        whole("samples", samples, 4, MOST)
+        require_integer("samples", samples, 4, MOST)
         if not flags.temperature:
             raise RequestError(
                 f"samples is {samples}: at temperature 0 there is one text, so give --temperature or leave it out"
             )
     steered.request()
     lm = flags.load()
-    rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
+    rows = prompts.first_prompt_rows(
+        prompts.read_prompt_rows(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit
+    )
     with said_when_stopped(lambda: STOPPED):
-        done = run(flags, rows, samples, steered, lm)
-    finish(done, flags, certificate_)
+        done = run_verification(flags, rows, samples, steered, lm)
+    finish_verification(done, flags, certificate_)
 
 
 @dataclass(frozen=True)
-class Asked:
+class VerifyRequest:
     """What a certificate says was asked for."""
 
-    flags: Flags
-    rows: Sequence[prompts.Row]
+    flags: RequestFlags
+    rows: Sequence[prompts.PromptRow]
     samples: int | None
-    steered: Steered
+    steered: SteeringFlags
 
 
 @dataclass(frozen=True)
-class Done:
+class VerifyOutcome:
     """What was found: a certificate's own fields, and the lines that say it."""
 
     verdict: str
@@ -146,13 +148,13 @@ class Done:
     lines: Sequence[str]
 
 
-def run(
-    flags: Flags,
-    rows: Sequence[prompts.Row],
+def run_verification(
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
     samples: int | None,
-    steered: Steered,
-    lm: api.LM | None = None,
-) -> Done:
+    steered: SteeringFlags,
+    lm: api.LoadedModel | None = None,
+) -> VerifyOutcome:
     """Check all of the request, then gather the evidence that the method's promise asks for."""
     from polydec.lab.bench import certificate
     from polydec.lab.bench.sampled import SEEDS
@@ -171,19 +173,19 @@ def run(
         )
     if family == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
-        outcome = filled(lm, flags, rows, request, samples or SAMPLES, drawn)
+        outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
         request |= steered.request()
-        asking.check(
+        asking.check_requests(
             lm,
             ((r.prompt, flags.raw or r.raw) for r in rows),
             (("plain", {}), (flags.method, flags.options())),
             **request,
         )
-        outcome = decoded(lm, flags, rows, request, samples or SAMPLES, drawn)
+        outcome = verify_continuation(lm, flags, rows, request, samples or SAMPLES, drawn)
     seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
     asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
-    head = certificate.head(lm, stored(flags, steered), seeds)
+    head = certificate.certificate_head(lm, flags_for_certificate(flags, steered), seeds)
     content = {
         **head,
         "verdict": outcome.verdict,
@@ -195,50 +197,54 @@ def run(
     return replace(outcome, content=content)
 
 
-def decoded(
-    lm: api.LM,
-    flags: Flags,
-    rows: Sequence[prompts.Row],
+def verify_continuation(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
     request: Mapping[str, Any],
     samples: int,
     drawn: bool,
-) -> Done:
+) -> VerifyOutcome:
     """Of a model that continues texts: by what the method promises, and by what of."""
-    from polydec.lab.bench.apart import distances
-    from polydec.lab.bench.enumerated import enumerated
+    from polydec.lab.bench.apart import measure_law_distances
+    from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.masked import judge_constrained
-    from polydec.lab.bench.sampled import sampled
-    from polydec.lab.bench.searched import audit, on_toys
-    from polydec.request.ask import plan
+    from polydec.lab.bench.sampled import sample_against_law
+    from polydec.lab.bench.searched import audit_search, on_toys
+    from polydec.request.ask import plan_request
 
     method, options = flags.method, flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
-    made = plan(lm, first)
+    made = plan_request(lm, first)
     promise, kind = made.decoder.exactness, made.card.kind
     about = {"method": method, "decodes": made.method, "promise": promise.value}
     if kind in SEARCHES:
-        audited = audit(lm, pairs, method, options, seed=flags.seed, **request)
+        audited = audit_search(lm, pairs, method, options, seed=flags.seed, **request)
         toys = on_toys(method, options)
-        done = Done(
+        done = VerifyOutcome(
             _worse(audited.verdict, toys.verdict),
             "; ".join(p for p in (audited.place, toys.place) if p),
             {"search": audited.to_json(), "toys": toys.to_json()},
             [*_on_toys(toys), *_audited(audited)],
         )
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
-        far = distances(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
-        done = Done(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
+        far = measure_law_distances(
+            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
+        )
+        done = VerifyOutcome(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
     elif drawn:
-        tested = sampled(lm, pairs, method, options, samples=samples, seed=flags.seed, **request)
-        done = lawful(tested, enumerated(method, options))
+        tested = sample_against_law(
+            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
+        )
+        done = promised_law_outcome(tested, enumerate_output_laws(method, options))
     else:
-        done = greedy(lm, flags, rows, request)
+        done = verify_greedy_text(lm, flags, rows, request)
     if request.get("constraint") is not None:
         inside = judge_constrained(
             lm, pairs, method, options, samples=samples, seed=flags.seed, **request
         )
-        done = Done(
+        done = VerifyOutcome(
             _worse(done.verdict, inside.verdict),
             done.place if done.verdict == "fault" else inside.place or done.place,
             {**done.content, "constraint": inside.to_json()},
@@ -247,9 +253,9 @@ def decoded(
     return replace(done, content={**about, **done.content})
 
 
-def lawful(tested: Findings, exact: Enumerated) -> Done:
+def promised_law_outcome(tested: SamplingFindings, exact: LawEnumeration) -> VerifyOutcome:
     """What a promised law is held to: its draws here, and all draws on toys."""
-    return Done(
+    return VerifyOutcome(
         _worse(tested.verdict, exact.verdict),
         "; ".join(p for p in (tested.place, exact.place or exact.why) if p),
         {"law": tested.to_json(), "enumeration": exact.to_json()},
@@ -262,36 +268,42 @@ def _worse(first: str, other: str) -> str:
     return max(first, other, key=order.index)
 
 
-def greedy(
-    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], request: Mapping[str, Any]
-) -> Done:
+def verify_greedy_text(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
+    request: Mapping[str, Any],
+) -> VerifyOutcome:
     """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
-    from polydec.lab.bench.certify import compare
+    from polydec.lab.bench.certify import compare_greedy_texts
 
-    compared: list[Comparison] = []
+    compared: list[GreedyComparison] = []
     if not flags.json_:
-        emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
+        print_result(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True):
             raw = flags.raw or r.raw
             compared.append(
-                compare(
+                compare_greedy_texts(
                     lm, r.prompt, flags.method, flags.options(), raw=raw, seed=flags.seed, **request
                 )
             )
             if not flags.json_:
-                emit(line(lm, r, compared[-1]))
+                print_result(comparison_line(lm, r, compared[-1]))
     except BaseException:  # what was compared before a failure or Ctrl-C is said all the same
         if compared:
             done = _compared(lm, flags, rows, compared)
-            emit(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
+            print_result(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
         raise
     return _compared(lm, flags, rows, compared)
 
 
 def _compared(
-    lm: api.LM, flags: Flags, rows: Sequence[prompts.Row], compared: Sequence[Comparison]
-) -> Done:
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
+    compared: Sequence[GreedyComparison],
+) -> VerifyOutcome:
     from polydec.lab.testing.exercised import DRAFT_KINDS
 
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
@@ -312,54 +324,58 @@ def _compared(
             {"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, compared)
         ],
     }
-    lines = [f"{flags.method} on {printable(lm.name)} ({lm.checkpoint.kernel}): {counted}"]
-    return Done(verdict, place, content, lines)
+    lines = [
+        f"{flags.method} on {escape_control_characters(lm.name)} ({lm.checkpoint.kernel}): {counted}"
+    ]
+    return VerifyOutcome(verdict, place, content, lines)
 
 
-def _drafts(method: str, lm: api.LM) -> bool:
+def _drafts(method: str, lm: api.LoadedModel) -> bool:
     """Whether a method is one that drafts."""
-    card = registry.get(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
+    card = registry.get_recipe_module(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
 
-def filled(
-    lm: api.LM,
-    flags: Flags,
-    rows: Sequence[prompts.Row],
+def verify_filled_canvas(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
     request: Mapping[str, Any],
     samples: int,
     drawn: bool,
-) -> Done:
+) -> VerifyOutcome:
     """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
-    from polydec.lab.bench.enumerated import enumerated
-    from polydec.lab.bench.unmasked import unmasked
+    from polydec.lab.bench.enumerated import enumerate_output_laws
+    from polydec.lab.bench.unmasked import sample_canvas_law
 
     name, options = registry.of_model(flags.method, "diffusion"), flags.options()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
-    asking.check(lm, pairs, ((name, options),), **common)
+    asking.check_requests(lm, pairs, ((name, options),), **common)
     promise = registry.build(name, lm.kit(), options)[0].exactness
     if drawn and promise is Exactness.LAW:
-        tested = unmasked(lm, pairs, name, options, samples=samples, seed=flags.seed, **common)
-        done = lawful(tested, enumerated(name, options, "diffusion"))
+        tested = sample_canvas_law(
+            lm, pairs, name, options, samples=samples, seed=flags.seed, **common
+        )
+        done = promised_law_outcome(tested, enumerate_output_laws(name, options, "diffusion"))
     else:
-        done = drifts(lm, flags, rows, name, common)
+        done = verify_cache_drift(lm, flags, rows, name, common)
     about = {"method": flags.method, "decodes": name, "promise": promise.value}
     return replace(done, content={**about, **done.content})
 
 
-def drifts(
-    lm: api.LM,
-    flags: Flags,
-    rows: Sequence[prompts.Row],
+def verify_cache_drift(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
     name: str,
     common: Mapping[str, Any],
-) -> Done:
+) -> VerifyOutcome:
     """How far the laws of a masked-diffusion model's cache are from those without one."""
-    from polydec.lab.bench.drift import drift
+    from polydec.lab.bench.drift import measure_cache_drift
 
     distances = [
-        drift(
+        measure_cache_drift(
             lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
         )
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
@@ -378,15 +394,21 @@ def drifts(
     }
     lines = [DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token")]
     lines += [_drift(r, d) for r, d in zip(rows, distances)]
-    return Done(verdict, place, content, lines)
+    return VerifyOutcome(verdict, place, content, lines)
 
 
-def finish(
-    done: Done, flags: Flags, path: Path | None, old: Mapping[str, Any] | None = None
+def finish_verification(
+    done: VerifyOutcome,
+    flags: RequestFlags,
+    path: Path | None,
+    old: Mapping[str, Any] | None = None,
 ) -> None:
     """Say what was found, write it where that is asked for, and end with the exit code."""
     content, lines = dict(done.content), list(done.lines)
-    lines.append(f"verdict: {done.verdict}" + (f" ({printable(done.place)})" if done.place else ""))
+    lines.append(
+        f"verdict: {done.verdict}"
+        + (f" ({escape_control_characters(done.place)})" if done.place else "")
+    )
     if old is not None:
         same = old["verdict"] == done.verdict
         content["repeats"] = {
@@ -397,12 +419,14 @@ def finish(
         }
         texts = "the same texts" if content["repeats"]["same_texts"] else "other texts"
         lines.append(
-            f"the certificate says: {printable(str(old['verdict']))[:40]}; {texts} here "
-            f"(it is of {printable(str(old['machine']))[:200]})"
+            f"the certificate says: {escape_control_characters(str(old['verdict']))[:40]}; {texts} here "
+            f"(it is of {escape_control_characters(str(old['machine']))[:200]})"
         )
     if path is not None:
-        files.replace(path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8"))
-    emit(json.dumps(content) if flags.json_ else "\n".join(lines))
+        files.replace_file_atomically(
+            path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8")
+        )
+    print_result(json.dumps(content) if flags.json_ else "\n".join(lines))
     raise typer.Exit(1 if done.verdict == "fault" else 0)
 
 
@@ -416,7 +440,7 @@ def _digests(content: Mapping[str, Any]) -> list[Any]:
 # What is kept of a request, and how it comes back
 
 
-def stored(flags: Flags, steered: Steered) -> dict[str, Any]:
+def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[str, Any]:
     """The flags that are not at their defaults, files as their texts."""
     out = dict[str, Any]()
     for group in (flags, steered):
@@ -430,23 +454,23 @@ def stored(flags: Flags, steered: Steered) -> dict[str, Any]:
     return out
 
 
-def again(old: Mapping[str, Any], folder: Path, json_: bool) -> Asked:
+def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) -> VerifyRequest:
     """What a certificate asks for. Raises RequestError with one sentence where it asks for what `verify` does not take."""
     what, flags = "certificate: flags", dict(old["flags"])
-    mine = {f.name for f in dataclasses.fields(Steered)}
+    mine = {f.name for f in dataclasses.fields(SteeringFlags)}
     for name, value in flags.items():
         if name not in {*TAKEN, *ENDED, *mine} - {"json_"}:
-            raise RequestError(sentence(f"{what} has {name!r}, which verify does not take"))
+            raise RequestError(error_sentence(f"{what} has {name!r}, which verify does not take"))
         plain = isinstance(value, (str, int, float, bool))
         if not plain and not (isinstance(value, list) and _plain(value)):  # pyright: ignore[reportUnknownArgumentType]
-            raise RequestError(sentence(f"{what}: {name} is a {type(value).__name__}"))
+            raise RequestError(error_sentence(f"{what}: {name} is a {type(value).__name__}"))
     for name in IN_FILES:
         if name in flags:
             at = folder / name
             at.write_text(str(flags[name]), "utf-8")
             flags[name] = at
     rows = [
-        prompts.row(
+        prompts.parse_prompt_row(
             json.dumps({"prompt": r.get("prompt"), "category": r.get("workload")}),
             i,
             Path("certificate"),
@@ -455,7 +479,7 @@ def again(old: Mapping[str, Any], folder: Path, json_: bool) -> Asked:
             None,
         )
         if isinstance(r, dict)
-        else prompts.Row("", "")
+        else prompts.PromptRow("", "")
         for i, r in enumerate(old["asked"], 1)
     ]
     rows = [
@@ -468,13 +492,13 @@ def again(old: Mapping[str, Any], folder: Path, json_: bool) -> Asked:
     if samples is not None:
         if type(samples) is not int:
             raise RequestError("certificate: samples is no whole number")
-        whole("samples", samples, 4, MOST)
+        require_integer("samples", samples, 4, MOST)
     try:
-        made = Flags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
-        steered = Steered(**{k: v for k, v in flags.items() if k in mine})
+        made = RequestFlags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
+        steered = SteeringFlags(**{k: v for k, v in flags.items() if k in mine})
     except (TypeError, AttributeError) as error:
-        raise RequestError(sentence(f"{what} cannot be read: {error}")) from None
-    return Asked(made, rows, samples, steered)
+        raise RequestError(error_sentence(f"{what} cannot be read: {error}")) from None
+    return VerifyRequest(made, rows, samples, steered)
 
 
 def _plain(values: Iterable[object]) -> bool:
@@ -487,21 +511,25 @@ DRIFT = "{:60}  {:>6}  {:>6}  {:>9}  {:>9}  {:>11}"
 LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
 
 
-def line(lm: api.LM, row: prompts.Row, c: Comparison) -> str:
+def comparison_line(lm: api.LoadedModel, row: prompts.PromptRow, c: GreedyComparison) -> str:
     """What was found of one prompt."""
     where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
     return LINE.format(
-        cell(row.key, 60).plain, c.verdict, c.tokens, "" if c.gap is None else f"{c.gap:.1e}", where
+        table_cell_text(row.key, 60).plain,
+        c.verdict,
+        c.tokens,
+        "" if c.gap is None else f"{c.gap:.1e}",
+        where,
     ).rstrip()
 
 
-def _show(lm: api.LM, token: int | None) -> str:
+def _show(lm: api.LoadedModel, token: int | None) -> str:
     return "end" if token is None else repr(lm.checkpoint.text.decode([token]))
 
 
-def _drift(row: prompts.Row, d: Drift) -> str:
+def _drift(row: prompts.PromptRow, d: CacheDrift) -> str:
     return DRIFT.format(
-        cell(row.key, 60).plain,
+        table_cell_text(row.key, 60).plain,
         d.rows,
         d.passes,
         f"{d.nats:.2e}",
@@ -510,7 +538,7 @@ def _drift(row: prompts.Row, d: Drift) -> str:
     )
 
 
-def _enumerated(found: Enumerated) -> list[str]:
+def _enumerated(found: LawEnumeration) -> list[str]:
     """What an enumeration came to."""
     if not found.laws:
         return [f"not enumerated on toys: {found.unknown}"]
@@ -526,7 +554,7 @@ def _enumerated(found: Enumerated) -> list[str]:
     return lines
 
 
-def _findings(findings: Findings) -> list[str]:
+def _findings(findings: SamplingFindings) -> list[str]:
     cost = {side: f"{c['passes']:.0f} passes" for side, c in findings.cost.items()}
     return [
         f"{findings.tokens} tokens of {findings.texts} texts against the laws behind them",
@@ -536,7 +564,7 @@ def _findings(findings: Findings) -> list[str]:
     ]
 
 
-def _distances(distances: Distances) -> list[str]:
+def _distances(distances: LawDistances) -> list[str]:
     how = {
         "laws": "from the laws of both",
         "samples": "from what was drawn: at least so much",
@@ -556,7 +584,7 @@ def _distances(distances: Distances) -> list[str]:
 FAR = "{:>8}  {:>26}  {:>24}  {:>26}"
 
 
-def _apart(name: str, p: Apart) -> str:
+def _apart(name: str, p: LawDistance) -> str:
     kl = "-" if p.kl is None or p.kl_interval is None else f"{p.kl:.4f} ({_between(p.kl_interval)})"
     return FAR.format(
         name,
@@ -580,7 +608,7 @@ def _on_toys(audit: ToyAudit) -> list[str]:
     ]
 
 
-def _audited(audit: Audit) -> list[str]:
+def _audited(audit: SearchAudit) -> list[str]:
     return [
         f"{audit.answers} answers: {audit.scored} scores and {audit.logprobs} log-probabilities computed again, "
         f"at most {audit.apart:.1e} nats off",
@@ -588,7 +616,7 @@ def _audited(audit: Audit) -> list[str]:
     ]
 
 
-def _held(kept: Held) -> list[str]:
+def _held(kept: ConstraintFindings) -> list[str]:
     known = f"{kept.valid} valid, {kept.invalid} not" + (
         f", {kept.unjudged} that nothing else here can judge" if kept.unjudged else ""
     )

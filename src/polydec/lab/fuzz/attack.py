@@ -32,9 +32,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.lab.fuzz import fuzz_requests
-from polydec.lab.fuzz.fuzz_requests import Sent
+from polydec.lab.fuzz.fuzz_requests import ClientInput
 
 Address = tuple[str, int]
 
@@ -53,7 +53,7 @@ MEANT = (503, 504)
 
 
 @dataclass(frozen=True)
-class Told:
+class ServerReply:
     """What came back. status: None where nothing did; text: the body; took: seconds."""
 
     status: int | None
@@ -62,7 +62,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Wrong:
+class AttackFailure:
     """An input that went wrong, and how."""
 
     number: int
@@ -77,7 +77,7 @@ class Wrong:
 # ---- clients ----
 
 
-def send(address: Address, sent: Sent) -> Told:
+def send_input(address: Address, sent: ClientInput) -> ServerReply:
     """Be one client."""
     began = time.monotonic()
     status, text = None, b""
@@ -101,14 +101,14 @@ def send(address: Address, sent: Sent) -> Told:
             text = s.recv(sent.stays)
         if sent.abrupt:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return Told(status, text, time.monotonic() - began)
+    return ServerReply(status, text, time.monotonic() - began)
 
 
-def _method(sent: Sent) -> str:
+def _method(sent: ClientInput) -> str:
     return sent.parts[0].partition(b" ")[0].decode("latin-1")
 
 
-def wrong(sent: Sent, told: Told, right: bytes) -> str:
+def describe_reply_fault(sent: ClientInput, told: ServerReply, right: bytes) -> str:
     """What is wrong with an answer, if anything; right: the text of the answer to a right request."""
     status = told.status
     if status is None:
@@ -129,7 +129,7 @@ def _unsaid(text: bytes) -> str:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return f"an error in another form: {text[:300]!r}"
-    return "" if message and sentence(message) == message else f"no sentence: {message!r}"
+    return "" if message and error_sentence(message) == message else f"no sentence: {message!r}"
 
 
 def _written(text: bytes) -> bytes:
@@ -139,7 +139,7 @@ def _written(text: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Flight:
+class InputInterval:
     """When an input was under way. name: its kind and number."""
 
     name: str
@@ -147,19 +147,23 @@ class Flight:
     end: float
 
 
-def batch(
+def send_input_batch(
     address: Address, seed: int, numbers: Sequence[int], connections: int, right: bytes
-) -> tuple[list[Wrong], Counter[tuple[str, str]], list[Flight]]:
+) -> tuple[list[AttackFailure], Counter[tuple[str, str]], list[InputInterval]]:
     """Send the inputs of these numbers. Returns what went wrong, how often each kind had each status, and when each was under
     way."""
 
-    def attacked(number: int) -> tuple[Sent, Told, str, Flight]:
-        sent, began = fuzz_requests.sent(seed, number), time.monotonic()
-        told = send(address, sent)
-        flight = Flight(f"{sent.kind} {number}", began, time.monotonic())
-        return sent, told, wrong(sent, told, right), flight
+    def attacked(number: int) -> tuple[ClientInput, ServerReply, str, InputInterval]:
+        sent, began = fuzz_requests.numbered_input(seed, number), time.monotonic()
+        told = send_input(address, sent)
+        flight = InputInterval(f"{sent.kind} {number}", began, time.monotonic())
+        return sent, told, describe_reply_fault(sent, told, right), flight
 
-    wrongs, counts, flights = list[Wrong](), Counter[tuple[str, str]](), list[Flight]()
+    wrongs, counts, flights = (
+        list[AttackFailure](),
+        Counter[tuple[str, str]](),
+        list[InputInterval](),
+    )
     with ThreadPoolExecutor(connections) as pool:
         for number, (sent, told, why, flight) in zip(
             numbers, pool.map(attacked, numbers), strict=True
@@ -167,7 +171,7 @@ def batch(
             counts[sent.kind.partition(" ")[0], str(told.status or "none")] += 1
             flights.append(flight)
             if why:
-                wrongs.append(Wrong(number, sent.kind, sent.described, why))
+                wrongs.append(AttackFailure(number, sent.kind, sent.described, why))
     return wrongs, counts, flights
 
 
@@ -175,7 +179,7 @@ def batch(
 
 
 @dataclass
-class Running:
+class ServerProcess:
     """A server in a process of its own, and the file of its messages."""
 
     process: subprocess.Popen[bytes]
@@ -188,13 +192,13 @@ class Running:
 
 
 @contextmanager
-def running(model: str, *more: str) -> Iterator[Running]:
+def running_server(model: str, *more: str) -> Iterator[ServerProcess]:
     """`polydec serve` with a model, ready. Raises RuntimeError where it does not come to that."""
     with tempfile.TemporaryFile() as messages:
         command = [sys.executable, "-m", "polydec", "serve", "--model", model, "--port", "0", *more]
         process = subprocess.Popen(command, stdout=messages, stderr=messages)
         try:
-            yield Running(process, _address(process, messages), messages)
+            yield ServerProcess(process, _address(process, messages), messages)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -220,7 +224,7 @@ def _address(process: subprocess.Popen[bytes], messages: IO[bytes]) -> Address:
 # ---- what the system says of processes ----
 
 
-def tree(root: int) -> list[int]:
+def process_tree(root: int) -> list[int]:
     """A process and all that come from it."""
     out = [root]
     for pid in out:
@@ -230,11 +234,11 @@ def tree(root: int) -> list[int]:
     return out
 
 
-def memory(root: int) -> int:
+def process_tree_memory(root: int) -> int:
     """Bytes that a process and all that come from it hold; what several of them share counts once, whether programs beside them
     share it as well or not (they come and go). Of files that are mapped as much as the one with most of them has."""
     own, mapped = 0, list[int]()
-    for pid in tree(root):
+    for pid in process_tree(root):
         with suppress(OSError):
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             sizes = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
@@ -247,7 +251,7 @@ def memory(root: int) -> int:
 def _spent(root: int) -> float:
     """Processor seconds of a process and all that come from it, those that have ended included."""
     total = 0
-    for pid in tree(root):
+    for pid in process_tree(root):
         with suppress(OSError):
             words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += sum(map(int, words[11:15]))
@@ -274,7 +278,7 @@ def _busy() -> float:
 
 
 @dataclass(frozen=True)
-class Look:
+class HealthProbe:
     """One look at `/health`. status: None where there was no answer; others: the share of all cores that other programs took
     meanwhile; loop, server: processor seconds that the server's event loop, and all of its threads, took meanwhile. The second
     is the most that the server itself can have made the look wait, however busy the machine is."""
@@ -286,7 +290,7 @@ class Look:
     loop: float = 0.0
     server: float = 0.0
 
-    def told(self, flights: Sequence[Flight]) -> str:
+    def told(self, flights: Sequence[InputInterval]) -> str:
         """It, and what was under way meanwhile."""
         under = [x.name for x in flights if x.begin < self.at + self.took and x.end > self.at]
         return (
@@ -297,12 +301,12 @@ class Look:
 
 
 @dataclass
-class Watch:
+class HealthWatcher:
     """Looks at `/health` from a thread of its own, until `stop`. server: its process."""
 
     address: Address
     server: int
-    looks: list[Look] = field(default_factory=list[Look])
+    looks: list[HealthProbe] = field(default_factory=list[HealthProbe])
 
     def __post_init__(self) -> None:
         self._stop, self._thread = Event(), Thread(target=self._run, daemon=True)
@@ -316,21 +320,23 @@ class Watch:
         while not self._stop.wait(EVERY):
             began, busy, spent = time.monotonic(), _busy(), _spent(os.getpid())
             computed, asked = _computed(self.server), time.monotonic()
-            status = send(self.address, HEALTHY).status
+            status = send_input(self.address, HEALTHY).status
             took = time.monotonic() - asked
             loop, server = (b - a for a, b in zip(computed, _computed(self.server), strict=True))
             gone = (time.monotonic() - began) * (os.cpu_count() or 1)
             others = (_busy() - busy) - (_spent(os.getpid()) - spent)
-            self.looks.append(Look(asked, took, status, max(0.0, others / gone), loop, server))
+            self.looks.append(
+                HealthProbe(asked, took, status, max(0.0, others / gone), loop, server)
+            )
 
 
-HEALTHY = Sent("health", (fuzz_requests.request("/health", b"", "GET"),))
+HEALTHY = ClientInput("health", (fuzz_requests.http_request_bytes("/health", b"", "GET"),))
 
 
 # ---- all together ----
 
 
-def run(
+def attack_server(
     seed: int,
     count: int,
     *,
@@ -340,29 +346,31 @@ def run(
     say: Any = print,
 ) -> list[str]:
     """Send `count` inputs to a server of its own; what went wrong, in sentences. say: is told how it goes on."""
-    problems, counts, flights = list[str](), Counter[tuple[str, str]](), list[Flight]()
+    problems, counts, flights = list[str](), Counter[tuple[str, str]](), list[InputInterval]()
     text, began, spawn = "", time.monotonic(), multiprocessing.get_context("spawn")
-    with running(model) as server, ProcessPoolExecutor(1, spawn) as clients:
-        watch = Watch(server.address, server.process.pid)
+    with running_server(model) as server, ProcessPoolExecutor(1, spawn) as clients:
+        watch = HealthWatcher(server.address, server.process.pid)
         others = _busy(), _spent(os.getpid()), time.monotonic()
-        for sent in fuzz_requests.warm():
-            told = send(server.address, sent)
+        for sent in fuzz_requests.warm_up_inputs():
+            told = send_input(server.address, sent)
             if told.status is None or told.status >= 500:
                 problems.append(f"before all: {sent.described}: {told}")
-        right = _written(send(server.address, fuzz_requests.right()).text)
+        right = _written(send_input(server.address, fuzz_requests.reference_input()).text)
         time.sleep(2)
-        start = at = memory(server.process.pid)
+        start = at = process_tree_memory(server.process.pid)
         say(f"begins with {start / 1e6:.0f} MB")
         for number in range(first, first + count, TOGETHER):
             numbers = range(number, min(number + TOGETHER, first + count))
-            job = clients.submit(batch, server.address, seed, numbers, connections, right)
+            job = clients.submit(
+                send_input_batch, server.address, seed, numbers, connections, right
+            )
             wrongs, statuses, went = job.result()
             counts += statuses
             flights += went
             problems += map(str, wrongs)
             for wrong_input in wrongs:
                 say(str(wrong_input))
-            at = memory(server.process.pid)
+            at = process_tree_memory(server.process.pid)
             say(
                 f"{numbers[-1] + 1 - first} of {count}, {time.monotonic() - began:.0f} s, {at / 1e6:.0f} MB, "
                 f"/health at most {max((x.took for x in watch.looks), default=0) * 1000:.0f} ms"
@@ -374,8 +382,8 @@ def run(
         gone = (time.monotonic() - others[2]) * (os.cpu_count() or 1)
         share = ((_busy() - others[0]) - (_spent(os.getpid()) - others[1])) / gone
         time.sleep(15)  # it gives memory back every ten seconds
-        end = memory(server.process.pid)
-        if server.process.poll() is None and send(server.address, HEALTHY).status != 200:
+        end = process_tree_memory(server.process.pid)
+        if server.process.poll() is None and send_input(server.address, HEALTHY).status != 200:
             problems.append("the server is not ready at the end")
         if end > GROWTH * start:
             problems.append(f"memory went from {start / 1e6:.0f} to {end / 1e6:.0f} MB")
@@ -396,7 +404,7 @@ def run(
     return problems
 
 
-def _slow(looks: Sequence[Look], flights: Sequence[Flight], say: Any) -> list[str]:
+def _slow(looks: Sequence[HealthProbe], flights: Sequence[InputInterval], say: Any) -> list[str]:
     """Looks that took too long while no others took the cores."""
     order = sorted(x.took for x in looks)
     if not order:
@@ -440,7 +448,7 @@ def main() -> None:
     def say(what: str) -> None:
         print(what, flush=True)
 
-    problems = run(
+    problems = attack_server(
         arguments.seed,
         arguments.count,
         first=arguments.first,

@@ -35,9 +35,9 @@ from typer.main import get_command
 
 from polydec import api
 from polydec.base.confined import give_back
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
-from polydec.core.trace import Edited, replay
+from polydec.core.trace import EditedEvent, replay
 from polydec.core.types import Exactness
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry import registry
@@ -103,7 +103,7 @@ TEXTS = (
 
 
 @dataclass(frozen=True)
-class Failure:
+class FuzzFailure:
     """A case that went wrong, what it was given, and how."""
 
     edge: str
@@ -113,25 +113,25 @@ class Failure:
     wrong: str
 
     def __str__(self) -> str:
-        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {sentence(self.described)}"
+        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {error_sentence(self.described)}"
 
 
-class Wrong(AssertionError):
+class FuzzCheckError(AssertionError):
     """What a check of this module says."""
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """described: the input, for a report; run: raises Wrong, or anything else that no input may cause."""
 
     described: str
     run: Callable[[], None]
 
 
-Edge = Callable[[random.Random, Path], Case]
+Edge = Callable[[random.Random, Path], FuzzCase]
 
 
-def run(
+def run_cases(
     seed: int,
     count: int,
     edges: Sequence[str] | None = None,
@@ -139,15 +139,15 @@ def run(
     first: int = 0,
     seconds: float = math.inf,
     memory: bool = False,
-    watch: Callable[[int, Failure | None], None] = lambda n, wrong: None,
-) -> list[Failure]:
+    watch: Callable[[int, FuzzFailure | None], None] = lambda n, wrong: None,
+) -> list[FuzzFailure]:
     """`count` cases, the edges (None: all that are here) in turn; fewer where `seconds` are over. Returns what went wrong.
 
     memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
     watch is called behind each case, with its number and what went wrong."""
-    names, failures, end = list(edges or EDGES), list[Failure](), time.monotonic() + seconds
+    names, failures, end = list(edges or EDGES), list[FuzzFailure](), time.monotonic() + seconds
     with _place() as where:
-        most = 2 * clean(where) if memory else math.inf
+        most = 2 * run_clean_inputs(where) if memory else math.inf
         for number in range(first, first + count):
             if time.monotonic() > end:
                 break
@@ -155,7 +155,7 @@ def run(
                 give_back()  # pieces of thousands of models add up otherwise
             wrong = run_case(names[number % len(names)], seed, number, where)
             if wrong is None and memory and (peak := peak_bytes()) > most:
-                wrong = Failure(
+                wrong = FuzzFailure(
                     names[number % len(names)],
                     seed,
                     number,
@@ -175,7 +175,7 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def clean(where: Path) -> int:
+def run_clean_inputs(where: Path) -> int:
     """Run whole inputs over every edge, the largest among them. Returns the peak of this process, in bytes."""
     prompt, trace = where / "prompt.jsonl", where / "trace.jsonl"
     prompt.write_text('{"prompt": "The old river"}\n')
@@ -192,7 +192,7 @@ def clean(where: Path) -> int:
         ("methods",),
         ("zoo",),
     ):
-        code, _, err = call(words, b"The old river\n")
+        code, _, err = call_command(words, b"The old river\n")
         if code != 0:
             raise RuntimeError(f"a whole input is refused: {words}: {err}")
     lm = api.load("zoo:tiny")
@@ -207,27 +207,27 @@ def clean(where: Path) -> int:
             sampling=Sampling(temperature=1.0, dry_multiplier=0.8, no_repeat_ngram_size=3),
         )
     if "files" in EDGES:
-        import_module("polydec.lab.fuzz.fuzz_files").whole(where / "files")
+        import_module("polydec.lab.fuzz.fuzz_files").load_undamaged_files(where / "files")
     return peak_bytes()
 
 
-def run_case(edge: str, seed: int, number: int, where: Path) -> Failure | None:
+def run_case(edge: str, seed: int, number: int, where: Path) -> FuzzFailure | None:
     """Run a case; what went wrong, if anything."""
     case = EDGES[edge](random.Random(f"{edge} {seed} {number}"), where)
     try:
         with _limit(SECONDS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             case.run()
-    except Wrong as error:
-        return Failure(edge, seed, number, case.described, str(error))
+    except FuzzCheckError as error:
+        return FuzzFailure(edge, seed, number, case.described, str(error))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
-        return Failure(
+        return FuzzFailure(
             edge,
             seed,
             number,
             case.described,
-            f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}",
+            f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {error_sentence(error)}",
         )
     return None
 
@@ -260,7 +260,7 @@ def _limit(seconds: float) -> Iterator[None]:
         return
 
     def over(*_: object) -> None:
-        raise Wrong(f"it took more than {seconds:g} seconds")
+        raise FuzzCheckError(f"it took more than {seconds:g} seconds")
 
     clocks = (
         (signal.ITIMER_PROF, signal.SIGPROF, seconds),
@@ -280,7 +280,7 @@ def _limit(seconds: float) -> Iterator[None]:
 PIECES = (b"[", b"{", b'"', b"null", b"\x00", b"\xff", b"\n", b"-1", b"1e999", b"\\ud800", b"true")
 
 
-def mutated(r: random.Random, content: bytes) -> bytes:
+def mutate_bytes(r: random.Random, content: bytes) -> bytes:
     """A file with a few bytes changed, cut, repeated or put in."""
     out = bytearray(content)
     for _ in range(r.randint(1, 4)):
@@ -332,7 +332,7 @@ FLAGS: Mapping[str, Sequence[object]] = {
 }
 
 
-def command(r: random.Random, where: Path) -> Case:
+def command_case(r: random.Random, where: Path) -> FuzzCase:
     """A call of `polydec` with random flags, files and standard input."""
     prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
     prompt_text = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
@@ -376,7 +376,7 @@ def command(r: random.Random, where: Path) -> Case:
         elif r.random() < 0.7:
             name = r.choice(sorted(registry.of_family("ar")))
             args += ["--method", name if r.random() < 0.95 else r.choice(TEXTS)]
-            if (options := registry.options(name)) and r.random() < 0.5:
+            if (options := registry.method_options(name)) and r.random() < 0.5:
                 args += ["--set", f"{r.choice(options).name}={r.choice((*NUMBERS, *TEXTS))}"]
         for flag, values in r.sample(sorted(FLAGS.items()), r.randint(0, 4)):
             value = r.choice(list(values))
@@ -435,33 +435,36 @@ def command(r: random.Random, where: Path) -> Case:
         )
     )
     content = (
-        (good if r.random() < 0.5 else mutated(r, good)),
-        (_trace() if r.random() < 0.3 else mutated(r, _trace())),
+        (good if r.random() < 0.5 else mutate_bytes(r, good)),
+        (_trace() if r.random() < 0.3 else mutate_bytes(r, _trace())),
     )
     piped = prompt_text.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
 
     def check() -> None:
         prompt.write_bytes(content[0])
         data.write_bytes(content[1])
-        code, out, err = call(words, piped)
+        code, out, err = call_command(words, piped)
         if code not in (0, 2) and not (code == 1 and called == "verify" and _may_differ(words)):
-            raise Wrong(f"exit code {code}: {err or out}")
+            raise FuzzCheckError(f"exit code {code}: {err or out}")
         line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
-        if "Traceback" in err or (code == 2 and (not line or sentence(line) != line)):
-            raise Wrong(f"it says {err[-500:]!r}")
+        if "Traceback" in err or (code == 2 and (not line or error_sentence(line) != line)):
+            raise FuzzCheckError(f"it says {err[-500:]!r}")
         if code == 0 and "--json" in words:
             json.loads(out, parse_constant=lambda name: None)
 
-    return Case(" ".join(map(repr, words)), check)
+    return FuzzCase(" ".join(map(repr, words)), check)
 
 
 def _may_differ(words: Sequence[str]) -> bool:
     """Does this `polydec verify` look at a method that does not promise the greedy text?"""
     name = words[words.index("--method") + 1] if "--method" in words else "auto"
-    return name in registry.recipes() and registry.get(name).CARD.guarantee is Exactness.APPROXIMATE
+    return (
+        name in registry.recipe_modules()
+        and registry.get_recipe_module(name).CARD.guarantee is Exactness.APPROXIMATE
+    )
 
 
-def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
+def call_command(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command, run in this process."""
     from polydec.cli.main import main
 
@@ -521,7 +524,7 @@ METHODS = (
 )
 
 
-def request(r: random.Random, where: Path) -> Case:
+def request_case(r: random.Random, where: Path) -> FuzzCase:
     """A request in Python whose fields have the right types, in and out of their ranges; its promises are checked."""
     lm = api.load("zoo:tiny")
     size = lm.checkpoint.lm.vocab.size
@@ -604,94 +607,99 @@ def request(r: random.Random, where: Path) -> Case:
                 prompt,
                 **fields_asked,
                 on=lambda e: (
-                    edits.setdefault(e.choice, []).append(e.edit) if isinstance(e, Edited) else None
+                    edits.setdefault(e.choice, []).append(e.edit)
+                    if isinstance(e, EditedEvent)
+                    else None
                 ),
             )
             answer = engine.run([ticket])[0]
         except PolydecError as error:
-            if sentence(error) != str(error):
-                raise Wrong(f"no sentence: {error!r}") from None
+            if error_sentence(error) != str(error):
+                raise FuzzCheckError(f"no sentence: {error!r}") from None
             return
         spoken = lm.in_units(fields_asked.get("units", "tokens"), fields_asked.get("covers", 2))
         written = spoken.checkpoint.lm.vocab.size
         for i, choice in enumerate(answer.choices):
-            promised(choice, fields, fields_asked, written, spoken)
+            require_promises(choice, fields, fields_asked, written, spoken)
             if replay(
                 (), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]
             ) != list(choice.token_ids):
-                raise Wrong("its edits add up to another text")
+                raise FuzzCheckError("its edits add up to another text")
 
-    return Case(f"{prompt!r} {fields} {fields_asked}", check)
+    return FuzzCase(f"{prompt!r} {fields} {fields_asked}", check)
 
 
 def _moved(edit: Any, by: int) -> Any:
     return type(edit)(write=tuple((at - by, token) for at, token in edit.write))
 
 
-def promised(
+def require_promises(
     choice: Any, fields: Mapping[str, Any], fields_asked: Mapping[str, Any], size: int, lm: Any
 ) -> None:
     """Raise Wrong where an answer breaks a rule that its request states."""
     ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
     ends = set() if fields_asked["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
     if not 1 <= len(ids) <= fields_asked["max_tokens"]:
-        raise Wrong(f"{len(ids)} tokens")
+        raise FuzzCheckError(f"{len(ids)} tokens")
     for at, x in enumerate(ids):
         if not 0 <= x < size:
-            raise Wrong(f"token {x} of {size}")
+            raise FuzzCheckError(f"token {x} of {size}")
         if (allowed is not None and x not in allowed) or x in fields.get("bad_token_ids", ()):
-            raise Wrong(f"token {x} is forbidden")
+            raise FuzzCheckError(f"token {x} is forbidden")
         if at < fields.get("min_tokens", 0) and x in {*ends, *fields_asked["stop_token_ids"]}:
-            raise Wrong(f"it ends at {at}")
+            raise FuzzCheckError(f"it ends at {at}")
     stops = (
         (fields_asked["stop"],) if isinstance(fields_asked["stop"], str) else fields_asked["stop"]
     )
     if any(s in choice.text for s in stops):
-        raise Wrong("a stop string stands in the text")
+        raise FuzzCheckError("a stop string stands in the text")
     for row in choice.logprobs or ():
         if not all(p <= 1e-6 and not math.isnan(p) for p in (row.logp, *(p for _, p in row.top))):
-            raise Wrong(f"log-probabilities {row}")
+            raise FuzzCheckError(f"log-probabilities {row}")
 
 
 # Files.
 
 
-def files(r: random.Random, where: Path) -> Case:
+def model_file_case(r: random.Random, where: Path) -> FuzzCase:
     """A damaged model file, from `polydec.lab.fuzz.fuzz_files` where that is here."""
-    seed, cases = r.randrange(2**31), import_module("polydec.lab.fuzz.fuzz_files").cases
+    seed, cases = (
+        r.randrange(2**31),
+        import_module("polydec.lab.fuzz.fuzz_files").damaged_file_cases,
+    )
 
     def check() -> None:
         for case in cases(seed, 1, where / "files"):
             try:
                 case()
             except PolydecError as error:
-                if sentence(error) != str(error):
-                    raise Wrong(f"no sentence: {error!r}") from None
+                if error_sentence(error) != str(error):
+                    raise FuzzCheckError(f"no sentence: {error!r}") from None
 
-    return Case(f"files of seed {seed}", check)
+    return FuzzCase(f"files of seed {seed}", check)
 
 
 # Constraints.
 
 
-def constraint(r: random.Random, where: Path) -> Case:
+def constraint_case(r: random.Random, where: Path) -> FuzzCase:
     """A constraint of a request, from `polydec.lab.fuzz.fuzz_constraints` where that is here."""
     vocab = api.load("zoo:tiny").checkpoint.lm.vocab
-    what, look = import_module("polydec.lab.fuzz.fuzz_constraints").case(r, vocab)
+    what, look = import_module("polydec.lab.fuzz.fuzz_constraints").random_constraint_case(r, vocab)
 
     def check() -> None:
         wrong = look()
         if wrong:
-            raise Wrong(wrong)
+            raise FuzzCheckError(wrong)
 
-    return Case(what, check)
+    return FuzzCase(what, check)
 
 
-EDGES: dict[str, Edge] = {"command": command, "request": request}
+EDGES: dict[str, Edge] = {"command": command_case, "request": request_case}
 if find_spec("polydec.lab.fuzz.fuzz_files") is not None:
-    EDGES["files"] = files
+    EDGES["files"] = model_file_case
 if find_spec("polydec.lab.fuzz.fuzz_constraints") is not None:
-    EDGES["constraint"] = constraint
+    EDGES["constraint"] = constraint_case
 
 
 def main() -> None:
@@ -710,7 +718,7 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.monotonic()
 
-    def watch(number: int, wrong: Failure | None) -> None:
+    def watch(number: int, wrong: FuzzFailure | None) -> None:
         done, shown = number + 1 - arguments.first, sys.stderr.isatty()
         if wrong is not None:
             print(wrong, flush=True)
@@ -724,7 +732,7 @@ def main() -> None:
                 flush=True,
             )
 
-    failures = run(
+    failures = run_cases(
         arguments.seed,
         arguments.count,
         arguments.edge,

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import asked
 
 Kind = Callable[[random.Random], Any]
@@ -215,7 +215,9 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
+def random_constraint_case(
+    r: random.Random, vocab: TokenVocabulary
+) -> tuple[str, Callable[[], str]]:
     """A constraint, as text; and what looks at it and some steps of its language: it says what is wrong, if anything."""
     kind = r.choice(tuple(KINDS))
     value, seed = KINDS[kind](r), r.random()
@@ -226,12 +228,12 @@ def case(r: random.Random, vocab: Vocab) -> tuple[str, Callable[[], str]]:
             language = None if constraint is None else constraint.language(vocab, vocab.eos)
             return "" if language is None else _walked(language, vocab, random.Random(seed))
         except PolydecError as error:
-            return "" if sentence(error) == str(error) else f"no sentence: {error!r}"
+            return "" if error_sentence(error) == str(error) else f"no sentence: {error!r}"
 
     return f"{kind} {value!r}", check
 
 
-def _walked(language: Any, vocab: Vocab, r: random.Random) -> str:
+def _walked(language: Any, vocab: TokenVocabulary, r: random.Random) -> str:
     """A few steps along what is allowed: one look is the mask, at some tokens."""
     state = language.start()
     for _ in range(6):

@@ -23,13 +23,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from polydec import api
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy as random_toy
+from polydec.lab.testing.toy import toy_law as random_toy
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Artefact, Trained
+from polydec.methods.registry.kit import ArtefactNeed, ModelArtefact
 from polydec.models.learned import artefacts
-from polydec.models.text.template import Template
+from polydec.models.text.template import ChatTemplate
 from polydec.request.loading import (
     load,  # not api.load, which the fuzzer keeps: the same name holds another file each time
 )
@@ -104,7 +104,7 @@ CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 WIDTH, INNER, HEAD, HEADS, LAYERS, VOCAB = 32, 32, 16, 2, 1, 64
 
 
-def cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
+def damaged_file_cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
     """`count` cases in the directory `where`, the same for the same seed. Each may raise ValueError with one sentence and
     nothing else; they share their files, so that each is called before the next is taken."""
     rng = random.Random(seed)
@@ -115,7 +115,7 @@ def cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
         yield next(made[kind])
 
 
-def whole(where: Path) -> None:
+def load_undamaged_files(where: Path) -> None:
     """Load every kind of file as it is before anything is changed."""
     for kind, write in (("directory", _write_directory), ("other", _write_other)):
         for name, content in write(where / kind).items():
@@ -124,7 +124,7 @@ def whole(where: Path) -> None:
     _write_gguf(where / "gguf" / "m.gguf")
     _use(str(where / "gguf" / "m.gguf"))
     for kind in _write_artefacts(where / "artefact"):
-        _draft(artefacts.read(str(where / "artefact" / kind)))
+        _draft(artefacts.load_artefact(str(where / "artefact" / kind)))
 
 
 def _directory(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
@@ -147,7 +147,11 @@ def _changed(
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             name = rng.choice((*names, "config.json", "config.json", "model.safetensors"))
             old = (where / name).read_bytes()
-            new = tensors(old, rng) if name.endswith("safetensors") else text(old, rng)
+            new = (
+                damage_safetensors(old, rng)
+                if name.endswith("safetensors")
+                else damage_text(old, rng)
+            )
             (where / name).write_bytes(new)
         yield lambda: _use(str(where))
 
@@ -170,11 +174,11 @@ def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
             f.write_bytes(content)
         f = rng.choice(list(whole[kind]))
         f.write_bytes(
-            tensors(whole[kind][f], rng)
+            damage_safetensors(whole[kind][f], rng)
             if f.suffix == ".safetensors"
-            else text(whole[kind][f], rng)
+            else damage_text(whole[kind][f], rng)
         )
-        yield lambda kind=kind: _draft(artefacts.read(str(where / kind)))
+        yield lambda kind=kind: _draft(artefacts.load_artefact(str(where / kind)))
 
 
 def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
@@ -182,7 +186,7 @@ def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
         at, piece = rng.randrange(len(CHAT)), rng.choice(TEMPLATES)
         source = rng.choice((CHAT[:at] + piece + CHAT[at:], CHAT[:at], CHAT[at:], piece))
         yield lambda source=source: _discard(
-            Template(source).render({"messages": [{"role": "user", "content": "hi"}]})
+            ChatTemplate(source).render({"messages": [{"role": "user", "content": "hi"}]})
         )
 
 
@@ -190,14 +194,18 @@ def _discard(_: object) -> None:
     pass
 
 
-def _draft(made: Artefact) -> None:
+def _draft(made: ModelArtefact) -> None:
     """Write a few tokens of a toy by every method of the first family that reads this."""
     target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
-    made = artefacts.bound(made, target)
+    made = artefacts.bind_artefact(made, target)
     for name in registry.of_family("ar"):
-        if any(n.fits(made) for n in registry.get(name).CARD.needs if isinstance(n, Trained)):
+        if any(
+            n.fits(made)
+            for n in registry.get_recipe_module(name).CARD.needs
+            if isinstance(n, ArtefactNeed)
+        ):
             decoder = build(name, target, small, artefacts=(made,))[0]
-            text = run([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
+            text = run_coroutines([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
             assert all(0 <= x < VOCAB for x in text), "a token that the toy does not have"
 
 
@@ -224,7 +232,7 @@ def _use(name: str) -> None:
 # How files are changed
 
 
-def text(content: bytes, rng: random.Random) -> bytes:
+def damage_text(content: bytes, rng: random.Random) -> bytes:
     """A text or JSON file: a value of another kind, a piece lost or doubled, other bytes."""
     how = rng.randrange(8)
     try:
@@ -232,7 +240,7 @@ def text(content: bytes, rng: random.Random) -> bytes:
     except (ValueError, RecursionError):  # it has been damaged before
         whole = None
     if how < 5 and isinstance(whole, dict):
-        return json.dumps(value(whole, rng)).encode()
+        return json.dumps(damage_json_value(whole, rng)).encode()
     if how == 5:
         return content[: rng.randrange(len(content) + 1)]
     if how == 6:
@@ -248,10 +256,10 @@ def text(content: bytes, rng: random.Random) -> bytes:
                 b'{"a":' * 10_000,
             )
         )
-    return noise(content, len(content), rng)
+    return damage_bytes(content, len(content), rng)
 
 
-def value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """One value somewhere inside is another one, or gone."""
     at: Any = whole
     while True:
@@ -265,11 +273,11 @@ def value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.15:
             del at[key]
         else:
-            at[key] = near(at[key], rng) if rng.random() < 0.3 else rng.choice(STRANGE)
+            at[key] = similar_value(at[key], rng) if rng.random() < 0.3 else rng.choice(STRANGE)
         return whole
 
 
-def near(old: Any, rng: random.Random) -> Any:
+def similar_value(old: Any, rng: random.Random) -> Any:
     """Another value of the same kind."""
     if type(old) in (int, float):
         return rng.choice((old + 1, old - 1, old * 2, old // 2, -old, float(old)))
@@ -278,22 +286,22 @@ def near(old: Any, rng: random.Random) -> Any:
     return (not old) if isinstance(old, bool) else [old] if rng.random() < 0.5 else None
 
 
-def tensors(content: bytes, rng: random.Random) -> bytes:
+def damage_safetensors(content: bytes, rng: random.Random) -> bytes:
     """A .safetensors file: its header says something else, numbers are none, or bytes are lost."""
     size = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
     how = rng.randrange(5)
     try:
         header = json.loads(content[8 : 8 + size])
     except (ValueError, RecursionError):  # it has been damaged before
-        return noise(content, len(content), rng)
+        return damage_bytes(content, len(content), rng)
     if how == 0:
         return content[: rng.randrange(len(content) + 1)]
     if how == 1:
         return struct.pack("<Q", rng.choice(NUMBERS) & (1 << 64) - 1) + content[8:]
     if how == 2:
-        return noise(content, 8 + size, rng)
+        return damage_bytes(content, 8 + size, rng)
     if how == 3:
-        head = json.dumps(value(header, rng)).encode()
+        head = json.dumps(damage_json_value(header, rng)).encode()
         return struct.pack("<Q", len(head)) + head + content[8 + size :]
     out = bytearray(content)
     for _ in range(
@@ -320,10 +328,12 @@ def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
         at, n = rng.randrange(header), rng.randint(1, 64)
         out[at : at + n] = b"" if rng.random() < 0.5 else out[at : at + n] * 2
         return bytes(out)
-    return noise(content, header, rng) if how == 3 else noise(content, len(content), rng)
+    return (
+        damage_bytes(content, header, rng) if how == 3 else damage_bytes(content, len(content), rng)
+    )
 
 
-def noise(content: bytes, end: int, rng: random.Random) -> bytes:
+def damage_bytes(content: bytes, end: int, rng: random.Random) -> bytes:
     """Some bytes below `end` are others."""
     out = bytearray(content)
     for _ in range(rng.randint(1, 4)):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from polydec.lab.fuzz.fuzz import NUMBERS, TEXTS, mutated
+from polydec.lab.fuzz.fuzz import NUMBERS, TEXTS, mutate_bytes
 from polydec.lab.fuzz.fuzz_constraints import KINDS, VALUES
 
 ROUTES = (
@@ -35,7 +35,7 @@ RIGHT: Mapping[str, Any] = {"prompt": "The old river", "max_tokens": 4, "tempera
 
 
 @dataclass(frozen=True)
-class Sent:
+class ClientInput:
     """What a client does. kind: of input; parts: what it sends, `pause` seconds between two; whole: that is a request, which
     must be answered; stays: bytes of the answer after which it leaves (None: it reads all); abrupt: it leaves by a
     reset; waits: seconds for an answer."""
@@ -55,7 +55,7 @@ class Sent:
         return f"{text[:1500]!r}" + (f" … {len(text)} bytes" if len(text) > 1500 else "")
 
 
-def request(path: str, body: bytes, method: str = "POST", more: str = "") -> bytes:
+def http_request_bytes(path: str, body: bytes, method: str = "POST", more: str = "") -> bytes:
     """The bytes of a request; more: lines of its head."""
     target = path.encode().decode("latin-1")
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -63,14 +63,14 @@ def request(path: str, body: bytes, method: str = "POST", more: str = "") -> byt
     return (head + size + more + "\r\n").encode("latin-1") + body
 
 
-def sent(seed: int, number: int) -> Sent:
+def numbered_input(seed: int, number: int) -> ClientInput:
     """The input of this number."""
     r = random.Random(f"attack {seed} {number}")
     kind = r.choices(tuple(INPUTS), WEIGHTS)[0]
     return INPUTS[kind](r)
 
 
-def warm() -> list[Sent]:
+def warm_up_inputs() -> list[ClientInput]:
     """A whole request of each kind: all that a server makes once is made after these."""
     chat = {"messages": [{"role": "user", "content": "The old river"}], "max_tokens": 2}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -91,18 +91,23 @@ def warm() -> list[Sent]:
         ("/v1/completions", {**RIGHT, "reuse": "edited", "reuse_key": "a"}),
         ("/v1/completions", {"prompt": [1, *_vectors(192, 4), 2], "max_tokens": 2}),
     ]
-    out = [Sent("warm", (request(path, json.dumps(body).encode()),)) for path, body in bodies]
+    out = [
+        ClientInput("warm", (http_request_bytes(path, json.dumps(body).encode()),))
+        for path, body in bodies
+    ]
     gets = ("/methods", "/metrics", "/docs", "/openapi.json", "/", "/sampling", "/tokenizer_info")
-    out += [Sent("warm", (request(path, b"", "GET"),)) for path in gets]
+    out += [ClientInput("warm", (http_request_bytes(path, b"", "GET"),)) for path in gets]
     return out
 
 
 # ---- requests that may be right ----
 
 
-def right() -> Sent:
+def reference_input() -> ClientInput:
     """The request that is answered by the same text each time."""
-    return Sent("right", (request("/v1/completions", json.dumps(RIGHT).encode()),))
+    return ClientInput(
+        "right", (http_request_bytes("/v1/completions", json.dumps(RIGHT).encode()),)
+    )
 
 
 def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
@@ -183,7 +188,7 @@ def _with_vectors(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     width, count = r.choice((192, 192, 192, 1, 191, 4096)), r.choice((1, 2, 9))
     entry = _vectors(width, count, r.choice((None, [1, 2], [-1], [1 << 40])))[0]
     if r.random() < 0.4:
-        entry["vectors"] = mutated(r, entry["vectors"].encode()).decode("latin-1")
+        entry["vectors"] = mutate_bytes(r, entry["vectors"].encode()).decode("latin-1")
     if r.random() < 0.2:
         entry[r.choice(("vectors", "stands_for", "x"))] = r.choice((*VALUES, *NUMBERS, *TEXTS))
     return "/v1/completions", {"prompt": [1, 2, entry, 3], **more}
@@ -195,7 +200,7 @@ def _with_source(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     return "/v1/completions", {"prompt": r.choice(("", "a")), "source": source, **more}
 
 
-def _fields(r: random.Random) -> Sent:
+def _fields(r: random.Random) -> ClientInput:
     """Fields of wrong types, out of range, unknown, missing or given twice."""
     path, body = _good(r)
     for _ in range(r.choice((0, 1, 1, 2, 3))):
@@ -206,7 +211,7 @@ def _fields(r: random.Random) -> Sent:
     text = json.dumps(body).encode()
     if r.random() < 0.05:
         text = text[:-1] + b', "prompt": 1, "prompt": 2}'
-    return Sent("fields", (request(path, text),))
+    return ClientInput("fields", (http_request_bytes(path, text),))
 
 
 NAMES = (
@@ -231,7 +236,7 @@ NAMES = (
 )
 
 
-def _constraint(r: random.Random) -> Sent:
+def _constraint(r: random.Random) -> ClientInput:
     kind = r.choice(tuple(KINDS))
     value, (path, body) = KINDS[kind](r), _good(r)
     if path in ("/tokenize", "/detokenize", "/v1/embeddings"):
@@ -252,10 +257,10 @@ def _constraint(r: random.Random) -> Sent:
         body[names.get(kind, f"guided_{kind}")] = value
     if r.random() < 0.2:
         body["finish"] = True
-    return Sent("constraint", (request(path, json.dumps(body).encode()),))
+    return ClientInput("constraint", (http_request_bytes(path, json.dumps(body).encode()),))
 
 
-def _tools(r: random.Random) -> Sent:
+def _tools(r: random.Random) -> ClientInput:
     flat = r.random() < 0.3
     tools = list[Any]()
     for _ in range(r.randint(0, 3)):
@@ -288,34 +293,36 @@ def _tools(r: random.Random) -> Sent:
         path, body = "/v1/responses", {"input": messages, "max_output_tokens": 3, **more}
     else:
         path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": 3, **more}
-    return Sent("tools", (request(path, json.dumps(body).encode()),))
+    return ClientInput("tools", (http_request_bytes(path, json.dumps(body).encode()),))
 
 
 # ---- bodies ----
 
 
-def _broken(r: random.Random) -> Sent:
+def _broken(r: random.Random) -> ClientInput:
     """JSON with some bytes changed."""
     path, body = _good(r)
-    return Sent("broken", (request(path, mutated(r, json.dumps(body).encode())),))
+    return ClientInput(
+        "broken", (http_request_bytes(path, mutate_bytes(r, json.dumps(body).encode())),)
+    )
 
 
-def _deep(r: random.Random) -> Sent:
+def _deep(r: random.Random) -> ClientInput:
     n = r.choice((50, 900, 20_000, 100_000))
     opening, closing = r.choice(((b"[", b"]"), (b'{"a":', b"}")))
     inner = opening * n + b"1" + closing * (n if r.random() < 0.7 else n // 2)
     name = r.choice((b"prompt", b"messages", b"tools", b"metadata", b"stop", b"guided_json", b""))
     path = r.choice(("/v1/completions", "/v1/chat/completions", "/tokenize", "/v1/responses"))
     text = b'{"' + name + b'": ' + inner + b"}" if name else inner
-    return Sent("deep", (request(path, text),))
+    return ClientInput("deep", (http_request_bytes(path, text),))
 
 
 def _json(path: str, text: bytes) -> Callable[[], bytes]:
-    return cache(lambda: request(path, text))
+    return cache(lambda: http_request_bytes(path, text))
 
 
 def _made(path: str, body: Callable[[], Any]) -> Callable[[], bytes]:
-    return cache(lambda: request(path, json.dumps(body(), ensure_ascii=False).encode()))
+    return cache(lambda: http_request_bytes(path, json.dumps(body(), ensure_ascii=False).encode()))
 
 
 def _user(text: str) -> list[dict[str, str]]:
@@ -393,7 +400,7 @@ LARGE: Mapping[str, Callable[[], bytes]] = {
 
 
 def _chunked(body: bytes, size: int) -> bytes:
-    head = request("/v1/completions", b"", "POST", "Transfer-Encoding: chunked\r\n")
+    head = http_request_bytes("/v1/completions", b"", "POST", "Transfer-Encoding: chunked\r\n")
     pieces = (body[at : at + size] for at in range(0, len(body), size))
     return (
         head.replace(b"Content-Length: 0\r\n", b"")
@@ -402,48 +409,48 @@ def _chunked(body: bytes, size: int) -> bytes:
     )
 
 
-def _large(r: random.Random) -> Sent:
+def _large(r: random.Random) -> ClientInput:
     name = r.choice(tuple(LARGE))
-    return Sent(f"large {name}", (LARGE[name](),))
+    return ClientInput(f"large {name}", (LARGE[name](),))
 
 
-def _unfinished(r: random.Random) -> Sent:
+def _unfinished(r: random.Random) -> ClientInput:
     """The client leaves before all of its request is there."""
     path, body = _good(r)
-    whole = request(path, json.dumps(body).encode())
+    whole = http_request_bytes(path, json.dumps(body).encode())
     cut = r.randrange(1, len(whole))
-    return Sent("unfinished", (whole[:cut],), whole=False, stays=0, abrupt=r.random() < 0.5)
+    return ClientInput("unfinished", (whole[:cut],), whole=False, stays=0, abrupt=r.random() < 0.5)
 
 
-def _slow(r: random.Random) -> Sent:
+def _slow(r: random.Random) -> ClientInput:
     """A whole request that comes bit by bit."""
     path, body = _good(r)
-    whole = request(path, json.dumps(body).encode())
+    whole = http_request_bytes(path, json.dumps(body).encode())
     at = sorted(r.randrange(len(whole)) for _ in range(r.randint(1, 5)))
     parts = tuple(whole[a:b] for a, b in zip([0, *at], [*at, len(whole)]))
-    return Sent("slow", parts, pause=r.choice((0.0, 0.01, 0.1)))
+    return ClientInput("slow", parts, pause=r.choice((0.0, 0.01, 0.1)))
 
 
-def _leaves(r: random.Random) -> Sent:
+def _leaves(r: random.Random) -> ClientInput:
     """A client that leaves while it is answered."""
     body = {**RIGHT, "max_tokens": r.choice((5, 60)), "ignore_eos": True, "n": r.choice((1, 2))}
     body |= {"stream": r.random() < 0.8, "temperature": 0.9}
     stays, abrupt = r.choice((0, 1, 200, 600, 2000)), r.random() < 0.5
-    parts = (request("/v1/completions", json.dumps(body).encode()),)
-    return Sent("leaves", parts, whole=False, stays=stays, abrupt=abrupt)
+    parts = (http_request_bytes("/v1/completions", json.dumps(body).encode()),)
+    return ClientInput("leaves", parts, whole=False, stays=stays, abrupt=abrupt)
 
 
 # ---- heads ----
 
 
-def _routes(r: random.Random) -> Sent:
+def _routes(r: random.Random) -> ClientInput:
     method, path = r.choice(METHODS), r.choice(ROUTES)
     if r.random() < 0.3:
         path += r.choice(("?model=x", "?model=tiny", "?" + "a" * 3000, "?%00", "?model=%ff", "/"))
     body = b"" if r.random() < 0.5 else json.dumps(_good(r)[1]).encode()
-    return Sent(
+    return ClientInput(
         "routes",
-        (request(path, body, method),),
+        (http_request_bytes(path, body, method),),
         whole=method != "CONNECT",
         waits=60.0 if method != "CONNECT" else 1.0,
     )
@@ -459,19 +466,19 @@ _LINES = (
 )  # fmt: skip
 
 
-def _heads(r: random.Random) -> Sent:
+def _heads(r: random.Random) -> ClientInput:
     """Lines of a head that are odd, too long, too many or given twice, and what is no HTTP at all."""
     body = json.dumps(RIGHT).encode()
-    good = request("/v1/completions", body)
+    good = http_request_bytes("/v1/completions", body)
     match r.randrange(8):
         case 0 | 1:
             more = "".join(f"{r.choice(_LINES)}\r\n" for _ in range(r.randint(1, 3)))
-            request_bytes = request("/v1/completions", body, "POST", more)
+            request_bytes = http_request_bytes("/v1/completions", body, "POST", more)
         case 2:
-            request_bytes = mutated(r, good[: -len(body)]) + body
+            request_bytes = mutate_bytes(r, good[: -len(body)]) + body
         case 3:
             n = r.choice((10, 100, 2000, 30_000))
-            request_bytes = request(
+            request_bytes = http_request_bytes(
                 "/health", b"", "GET", "".join(f"x{i}: 1\r\n" for i in range(n))
             )
         case 4:
@@ -480,9 +487,11 @@ def _heads(r: random.Random) -> Sent:
             )
         case 5:
             request_bytes = _chunked(body, r.choice((1, 7, 1000)))
-            request_bytes = request_bytes if r.random() < 0.5 else mutated(r, request_bytes)
+            request_bytes = request_bytes if r.random() < 0.5 else mutate_bytes(r, request_bytes)
         case 6:
-            request_bytes = request("/health", b"", "GET") * r.choice((2, 30, 1000)) + good
+            request_bytes = (
+                http_request_bytes("/health", b"", "GET") * r.choice((2, 30, 1000)) + good
+            )
         case _:
             request_bytes = r.choice(
                 (
@@ -495,10 +504,10 @@ def _heads(r: random.Random) -> Sent:
                     bytes(r.randrange(256) for _ in range(200)),
                 )
             )
-    return Sent("heads", (request_bytes,), whole=False, waits=1.0)
+    return ClientInput("heads", (request_bytes,), whole=False, waits=1.0)
 
 
-INPUTS: Mapping[str, Callable[[random.Random], Sent]] = {
+INPUTS: Mapping[str, Callable[[random.Random], ClientInput]] = {
     "constraint": _constraint,
     "tools": _tools,
     "fields": _fields,
@@ -510,6 +519,6 @@ INPUTS: Mapping[str, Callable[[random.Random], Sent]] = {
     "leaves": _leaves,
     "routes": _routes,
     "heads": _heads,
-    "right": lambda r: right(),
+    "right": lambda r: reference_input(),
 }
 WEIGHTS = (25, 8, 20, 12, 2, 1, 6, 2, 4, 8, 8, 4)

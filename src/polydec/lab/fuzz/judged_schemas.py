@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from itertools import islice, permutations, product
 from typing import Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
-from polydec.core.types import Vocab
-from polydec.laws.constraints.anchors import Anchors
-from polydec.laws.constraints.bounded import bounded
-from polydec.laws.constraints.closed import closed
+from polydec.core.types import TokenVocabulary
+from polydec.laws.constraints.anchors import ReferenceResolver
+from polydec.laws.constraints.bounded import restrict_number_bounds
+from polydec.laws.constraints.closed import close_schema_objects
 from polydec.laws.constraints.json_schema import JsonSchema
 
 NAMES = ("a", "b", "ab", "c", "a b", "é", 'q"', "back\\slash", "p/q~r%")
@@ -191,7 +191,7 @@ _GROUPS: Sequence[Callable[[random.Random, int], dict[str, Any]]] = (
 
 
 @dataclass
-class Verdict:
+class SchemaVerdict:
     """refused: what was said of the schema, empty: nothing; wrong: what is allowed or missing against the judge, each in words;
     valid, invalid: values that were looked at."""
 
@@ -201,7 +201,9 @@ class Verdict:
     invalid: int = 0
 
 
-def judged(schema: Mapping[str, Any], r: random.Random, vocab: Vocab, looks: int = 12) -> Verdict:
+def judge_schema(
+    schema: Mapping[str, Any], r: random.Random, vocab: TokenVocabulary, looks: int = 12
+) -> SchemaVerdict:
     """What is wrong with the grammar of a schema.
 
     Args:
@@ -212,20 +214,20 @@ def judged(schema: Mapping[str, Any], r: random.Random, vocab: Vocab, looks: int
     """
     from jsonschema import Draft202012Validator
 
-    out = Verdict()
+    out = SchemaVerdict()
     try:
         language = JsonSchema.of(schema).language(vocab, vocab.eos)
     except PolydecError as error:
         out.refused = str(error)
-        if sentence(error) != str(error):
+        if error_sentence(error) != str(error):
             out.wrong.append(f"no sentence: {error!r}")
         return out
     checker = Draft202012Validator.FORMAT_CHECKER
     valid = Draft202012Validator(schema, format_checker=checker).is_valid
-    within = bounded(schema)
-    shut = closed(within, Anchors(within).follow)
+    within = restrict_number_bounds(schema)
+    shut = close_schema_objects(within, ReferenceResolver(within).follow)
     expected = Draft202012Validator(shut, format_checker=checker).is_valid
-    reader = _Reader(language, vocab)
+    reader = _LanguageByteReader(language, vocab)
     for value in _pool(schema, r, looks):
         ok = valid(value)
         out.valid, out.invalid = out.valid + ok, out.invalid + (not ok)
@@ -300,11 +302,11 @@ def _spelled(text: str, value: Any) -> Iterator[str]:
 
 
 @dataclass
-class _Reader:
+class _LanguageByteReader:
     """A language byte by byte."""
 
     language: Any
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     def __post_init__(self) -> None:
         words = self.vocab.words
@@ -345,15 +347,15 @@ class _Reader:
         return piece[0] if piece else 0
 
 
-class _Bytes:
+class _ByteWords:
     """256 tokens of a byte each, and one that ends a text."""
 
     pieces = (*(bytes((i,)) for i in range(256)), None)
 
 
-def byte_vocab() -> Vocab:
+def byte_vocab() -> TokenVocabulary:
     """A vocabulary of bytes."""
-    return Vocab(257, frozenset({256}), words=_Bytes())  # pyright: ignore[reportArgumentType]
+    return TokenVocabulary(257, frozenset({256}), words=_ByteWords())  # pyright: ignore[reportArgumentType]
 
 
 def main() -> int:
@@ -366,7 +368,7 @@ def main() -> int:
     for i in range(given.count):
         r = random.Random(f"{given.seed}/{i}")
         schema = some_schema(r)
-        verdict = judged(schema, r, vocab)
+        verdict = judge_schema(schema, r, vocab)
         kept += not verdict.refused
         if given.refusals and verdict.refused:
             print(f"{i}: {verdict.refused}")

@@ -9,9 +9,14 @@ from polydec.lab.testing.check_preemption import check_preemption, run_on_hold
 from polydec.lab.testing.check_target import check_shaped, check_target
 from polydec.lab.testing.check_tree import check_tree
 from polydec.lab.testing.check_verifier import check_verifier
-from polydec.lab.testing.enumerate import distance, executions, law_of, target_law
+from polydec.lab.testing.enumerate import (
+    enumerate_executions,
+    law_of,
+    target_law,
+    text_law_distance,
+)
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 
 __all__ = [
     "StrictRng",
@@ -27,10 +32,10 @@ __all__ = [
     "check_target",
     "check_tree",
     "check_verifier",
-    "distance",
-    "executions",
+    "enumerate_executions",
     "law_of",
     "run_on_hold",
     "target_law",
-    "toy",
+    "text_law_distance",
+    "toy_law",
 ]

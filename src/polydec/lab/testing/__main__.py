@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from polydec.base.errors import PolydecError
 from polydec.core.types import Exactness
 from polydec.lab.testing.check_decoder import check_law
-from polydec.lab.testing.examples import decoder
+from polydec.lab.testing.examples import example_decoder
 from polydec.lab.testing.exercised import ExercisedCounts
 from polydec.methods.registry import registry
 
@@ -20,7 +20,7 @@ LAWS, LENGTH, LONGER = 8, 2, 1
 
 def lossless_methods() -> tuple[str, ...]:
     """The methods that continue a text by draft and verify and promise its law."""
-    cards = [registry.get(name).CARD for name in registry.of_family("ar")]
+    cards = [registry.get_recipe_module(name).CARD for name in registry.of_family("ar")]
     return tuple(
         card.name
         for card in cards
@@ -42,9 +42,9 @@ def exercised_by(names: Sequence[str]) -> Iterator[tuple[str, ExercisedCounts]]:
         RequestError: A method is unknown.
     """
     for name in names:
-        card = registry.get(name).CARD
+        card = registry.get_recipe_module(name).CARD
         counts = check_law(
-            lambda target, draft, method=card.name: decoder(method, target, draft),
+            lambda target, draft, method=card.name: example_decoder(method, target, draft),
             laws=LAWS,
             length=LENGTH,
             longer=LONGER,

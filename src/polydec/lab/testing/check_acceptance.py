@@ -10,22 +10,22 @@ from math import exp
 from typing import Any
 
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, Exactness, ScoreRequest
 from polydec.lab.testing.exercised import (
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
 )
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.protocols import Tree, Verifier
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.protocols import TreeGrower, Verifier
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BestTreeCounts(ContractCounts):
 
 
 @dataclass(frozen=True)
-class Witness:
+class WitnessVerifier:
     """A verifier that also says of which drafts it drew a token although the draft had come from the target's own law."""
 
     inner: Verifier
@@ -73,7 +73,7 @@ class Witness:
     def exactness(self) -> Exactness:
         return self.inner.exactness
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         verdict = self.inner.verify(draft, scores, rng, position)
         self.seen["drafted"] += len(draft) - 1
         self.seen["accepted"] += len(verdict.path)
@@ -88,7 +88,7 @@ class Witness:
             )
         return verdict
 
-    def _must_accept(self, draft: Draft, scores: Scores, node: int) -> bool:
+    def _must_accept(self, draft: Draft, scores: DraftScores, node: int) -> bool:
         """Whether one of the node's children is right in any case."""
         children = draft.children[node]
         drawn = any(draft.law[c] is not None for c in children)
@@ -112,17 +112,20 @@ def check_acceptance(
     """
     seen = Counter[str]()
     for seed, size in product(range(2), (3, 6)):
-        for shapers in ((Greedy(),),) * greedy + ((),) * sampled:
+        for shapers in ((GreedyRule(),),) * greedy + ((),) * sampled:
             target, draft = (
-                Shaped(toy(seed, size, eos=-1, cost=cost), *shapers) for cost in (1.0, 0.1)
+                ShapedTarget(toy_law(seed, size, eos=-1, cost=cost), *shapers)
+                for cost in (1.0, 0.1)
             )
             law, before = "greedy" if shapers else "sampled", seen["drafted"]
             decoder, rejected = make(target, draft), list[str]()
-            decoder = replace(decoder, verifier=Witness(decoder.verifier, law, seen, rejected))
+            decoder = replace(
+                decoder, verifier=WitnessVerifier(decoder.verifier, law, seen, rejected)
+            )
             requests = [
                 Request((0, 1, 2, 0)[: 2 + i], 24, ignore_eos=True, seed=seed + i) for i in range(3)
             ]
-            run([answer_one(decoder, r) for r in requests])
+            run_coroutines([answer_one(decoder, r) for r in requests])
             assert seen["drafted"] > before, "nothing was drafted"
             assert not rejected, (
                 f"{law} law {seed} over {size} tokens, draft and target equal: {rejected[0]}"
@@ -134,7 +137,7 @@ def check_acceptance(
 
 
 def check_best_tree(
-    tree: Tree, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40
+    tree: TreeGrower, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40
 ) -> BestTreeCounts:
     """Raise AssertionError unless the tree's nodes, which are certain, have the likeliest paths: no other tree of `nodes`
     nodes and `depth` levels is expected to have more of them accepted.
@@ -145,13 +148,13 @@ def check_best_tree(
     """
     seen, first = Counter[str](), None
     for seed in range(laws):
-        target = toy(seed, 3 + seed % 2, eos=-1, sharp=1.0 + seed % 4)
+        target = toy_law(seed, 3 + seed % 2, eos=-1, sharp=1.0 + seed % 4)
 
         async def grown(target: Target = target) -> Draft:
-            return await tree.grow(target.open((0, 1)), 1, 2, Budget(depth, nodes), Rng.of(0))
+            return await tree.grow(target.open((0, 1)), 1, 2, DraftBudget(depth, nodes), Rng.of(0))
 
-        draft = run([grown()])[0]
-        assert all(draw is Draw.CERTAIN for draw in draft.draw), (
+        draft = run_coroutines([grown()])[0]
+        assert all(draw is DrawKind.CERTAIN for draw in draft.draw), (
             "a node was drawn: its chance is not its path's probability"
         )
         values = _values(target, depth)
@@ -182,10 +185,10 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
         for path in product(range(target.vocab.size), repeat=n):
             paths[path] = whole.add(paths[path[:-1]], path[-1])
 
-    async def score() -> Scores:
-        return await target.open((0, 1)).score(whole.draft(), Want())
+    async def score() -> DraftScores:
+        return await target.open((0, 1)).score(whole.draft(), ScoreRequest())
 
-    scores = run([score()])[0]
+    scores = run_coroutines([score()])[0]
     out: dict[tuple[int, ...], float] = {(): 1.0}
     for path in paths:
         if path:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
-from polydec.lab.testing.shaper_contract import differs, rows
-from polydec.laws.targets.contrast import Contrasting
+from polydec.lab.testing.shaper_contract import awkward_logit_rows, is_different_law
+from polydec.laws.targets.contrast import ContrastRule
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ContrastCounts(ContractCounts):
     closed: int = 0
 
 
-def check_contrast(rule: Contrasting, *, size: int = 7, neutral: bool = False) -> ContrastCounts:
+def check_contrast(rule: ContrastRule, *, size: int = 7, neutral: bool = False) -> ContrastCounts:
     """Raise AssertionError where `rule` breaks a promise on rows of `size` tokens: what it gives is a row of the same kind,
     with a token that has weight and none that is NaN or infinite; a token that the first law rules out stays out; arguments
     are not written to; the same rows give the same row; what tokens are called changes nothing.
@@ -42,16 +42,16 @@ def check_contrast(rule: Contrasting, *, size: int = 7, neutral: bool = False) -
     of a count (ContrastCounts), why that is 0. Returns the counts.
     """
     seen = Counter[str]()
-    for first_V in map(normalise, rows(size)):
+    for first_V in map(normalise_log_weights, awkward_logit_rows(size)):
         mixed = list[Tensor]()
         for seed in range(3):
-            for other_V in rows(size, seed):
-                others = [normalise(other_V).to(first_V.dtype)] * rule.laws
+            for other_V in awkward_logit_rows(size, seed):
+                others = [normalise_log_weights(other_V).to(first_V.dtype)] * rule.laws
                 mixed.append(_total(rule, first_V, others, seen))
                 _renamed(rule, first_V, others, seed)
-        seen["followed"] += sum(differs(mixed[0], law_V) for law_V in mixed)
+        seen["followed"] += sum(is_different_law(mixed[0], law_V) for law_V in mixed)
         if neutral:
-            same_V = normalise(rule.mix(first_V, [first_V] * rule.laws).double())
+            same_V = normalise_log_weights(rule.mix(first_V, [first_V] * rule.laws).double())
             apart = float((same_V.exp() - first_V.double().exp()).abs().max())
             assert apart < 1e-5, f"the same laws gave another one: {apart:.1e} apart"
     counts = ContrastCounts(**seen)
@@ -61,7 +61,7 @@ def check_contrast(rule: Contrasting, *, size: int = 7, neutral: bool = False) -
 
 
 def _total(
-    rule: Contrasting, first_V: Tensor, others: Sequence[Tensor], seen: Counter[str]
+    rule: ContrastRule, first_V: Tensor, others: Sequence[Tensor], seen: Counter[str]
 ) -> Tensor:
     """The mixture, counted."""
     before = [first_V.clone(), *(x.clone() for x in others)]
@@ -78,16 +78,16 @@ def _total(
     assert torch.equal(rule.mix(first_V, others), out_V) and rule.opens(first_V) == open_, (
         "the same rows gave another law"
     )
-    seen["changed"] += differs(first_V, out_V)
+    seen["changed"] += is_different_law(first_V, out_V)
     seen["excluded"] += bool(((first_V == NEG_INF) & (others[0] > NEG_INF)).any())
     seen["closed"] += not open_
     return out_V
 
 
-def _renamed(rule: Contrasting, first_V: Tensor, others: list[Tensor], seed: int) -> None:
+def _renamed(rule: ContrastRule, first_V: Tensor, others: list[Tensor], seed: int) -> None:
     to = torch.randperm(len(first_V), generator=torch.Generator().manual_seed(seed))
     got_V = rule.mix(first_V[to], [x[to] for x in others])
-    want_V: Any = normalise(rule.mix(first_V, others).double())[to].exp()
-    assert torch.allclose(normalise(got_V.double()).exp(), want_V, atol=1e-5), (
+    want_V: Any = normalise_log_weights(rule.mix(first_V, others).double())[to].exp()
+    assert torch.allclose(normalise_log_weights(got_V.double()).exp(), want_V, atol=1e-5), (
         "renaming the tokens changed the law"
     )

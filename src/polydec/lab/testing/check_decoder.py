@@ -10,11 +10,11 @@ from typing import Any
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
-from polydec.core.scheduler import run
-from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness
-from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, distance
-from polydec.lab.testing.examples import pairs
+from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, text_law_distance
+from polydec.lab.testing.examples import target_draft_pairs
 from polydec.lab.testing.exercised import (
     ExercisedCollector,
     ExercisedCounts,
@@ -22,15 +22,15 @@ from polydec.lab.testing.exercised import (
     require_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.testing.toy_laws import FURTHER_LAWS, LATER_LENGTHS, ToyLaw, toy_laws
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.stats import DraftStats
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 Make = Callable[[Target, Target], Decoder]
 """(target, draft) -> the decoder to check."""
@@ -64,7 +64,7 @@ def check_decoder(
     Returns:
         What the enumeration exercised; where no law is promised, what the answers of `check_ends` did.
     """
-    kind = make(*pairs(1)[0]).exactness
+    kind = make(*target_draft_pairs(1)[0]).exactness
     if kind is not Exactness.APPROXIMATE:
         check_greedy(make)
     counts = check_ends(make)
@@ -155,7 +155,7 @@ def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> E
         got, _ = counted_law(
             lambda rng, r=request, on=collector: answer_one(decoder, r, rng, on), most
         )
-        off = distance(got, one.law(length))
+        off = text_law_distance(got, one.law(length))
         assert off < tolerance, (
             f"{one.called}, of {one.bare.vocab.size} tokens: the output law is off by {off:.2e}"
         )
@@ -166,10 +166,10 @@ def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> E
 
 
 def _run(
-    decoder: Decoder, *requests: Request, on: Callable[[Event], None] | None = None
+    decoder: Decoder, *requests: Request, on: Callable[[TraceEvent], None] | None = None
 ) -> list[Result]:
     extra: dict[str, Any] = {} if on is None else {"on": on}
-    return run([answer_one(decoder, r, **extra) for r in requests])
+    return run_coroutines([answer_one(decoder, r, **extra) for r in requests])
 
 
 def check_greedy(make: Make) -> None:
@@ -177,11 +177,14 @@ def check_greedy(make: Make) -> None:
     for seed in range(6):
         size = 3 + 5 * (seed % 3)
         target, draft = (
-            Shaped(toy(seed + s, size, sharp=2.0), Greedy()) for s in (1, 50 * (seed % 2) + 1)
+            ShapedTarget(toy_law(seed + s, size, sharp=2.0), GreedyRule())
+            for s in (1, 50 * (seed % 2) + 1)
         )
         request = Request(PROMPT, max_tokens=24, seed=seed, ignore_eos=True)
         got = _run(make(target, draft), request)[0].token_ids
-        want = _run(Speculative(target, Nothing(), Match(), Fixed(0)), request)[0].token_ids
+        want = _run(
+            SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0)), request
+        )[0].token_ids
         assert got == want, f"greedy text {got} is not that of plain decoding, {want}"
 
 
@@ -193,8 +196,8 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
     for seed in range(24):
         size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
         target, draft = (
-            toy(seed, size, sharp=2.0),
-            toy(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1),
+            toy_law(seed, size, sharp=2.0),
+            toy_law(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1),
         )
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
@@ -224,15 +227,15 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
 def check_replay(make: Make) -> None:
     """The edits of the trace, read back from JSON, add up to the answer; every draw has a name of its own."""
     for seed in range(8):
-        target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
-        events, decoder = list[Event](), make(target, draft)
+        target, draft = toy_law(seed, 5), toy_law(seed + 1, 5, cost=0.1)
+        events, decoder = list[TraceEvent](), make(target, draft)
         coro = answer_one(
             decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
         )
-        out = run([coro])[0]
+        out = run_coroutines([coro])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
-        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, EditedEvent)]))
         assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
         plain = _run(decoder, Request(PROMPT, max_tokens=20, seed=seed))[0].token_ids
         assert plain == out.token_ids, "the answer changed when it was watched"
@@ -240,7 +243,7 @@ def check_replay(make: Make) -> None:
 
 def check_batch(make: Make) -> None:
     """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
-    target, draft = toy(11, 6), toy(12, 6, cost=0.1)
+    target, draft = toy_law(11, 6), toy_law(12, 6, cost=0.1)
     decoder = make(target, draft)
     requests = [
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2)
@@ -257,7 +260,7 @@ def check_batch(make: Make) -> None:
 
 def check_choices(make: Make) -> None:
     """Choices of one request, and requests of other seeds, draw independently of each other."""
-    target, draft = toy(21, 6, sharp=0.5), toy(22, 6, sharp=0.5, cost=0.1)
+    target, draft = toy_law(21, 6, sharp=0.5), toy_law(22, 6, sharp=0.5, cost=0.1)
     decoder = make(target, draft)
     for vary in ("choice", "seed"):
         requests = [replace(Request(PROMPT, 12, ignore_eos=True), **{vary: i}) for i in range(8)]

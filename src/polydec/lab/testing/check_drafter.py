@@ -8,24 +8,24 @@ from math import inf, isclose
 from typing import Any, ClassVar
 
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.protocols import DraftScores, Session, Shaper, Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Exactness, Reads
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import bend
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, Exactness, RowDetail
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import bend_target
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.protocols import Drafter, Guess, Verifier
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.loop.walk import prefill
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess, Verifier
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.loop.walk import prefill_for_guess
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 TEXT = (0, 1, 0, 1, 2, 0, 1)
 REPEATED = (0, 1, 0, 1, 0, 1)
@@ -67,21 +67,21 @@ class DrafterCounts(ContractCounts):
 
 
 @dataclass(frozen=True)
-class Counting:
+class CountingVerifier:
     """A lossless verifier whose rounds are counted."""
 
     inner: Verifier
     counts: DrafterCounts
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         verdict = self.inner.verify(draft, scores, rng, position)
         self.counts.see(draft, verdict)
         return verdict
 
 
 def _now(coro: Coroutine[Any, Any, Any]) -> Any:
-    return run([coro])[0]
+    return run_coroutines([coro])[0]
 
 
 def check_drafter(
@@ -101,29 +101,33 @@ def check_drafter(
     is 0. Returns the counts.
     """
     counts = DrafterCounts()
-    _now(_rounds(drafter, bend(toy(9, size, sharp=2.0), shapers), counts))
+    _now(_rounds(drafter, bend_target(toy_law(9, size, sharp=2.0), shapers), counts))
     for seed in (5, 6):
-        target = bend(toy(seed, size), shapers)
+        target = bend_target(toy_law(seed, size), shapers)
         counts.distinct += len({_now(_first(drafter, target, text)) for text in OTHERS}) - 1
     require_mechanism_exercised(counts, drafter, ("distinct", "learned"))
     in_laws = DrafterCounts()
     for seed in range(3):
-        bare = toy(seed + 1, size)
-        target = bend(bare, shapers)
+        bare = toy_law(seed + 1, size)
+        target = bend_target(bare, shapers)
         for prompt in ((0, 1), REPEATED):
             _law(drafter, bare, prompt, 3, shapers, tolerance, in_laws)
         request = Request(TEXT, max_tokens=24, ignore_eos=True, seed=seed)
-        match = Counting(Match(), counts)
+        match = CountingVerifier(MatchVerifier(), counts)
         texts = [
             _now(
-                answer_one(Speculative(target, d, match, Fixed(5, 12)), request, StrictRng.of(seed))
+                answer_one(
+                    SpeculativeDecoder(target, d, match, FixedPolicy(5, 12)),
+                    request,
+                    StrictRng.of(seed),
+                )
             )
-            for d in (Nothing(), drafter)
+            for d in (NothingDrafter(), drafter)
         ]
         assert texts[0].token_ids == texts[1].token_ids, "under `match` a draft changed the text"
     # drafters that look up what was written need more of it
     if not (in_laws.accepted and in_laws.rejected):
-        _law(drafter, toy(1, size), REPEATED, 4, shapers, tolerance, in_laws)
+        _law(drafter, toy_law(1, size), REPEATED, 4, shapers, tolerance, in_laws)
     counts += in_laws
     require_mechanism_exercised(counts, drafter)
     return counts
@@ -140,8 +144,13 @@ def _law(
 ) -> None:
     """The law of answers of a length under exact verification is that of the target; rounds are counted."""
     request = Request(prompt, max_tokens=length)
-    decoder = Speculative(bend(bare, shapers), drafter, Counting(Exact(), counts), Fixed(2, 4))
-    off = distance(
+    decoder = SpeculativeDecoder(
+        bend_target(bare, shapers),
+        drafter,
+        CountingVerifier(ExactVerifier(), counts),
+        FixedPolicy(2, 4),
+    )
+    off = text_law_distance(
         law_of(lambda rng: answer_one(decoder, request, rng)),
         target_law(bare, prompt, length, shapers),
     )
@@ -153,49 +162,51 @@ def _law(
 
 async def _first(drafter: Drafter, target: Target, text: Sequence[int]) -> tuple[Any, ...]:
     """What is proposed behind a text, most of which was written after the drafter had been opened."""
-    worker = await Worker.open(drafter, target, text[:3])
+    worker = await DrafterRun.open(drafter, target, text[:3])
     for i, token in enumerate(text[3:], 3):
         draft = Draft.chain(worker.root)
         if i >= len(text) - 3:  # some drafters read what they laid into a pass
-            draft = await worker.propose(Budget(4, 12))
+            draft = await worker.propose(DraftBudget(4, 12))
         scores = await worker.scores(draft)
         worker.take(draft, scores, Verdict((), token))
-    draft = await worker.propose(Budget(4, 12))
+    draft = await worker.propose(DraftBudget(4, 12))
     worker.close()
     return _guess_of(draft)
 
 
 @dataclass
-class Worker:
+class DrafterRun:
     """A drafter at work on one text. position: of the token behind the root."""
 
-    guess: Guess
+    guess: DraftGuess
     session: Session
     root: int
     position: int
 
     @staticmethod
-    async def open(drafter: Drafter, target: Target, text: Sequence[int]) -> Worker:
+    async def open(drafter: Drafter, target: Target, text: Sequence[int]) -> DrafterRun:
         session = target.open(text)
         guess = drafter.open(text, session)
-        await prefill(session, guess, text)
-        return Worker(guess, session, text[-1], len(text))
+        await prefill_for_guess(session, guess, text)
+        return DrafterRun(guess, session, text[-1], len(text))
 
-    async def propose(self, budget: Budget) -> Draft:
+    async def propose(self, budget: DraftBudget) -> Draft:
         return await self.guess.propose(self.root, self.position, budget, Rng.of(self.position))
 
-    async def scores(self, draft: Draft) -> Scores:
-        return await self.session.score(draft, replace(self.guess.want, law=Reads.ROW))
+    async def scores(self, draft: Draft) -> DraftScores:
+        return await self.session.score(draft, replace(self.guess.want, law=RowDetail.ROW))
 
-    def take(self, draft: Draft, scores: Scores, verdict: Verdict, learns: bool = True) -> None:
+    def take(
+        self, draft: Draft, scores: DraftScores, verdict: Verdict, learns: bool = True
+    ) -> None:
         self.session.commit(verdict.committed(draft))
         if learns:
             self.guess.learn(draft, scores, verdict)
         self.root, self.position = verdict.bonus, self.position + len(verdict.path) + 1
 
-    def fork(self) -> Worker:
+    def fork(self) -> DrafterRun:
         session = self.session.fork()
-        return Worker(self.guess.fork(session), session, self.root, self.position)
+        return DrafterRun(self.guess.fork(session), session, self.root, self.position)
 
     def close(self) -> None:
         self.guess.close()
@@ -203,18 +214,18 @@ class Worker:
 
 
 BUDGETS = (
-    Budget(3, 6),
-    Budget(0, 0),
-    Budget(1, 2),
-    Budget(4, 3),
-    Budget(2, 64),
-    Budget(6, 12),
+    DraftBudget(3, 6),
+    DraftBudget(0, 0),
+    DraftBudget(1, 2),
+    DraftBudget(4, 3),
+    DraftBudget(2, 64),
+    DraftBudget(6, 12),
 )
 
 
 async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> None:
     """One guess is forked in every round and its twin goes another way, one is never forked, and one never learns."""
-    forked, alone, untaught = [await Worker.open(drafter, target, TEXT) for _ in range(3)]
+    forked, alone, untaught = [await DrafterRun.open(drafter, target, TEXT) for _ in range(3)]
     price = forked.guess.price
     assert 0.0 <= price < inf, f"price is {price}: it must be milliseconds, 0 or more"
     twin, size = forked.fork(), target.vocab.size
@@ -235,21 +246,21 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
         for worker in (forked, alone, untaught):
             draft = drafts[0]
             scores = await worker.scores(draft)
-            verdict = Match().verify(draft, scores, Rng.of(1), worker.position)
+            verdict = MatchVerifier().verify(draft, scores, Rng.of(1), worker.position)
             if i % 3 == 2:  # as if the target had taken all of a path
                 path = draft.path_to(_last(draft))
                 verdict = Verdict(path, _drawn(scores, _last(draft), worker.position, 0))
             if worker is forked:
                 counts.see(draft, verdict)
             worker.take(draft, scores, verdict, learns=worker is not untaught)
-    fresh = await Worker.open(drafter, target, TEXT)
-    late = [await w.propose(Budget(3, 6)) for w in (twin, fresh)]  # in one company
+    fresh = await DrafterRun.open(drafter, target, TEXT)
+    late = [await w.propose(DraftBudget(3, 6)) for w in (twin, fresh)]  # in one company
     assert _same(*late), "what one guess learned changed its fork"
     for worker in (forked, alone, untaught, twin, fresh):
         worker.close()
 
 
-def _drawn(scores: Scores, node: int, position: int, choice: int) -> int:
+def _drawn(scores: DraftScores, node: int, position: int, choice: int) -> int:
     """What the target says behind a node."""
     only = scores.certain(node)
     rng = Rng.of(2, choice).at("token", position)
@@ -287,12 +298,12 @@ def _guess_of(draft: Draft) -> tuple[Any, ...]:
     )
 
 
-def _legal(draft: Draft, root: int, budget: Budget, size: int) -> None:
+def _legal(draft: Draft, root: int, budget: DraftBudget, size: int) -> None:
     assert draft.token[0] == root and draft.parent[0] == -1, (
         f"node 0 is {draft.token[0]}, not the root {root}"
     )
     probe, state = (draft.probe or (False,))[0], (draft.state or (None,))[0]
-    certain = draft.draw[0] is Draw.CERTAIN and draft.law[0] is None
+    certain = draft.draw[0] is DrawKind.CERTAIN and draft.law[0] is None
     assert certain and not probe and state is None and (draft.chance or (1.0,))[0] == 1.0, (
         "node 0 is not the pending root: a certain token of the text, of chance 1"
     )
@@ -307,9 +318,9 @@ def _legal(draft: Draft, root: int, budget: Budget, size: int) -> None:
         f"{len(draft) - 1} nodes are over the budget's {budget.nodes}"
     )
     for i in range(1, len(draft)):
-        assert (draft.law[i] is None) == (draft.draw[i] is Draw.CERTAIN), (
+        assert (draft.law[i] is None) == (draft.draw[i] is DrawKind.CERTAIN), (
             f"node {i} is {draft.draw[i]}, its law says otherwise"
         )
     for children in draft.children:
-        certain = [draft.token[c] for c in children if draft.draw[c] is not Draw.INDEPENDENT]
+        certain = [draft.token[c] for c in children if draft.draw[c] is not DrawKind.INDEPENDENT]
         assert len(certain) == len(set(certain)), f"siblings {certain} hold one token twice"

@@ -9,18 +9,18 @@ from itertools import product
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.loop.walk import prefill
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.loop.walk import prefill_for_guess
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 
 SIZE = 7
 
@@ -41,11 +41,11 @@ class InformedCounts(ContractCounts):
     middle: int = 0
 
 
-def check_informed(make: Callable[[LM], Drafter]) -> InformedCounts:
+def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
     """Raise AssertionError unless a drafter that can tell the text from the target's states is never wrong.
 
     make: target -> the drafter, as an oracle: where the method has weights, something that knows the toy takes their place
-    (`Table.after` tells the next token from a state and the tokens behind it). The text is greedy. What is fed is not
+    (`OrderTwoNetwork.after` tells the next token from a state and the tokens behind it). The text is greedy. What is fed is not
     always what the drafter proposed: wrong tokens stand beside and behind it, or nothing of it is fed, so that the state
     that counts is now the root's, now that of a node in the middle; guesses are forked on the way, and answers written side
     by side. From the second round on every proposal must hold the text as far as it goes, and at least its first token.
@@ -55,20 +55,22 @@ def check_informed(make: Callable[[LM], Drafter]) -> InformedCounts:
     """
     seen, drafter = Counter[str](), None
     for seed, tree in product(range(2), (True, False)):
-        law = toy(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
+        law = toy_law(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
         drafter, prompts = make(law), ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
         first = dict[int, int]()
-        run([_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)])
+        run_coroutines(
+            [_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)]
+        )
     counts = InformedCounts(**seen)
     require_mechanism_exercised(counts, drafter)
     return counts
 
 
 @dataclass
-class Line:
+class InformedAnswer:
     """One answer under way."""
 
-    guess: Guess
+    guess: DraftGuess
     session: Session
     root: int
     position: int
@@ -77,7 +79,7 @@ class Line:
     first: dict[int, int]
     """By the root, the token that was drafted first behind it, in any answer under one law."""
 
-    def fork(self) -> Line:
+    def fork(self) -> InformedAnswer:
         session = self.session.fork()
         return replace(self, guess=self.guess.fork(session), session=session)
 
@@ -87,31 +89,31 @@ class Line:
 
 
 async def _answer(
-    law: LM,
+    law: CausalLaw,
     drafter: Drafter,
     prompt: tuple[int, ...],
     offset: int,
     seen: Counter[str],
     first: dict[int, int],
 ) -> None:
-    session = Shaped(law, Greedy()).open(prompt)
+    session = ShapedTarget(law, GreedyRule()).open(prompt)
     guess = drafter.open(prompt, session)
-    line = Line(guess, session, prompt[-1], len(prompt), False, seen, first)
-    await prefill(session, guess, prompt)
+    line = InformedAnswer(guess, session, prompt[-1], len(prompt), False, seen, first)
+    await prefill_for_guess(session, guess, prompt)
     kinds = list(FEEDS)
     for i in range(10):
         twin = line.fork()
-        await _round(line, kinds[(i + offset) % len(kinds)], Budget(1 + i % 4, 8))
+        await _round(line, kinds[(i + offset) % len(kinds)], DraftBudget(1 + i % 4, 8))
         await _round(
-            twin, kinds[(i + offset + 1) % len(kinds)], Budget(3, 8)
+            twin, kinds[(i + offset + 1) % len(kinds)], DraftBudget(3, 8)
         )  # goes another way, and is left behind
-        await _round(twin, "as proposed", Budget(3, 8))
-        await _round(line, "as proposed", Budget(2, 8))
+        await _round(twin, "as proposed", DraftBudget(3, 8))
+        await _round(line, "as proposed", DraftBudget(2, 8))
         twin.close()
     line.close()
 
 
-async def _round(line: Line, kind: str, budget: Budget) -> None:
+async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     """Propose, look whether it is right, feed something of this kind, learn."""
     rng = Rng.of(0)
     draft = await line.guess.propose(line.root, line.position, budget, rng)
@@ -130,9 +132,9 @@ async def _round(line: Line, kind: str, budget: Budget) -> None:
         line.seen["informed"] += line.first.setdefault(line.root, text[0]) != text[0]
     fed = FEEDS[kind](draft, text)
     scores = await line.session.score(
-        fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False)
+        fed, replace(line.guess.want, law=RowDetail.ROW, prompt=False, last=False)
     )
-    verdict = Match().verify(fed, scores, rng, line.position)
+    verdict = MatchVerifier().verify(fed, scores, rng, line.position)
     last = verdict.path[-1] if verdict.path else 0
     line.seen["middle"] += last < len(fed) - 1
     line.session.commit(verdict.committed(fed))
@@ -140,11 +142,11 @@ async def _round(line: Line, kind: str, budget: Budget) -> None:
     line.root, line.position, line.told = verdict.bonus, line.position + len(verdict.path) + 1, True
 
 
-async def _text(line: Line, n: int) -> list[int]:
+async def _text(line: InformedAnswer, n: int) -> list[int]:
     """The next n tokens."""
     twin, draft = line.session.fork(), Draft.chain(line.root)
     for i in range(n):
-        scores = await twin.score(draft, Want())
+        scores = await twin.score(draft, ScoreRequest())
         draft = Draft.chain(line.root, (*draft.token[1:], scores.argmax(i)))
     twin.close()
     return list(draft.token[1:])

@@ -10,17 +10,23 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from polydec.core.decoder import Decoder, answer_one, answers
-from polydec.core.insertion_law import Inserter, Offer
+from polydec.core.decoder import Decoder, answer_one, run_decoder
+from polydec.core.insertion_law import Inserter, InsertionScores
 from polydec.core.law import NEG_INF
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited, Event, from_json, replay, to_json
-from polydec.core.types import Edit, Exactness
-from polydec.lab.testing.enumerate import Law, distance, law_of
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
+from polydec.core.types import Exactness, TextEdit
+from polydec.lab.testing.enumerate import Law, law_of, text_law_distance
 from polydec.lab.testing.exercised import ContractCounts, require_exercised
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy_insertion import Asked, Last, Posterior, ToyInserter, left_open
+from polydec.lab.testing.toy_insertion import (
+    Asked,
+    LastSlotNetwork,
+    PosteriorNetwork,
+    ToyInserter,
+    left_open,
+)
 
 Make = Callable[[Inserter], Decoder]
 """inserter -> the decoder to check."""
@@ -52,7 +58,7 @@ def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None)
     counts = check_replay(make)
     check_batch(make)
     check_closed(make)
-    if make(posterior(0)).exactness is Exactness.LAW:
+    if make(posterior_inserter(0)).exactness is Exactness.LAW:
         check_law(make)
     require_exercised(counts, "a check of insertion", ("inserted",), unexercised)
     return counts
@@ -65,17 +71,17 @@ def some_law(seed: int) -> Law:
     return dict(zip(SHORT, p_N.tolist(), strict=True))
 
 
-def posterior(seed: int, *, even: bool = True) -> ToyInserter:
+def posterior_inserter(seed: int, *, even: bool = True) -> ToyInserter:
     """What perfect training makes of such a law."""
-    return ToyInserter(Posterior(some_law(seed), 2, even=even))
+    return ToyInserter(PosteriorNetwork(some_law(seed), 2, even=even))
 
 
-def last(seed: int, size: int = 3, sharp: float = 1.0) -> ToyInserter:
+def last_slot_inserter(seed: int, size: int = 3, sharp: float = 1.0) -> ToyInserter:
     """A model that only ever puts a token last."""
-    return ToyInserter(Last(step(seed, size, sharp)))
+    return ToyInserter(LastSlotNetwork(random_step_law(seed, size, sharp)))
 
 
-def step(seed: int, size: int, sharp: float) -> Tensor:
+def random_step_law(seed: int, size: int, sharp: float) -> Tensor:
     """The law of a token, or of the end, by the token before it."""
     g = torch.Generator().manual_seed(seed)
     return torch.softmax(
@@ -83,19 +89,19 @@ def step(seed: int, size: int, sharp: float) -> Tensor:
     )
 
 
-class Anything(Last):
+class AnyTokenNetwork(LastSlotNetwork):
     """Puts any token into any slot, and finds something missing nine times of ten."""
 
-    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+    def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
         offers = super().forward(queries)
         even = [
             torch.zeros_like(o.logw_SV).index_fill(-1, torch.tensor([self.size]), NEG_INF)
             for o in offers
         ]
-        return [Offer(logw_SV, 0.1) for logw_SV in even]
+        return [InsertionScores(logw_SV, 0.1) for logw_SV in even]
 
 
-def ended(law: Law, end: int = 2) -> Law:
+def law_with_ends(law: Law, end: int = 2) -> Law:
     """The same texts with the end behind them."""
     return {(*text, end): p for text, p in law.items()}
 
@@ -103,19 +109,19 @@ def ended(law: Law, end: int = 2) -> Law:
 def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
     """The enumerated output law is that of which the model knows the posteriors."""
     for seed in range(laws):
-        decoder, request = make(posterior(seed)), Request((0,), max_tokens=5)
+        decoder, request = make(posterior_inserter(seed)), Request((0,), max_tokens=5)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-        off = distance(got, ended(some_law(seed)))
+        off = text_law_distance(got, law_with_ends(some_law(seed)))
         assert off < tolerance, f"the output law is off by {off:.2e} (seed {seed})"
 
 
 def check_ends(make: Make) -> None:
     """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos only the last two."""
     for seed in range(20):
-        model, stop = last(seed, 4, 2.0), frozenset[int]({0} if seed % 5 == 4 else ())
+        model, stop = last_slot_inserter(seed, 4, 2.0), frozenset[int]({0} if seed % 5 == 4 else ())
         for ignore in (False, True):
             request = Request((1,), 1 + seed % 9, stop, ignore, seed)
-            out = run([answer_one(make(model), request)])[0]
+            out = run_coroutines([answer_one(make(model), request)])[0]
             ends = stop | (frozenset[int]() if ignore else frozenset({4}))
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
@@ -134,11 +140,11 @@ def check_given(make: Make) -> None:
     """Given tokens stay, in their order and without anything between them; a gap takes no more than stands for it; an end
     that is given is the last token."""
     given = (None, None, 3, None, 2, 2, None, None, None, 4)
-    model = ToyInserter(Anything(step(3, 4, 1.0)))
+    model = ToyInserter(AnyTokenNetwork(random_step_law(3, 4, 1.0)))
     for seed in range(20):
-        out = run([answer_one(make(model), Request((1,), len(given), given=given, seed=seed))])[
-            0
-        ].token_ids
+        out = run_coroutines(
+            [answer_one(make(model), Request((1,), len(given), given=given, seed=seed))]
+        )[0].token_ids
         assert out[-1] == 4 and 4 not in out[:-1], f"{out} does not end with its end"
         fits = any(
             len(out) == a + b + c + 4 and out[a] == 3 and out[a + b + 1 : a + b + 3] == (2, 2)
@@ -146,7 +152,7 @@ def check_given(make: Make) -> None:
         )
         assert fits, f"{out} does not keep {given}"
     request = Request((1,), 5, given=(None, 1, None, None, 0), ignore_eos=True)
-    out = run([answer_one(make(model), request)])[0].token_ids
+    out = run_coroutines([answer_one(make(model), request)])[0].token_ids
     assert len(out) == 5 and out[1] == 1 and out[4] == 0, f"{out} does not fill {request.given}"
 
 
@@ -155,25 +161,29 @@ def check_replay(make: Make) -> InsertionCounts:
     Returns what was seen."""
     answers, inserted = 0, 0
     for seed in range(6):
-        events, decoder = list[Event](), make(posterior(seed))
+        events, decoder = list[TraceEvent](), make(posterior_inserter(seed))
         request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
-        out = run([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
-        got = tuple(replay((0,), [e.edit for e in read if isinstance(e, Edited)]))
+        got = tuple(replay((0,), [e.edit for e in read if isinstance(e, EditedEvent)]))
         assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
-        plain = run([answer_one(decoder, Request((0,), max_tokens=5, seed=seed))])[0].token_ids
+        plain = run_coroutines([answer_one(decoder, Request((0,), max_tokens=5, seed=seed))])[
+            0
+        ].token_ids
         assert plain == got, "the answer changed when it was watched"
         notes = out.logprobs or ()
         assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 for n in notes), (
             f"notes: {notes}"
         )
         answers += 1
-        inserted += _inserted([e.edit for e in read if isinstance(e, Edited)], decoder.vocab.eos)
+        inserted += _inserted(
+            [e.edit for e in read if isinstance(e, EditedEvent)], decoder.vocab.eos
+        )
     return InsertionCounts(answers, inserted)
 
 
-def _inserted(edits: Sequence[Edit], ends: frozenset[int]) -> int:
+def _inserted(edits: Sequence[TextEdit], ends: frozenset[int]) -> int:
     """How many tokens were put before one that is no end, behind a prompt of one token."""
     text, count = [0], 0
     for edit in edits:
@@ -189,14 +199,14 @@ def _inserted(edits: Sequence[Edit], ends: frozenset[int]) -> int:
 
 def check_batch(make: Make) -> None:
     """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
-    decoder = make(last(7, 6, 0.7))
+    decoder = make(last_slot_inserter(7, 6, 0.7))
     requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
-    alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
     for order in (requests, requests[::-1]):
         together = dict(
             zip(
                 map(requests.index, order),
-                run([answer_one(decoder, r) for r in order]),
+                run_coroutines([answer_one(decoder, r) for r in order]),
                 strict=True,
             )
         )
@@ -207,20 +217,22 @@ def check_batch(make: Make) -> None:
 
 def check_closed(make: Make) -> None:
     """Choices come in order, each drawn for itself; a run that is cancelled leaves no slate open."""
-    decoder, request = make(last(7, 6, 0.7)), Request((0,), 12, n=6, ignore_eos=True)
+    decoder, request = make(last_slot_inserter(7, 6, 0.7)), Request((0,), 12, n=6, ignore_eos=True)
     left_open()
-    several = run([answers(decoder, request)])[0]
+    several = run_coroutines([run_decoder(decoder, request)])[0]
     assert [r.choice for r in several] == list(range(6)) and len(
         {r.token_ids for r in several}
     ) > 4, "choices are alike"
     single = [
-        run([answer_one(decoder, Request((0,), 12, choice=c, ignore_eos=True))])[0].token_ids
+        run_coroutines([answer_one(decoder, Request((0,), 12, choice=c, ignore_eos=True))])[
+            0
+        ].token_ids
         for c in range(6)
     ]
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a slate stayed open after the answers"
     scheduler = Scheduler()
-    task = scheduler.submit(answers(decoder, request))
+    task = scheduler.submit(run_decoder(decoder, request))
     scheduler.step()
     scheduler.cancel(task)
     assert not left_open(), "a slate stayed open after a cancelled run"

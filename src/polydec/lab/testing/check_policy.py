@@ -9,7 +9,7 @@ from typing import Any
 from polydec.core.types import Draft
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.methods.speculative.loop.protocols import Policy
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 PHASE = 12
 """Rounds of a history in which drafts fare alike."""
@@ -95,7 +95,7 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
     return seen
 
 
-def _drafted(budget: Budget, dice: random.Random) -> Draft:
+def _drafted(budget: DraftBudget, dice: random.Random) -> Draft:
     """A chain as long as the budget lets it be, of a drafter that is rather sure."""
     chances, most = [1.0], min(budget.depth, budget.nodes)
     while len(chances) <= most:

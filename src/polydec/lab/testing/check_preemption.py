@@ -11,10 +11,10 @@ from polydec.core.decoder import Decoder, answer_one
 from polydec.core.effects import Coro
 from polydec.core.protocols import Target
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, run
+from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.lab.testing.exercised import ContractCounts
-from polydec.lab.testing.toy import toy
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import toy_law
+from polydec.models.sessions.lm import CausalLaw
 
 PROMPT = (0, 1, 0, 2, 0, 1)
 
@@ -32,7 +32,7 @@ class PreemptionCounts(ContractCounts):
     holds: int = 0
 
 
-def run_on_hold(coros: Sequence[Coro], laws: Sequence[LM]) -> tuple[list[Any], list[int]]:
+def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[Any], list[int]]:
     """Drive coroutines side by side as if there were next to no memory: at four of five passes, drawn once for all, each is
     asked to stop, and gives back all that it holds of these laws when it has. Results in order, and how often each was put on
     hold. Raises the first error.
@@ -62,7 +62,7 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[LM]) -> tuple[list[Any], l
     return [task.result for task in tasks], holds
 
 
-def _evict(task: Any, laws: Sequence[LM]) -> None:
+def _evict(task: Any, laws: Sequence[CausalLaw]) -> None:
     for law in laws:
         for session in list(law.live):
             if session.owner is task:
@@ -80,9 +80,11 @@ def check_preemption(
     """
     answers, held = 0, 0
     for seed in range(2):
-        target, draft = toy(seed, 6), toy(seed + seed % 2, 6, sharp=0.9, cost=0.1)
+        target, draft = toy_law(seed, 6), toy_law(seed + seed % 2, 6, sharp=0.9, cost=0.1)
         requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
-        alone = [run([answer_one(make(target, draft), r)])[0].token_ids for r in requests]
+        alone = [
+            run_coroutines([answer_one(make(target, draft), r)])[0].token_ids for r in requests
+        ]
         coros = [answer_one(make(target, draft), r) for r in requests]
         results, holds = run_on_hold(coros, (target, draft))
         assert min(holds), "a request was never put on hold: it does not pause behind its passes"

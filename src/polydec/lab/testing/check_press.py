@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from polydec.core.protocols import Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import check_target
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
-from polydec.lab.testing.shaper_contract import differs
-from polydec.models.nets.press import Packed, Press
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.shaper_contract import is_different_law
+from polydec.models.nets.press import CachePress, PackedBlock
+from polydec.models.sessions.lm import CausalLaw
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class CountedPress:
         seen: What was counted so far, by the names of PressCounts.
     """
 
-    inner: Press
+    inner: CachePress
     seen: Counter[str] = field(compare=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Packed:
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
         """Block k of one layer, counted."""
         packed = self.inner.pack(k, kv, behind, before)
         given = kv if before is None else torch.cat([self._entries(k - 1, before, kv), kv], -2)
@@ -72,7 +72,7 @@ class CountedPress:
 
 
 def check_press(
-    lm: LM, press: Press, *, blocks: int = 2, tolerance: float = 1e-9, seed: int = 0
+    lm: CausalLaw, press: CachePress, *, blocks: int = 2, tolerance: float = 1e-9, seed: int = 0
 ) -> PressCounts:
     """Raise AssertionError unless the law over caches that `press` makes smaller is a target as any other, and it was seen at
     work.
@@ -96,7 +96,7 @@ def check_press(
     return check_pressing(lm, press, seed=seed)
 
 
-def check_pressing(lm: LM, press: Press, *, seed: int = 0) -> PressCounts:
+def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressCounts:
     """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the law of tokens behind it: the
     part of `check_press` that takes two passes.
 
@@ -116,13 +116,13 @@ def check_pressing(lm: LM, press: Press, *, seed: int = 0) -> PressCounts:
     counted: Any = CountedPress(press, seen)
     text = _text(lm, 4 * press.block, seed)
     rows = zip(*(_rows(law, text) for law in (lm, lm.pressed(counted))), strict=True)
-    seen["changed"] = sum(differs(exact_V, pressed_V) for exact_V, pressed_V in rows)
+    seen["changed"] = sum(is_different_law(exact_V, pressed_V) for exact_V, pressed_V in rows)
     counts = PressCounts(**seen)
     require_mechanism_exercised(counts, press)
     return counts
 
 
-def _text(lm: LM, length: int, seed: int) -> list[int]:
+def _text(lm: CausalLaw, length: int, seed: int) -> list[int]:
     """Random tokens that end nothing."""
     usual = sorted(set(range(lm.vocab.size)) - lm.vocab.eos)
     return random.Random(seed).choices(usual, k=length)
@@ -133,9 +133,9 @@ def _rows(law: Target, text: list[int]) -> list[Tensor]:
 
     async def scored() -> list[Tensor]:
         session = law.open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), Want())
+        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest())
         rows = [scores.row(i) for i in range(len(text))]
         session.close()
         return rows
 
-    return run([scored()])[0]
+    return run_coroutines([scored()])[0]

@@ -9,37 +9,37 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from polydec.core.decoder import Decoder, answer_one, answers
+from polydec.core.decoder import Decoder, answer_one, run_decoder
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Branched, Edited, Event, Observer, Tried
-from polydec.core.types import Reads
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.trace import BranchedEvent, EditedEvent, Observer, TraceEvent, TriedEvent
+from polydec.core.types import RowDetail
 from polydec.lab.testing.check_search import (
     check_events,
     check_neighbours,
     check_sessions,
     ends_rightly,
     noted_rightly,
-    writer,
+    toy_writer_factory,
 )
-from polydec.lab.testing.enumerate import Law, distance, law_of, target_law
-from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.enumerate import Law, law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import SHAPERS, bend_target
 from polydec.lab.testing.exercised import (
     ContractCounts,
     require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 Make = Callable[[Target], Decoder]
 """A target -> the decoder to check."""
 Drawn = Sequence[tuple[tuple[int, ...], float]]
 """Texts in the order in which they were begun, each with its mean log-probability."""
-Picked = Callable[[LM, Drawn, int], int]
+Picked = Callable[[CausalLaw, Drawn, int], int]
 """(the target, what was drawn, the most tokens of a text) -> which of them is the answer."""
 
 PROMPT = (0, 1, 0)
@@ -81,7 +81,9 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
     over_first = picks_over_first(make)
     laws = 0 if picked is None else check_law(make, tries, picked).laws
     counts = RolloutCounts(seen.answers, seen.branched, distinct, over_first, laws)
-    require_mechanism_exercised(counts, make(toy(1)), ("branched", "distinct", "picked_over_first"))
+    require_mechanism_exercised(
+        counts, make(toy_law(1)), ("branched", "distinct", "picked_over_first")
+    )
     return counts
 
 
@@ -91,19 +93,22 @@ def check_law(
     """The enumerated law of the answers, under the request's shapers, where temperature 0 means the law before the argmax.
     Returns how many laws there were."""
     for seed in range(laws):
-        target = toy(seed, 3)
+        target = toy_law(seed, 3)
         shapers = SHAPERS[("plain", "shaped", "greedy")[seed % 3]]
-        before = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
-        decoder, request = make(bend(target, shapers)), Request(PROMPT, length)
+        before = tuple(s for s in shapers if s.reads is not RowDetail.ARGMAX)
+        decoder, request = make(bend_target(target, shapers)), Request(PROMPT, length)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-        off = distance(
-            got, expected(target, target_law(target, PROMPT, length, before), tries, length, picked)
+        off = text_law_distance(
+            got,
+            expected_pick_law(
+                target, target_law(target, PROMPT, length, before), tries, length, picked
+            ),
         )
         assert off < 1e-9, f"law {seed}: the law of the answers is off by {off:.2e}"
     return RolloutCounts(laws=laws)
 
 
-def expected(target: LM, law: Law, tries: int, length: int, picked: Picked) -> Law:
+def expected_pick_law(target: CausalLaw, law: Law, tries: int, length: int, picked: Picked) -> Law:
     """The law of what is picked of independent draws from `law`."""
     out: Law = defaultdict(float)
     for drawn in product(law.items(), repeat=tries):
@@ -117,7 +122,7 @@ def check_texts(make: Make) -> int:
     from the first one to their request."""
     distinct = 0
     for seed in range(12):
-        target = toy(seed, 5, sharp=2.0)
+        target = toy_law(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
         request = Request(
@@ -128,9 +133,9 @@ def check_texts(make: Make) -> int:
             seed,
             logprobs=2,
             n=2,
-            writer=writer(target, stop),
+            writer=toy_writer_factory(target, stop),
         )
-        found = run([answers(make(target), request)])[0]
+        found = run_coroutines([run_decoder(make(target), request)])[0]
         assert [r.choice for r in found] == list(request.choices), "not every choice has an answer"
         for r in found:
             ends_rightly(target, r, request, stop)
@@ -144,22 +149,22 @@ def picks_over_first(make: Make) -> int:
     own: which one is taken is left to the search, not to the limit."""
     count, room = 0, 64
     for seed in range(24):
-        target, events = toy(seed, 4, sharp=0.7), list[Event]()
+        target, events = toy_law(seed, 4, sharp=0.7), list[TraceEvent]()
         request = Request(PROMPT, room, seed=seed)
-        answer = run([answer_one(make(target), request, on=events.append)])[0].token_ids
+        answer = run_coroutines([answer_one(make(target), request, on=events.append)])[0].token_ids
         first = first_tried(events)
         count += len(first) < room and answer[: len(first)] != first
     return count
 
 
-def first_tried(events: Sequence[Event]) -> tuple[int, ...]:
+def first_tried(events: Sequence[TraceEvent]) -> tuple[int, ...]:
     """The tokens of the first branch that anything was written to, as the events of one answer tell of it."""
     texts, first = dict[int, tuple[int, ...]](), list[int]()
     for event in events:
         match event:
-            case Branched():
+            case BranchedEvent():
                 texts[event.branch] = texts.get(event.parent, ())[: event.at]
-            case Tried():
+            case TriedEvent():
                 texts[event.branch] += event.tokens
                 first.append(event.branch)
             case _:
@@ -170,8 +175,8 @@ def first_tried(events: Sequence[Event]) -> tuple[int, ...]:
 def check_ledger(make: Make) -> None:
     """What is counted is what was done: positions fed beside those of the prompt, which is fed once; tokens written; passes."""
     for seed in range(8):
-        target = toy(seed, 5, sharp=0.5)
-        found = run([answers(make(target), Request(PROMPT, 9, seed=seed, n=2))])[0]
+        target = toy_law(seed, 5, sharp=0.5)
+        found = run_coroutines([run_decoder(make(target), Request(PROMPT, 9, seed=seed, n=2))])[0]
         stats = [r.stats for r in found]
         total = SearchStats()
         for s in stats:
@@ -195,8 +200,8 @@ def check_clock(make: Make) -> None:
     """The first edit of an answer, with which the clock of decoding starts, comes before half of the work is done, also where
     nothing is certain before the end: tokens a second would mean nothing otherwise."""
     scheduler, edited, steps = Scheduler(), list[int](), 0
-    on: Observer = lambda e: edited.append(steps) if isinstance(e, Edited) else None  # noqa: E731
-    scheduler.submit(answers(make(toy(4, 6, eos=-1)), Request(PROMPT, 24), on))
+    on: Observer = lambda e: edited.append(steps) if isinstance(e, EditedEvent) else None  # noqa: E731
+    scheduler.submit(run_decoder(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 24), on))
     while scheduler.step():
         steps += 1
     assert 2 * edited[0] <= steps, f"the first edit came after {edited[0]} of {steps} steps"
@@ -204,17 +209,22 @@ def check_clock(make: Make) -> None:
 
 def check_draws(make: Make) -> None:
     """No name of a draw is used twice; choices and seeds draw independently; the same request gives the same text."""
-    decoder = make(toy(21, 6, sharp=0.5))
+    decoder = make(toy_law(21, 6, sharp=0.5))
     alike = Request(PROMPT, 24, ignore_eos=True)
     for vary, requests in (
         ("choice", [replace(alike, choice=i) for i in range(8)]),
         ("seed", [replace(alike, seed=i) for i in range(8)]),
     ):
-        texts = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+        texts = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
         assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"
-        assert texts == [run([answer_one(decoder, r)])[0].token_ids for r in requests], (
+        assert texts == [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests], (
             "the same request, another text"
         )
     strict: Any = StrictRng.of(3)
-    text = run([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
-    assert text == run([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of(3))])[0].token_ids
+    text = run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
+    assert (
+        text
+        == run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of(3))])[
+            0
+        ].token_ids
+    )

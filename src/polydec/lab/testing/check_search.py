@@ -11,35 +11,35 @@ from itertools import pairwise
 from typing import Any
 
 from polydec.base.errors import PolydecError
-from polydec.core.decoder import Decoder, answers
+from polydec.core.decoder import Decoder, run_decoder
 from polydec.core.protocols import Target
-from polydec.core.request import Request, Result, Writer
-from polydec.core.scheduler import Scheduler, run
+from polydec.core.request import Request, Result, TextWriter
+from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.core.trace import (
-    Branched,
-    Edited,
-    Event,
-    Finished,
+    BranchedEvent,
+    EditedEvent,
+    FinishedEvent,
     Observer,
-    Opened,
-    Pruned,
-    Scored,
+    OpenedEvent,
+    PrunedEvent,
+    ScoredEvent,
+    TraceEvent,
     from_json,
-    ignore,
+    ignore_event,
     replay,
     to_json,
 )
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.enumerate import target_law
-from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.examples import SHAPERS, bend_target
 from polydec.lab.testing.exercised import (
     ContractCounts,
     require_mechanism_exercised,
 )
-from polydec.lab.testing.toy import Letters, toy
-from polydec.laws.shapers.presence import Presence
-from polydec.laws.shapers.repetition import Repetition
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import ToyWords, toy_law
+from polydec.laws.shapers.presence import PresencePenaltyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.models.sessions.lm import CausalLaw
 
 Make = Callable[[Target], Decoder]
 """A target -> the search to check."""
@@ -76,10 +76,11 @@ SEARCH_KINDS = ("branched", "pruned", "scored", "tied", "refused")
 """What a check of a search must have seen."""
 
 
-def counted_branches(events: Sequence[Event], answers: int) -> SearchCounts:
+def counted_branches(events: Sequence[TraceEvent], answers: int) -> SearchCounts:
     """What the events of one request tell of its branches."""
     begun, given_up, scored = (
-        sum(isinstance(e, kind) for e in events) for kind in (Branched, Pruned, Scored)
+        sum(isinstance(e, kind) for e in events)
+        for kind in (BranchedEvent, PrunedEvent, ScoredEvent)
     )
     return SearchCounts(answers, max(0, begun - 1), given_up, scored)
 
@@ -118,38 +119,38 @@ def check_search(
         check_exhaustive(wide)
     if expected is not None:
         check_expected(make, expected)
-    require_mechanism_exercised(counts, make(toy(1)), SEARCH_KINDS)
+    require_mechanism_exercised(counts, make(toy_law(1)), SEARCH_KINDS)
     return counts
 
 
-def best(decoder: Decoder, request: Request, on: Observer = ignore) -> list[Result]:
+def run_search(decoder: Decoder, request: Request, on: Observer = ignore_event) -> list[Result]:
     """All answers to one request."""
-    return run([answers(decoder, request, on)])[0]
+    return run_coroutines([run_decoder(decoder, request, on)])[0]
 
 
 def check_exhaustive(wide: Wide) -> None:
     """As wide as there are texts, the answers are the best of all: under the request's shapers, where temperature 0 means the
     law before the argmax, and with stop strings."""
     for seed, size, length in ((1, 2, 4), (2, 3, 3), (4, 4, 2)):
-        target = toy(seed, size)
+        target = toy_law(seed, size)
         for name, shapers in SHAPERS.items():
-            law = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
+            law = tuple(s for s in shapers if s.reads is not RowDetail.ARGMAX)
             for stop in ("", "aa", "ba"):
                 want = _brute(target, length, law, stop)[:4]
                 request = Request(
-                    PROMPT, length, logprobs=0, n=len(want), writer=writer(target, stop)
+                    PROMPT, length, logprobs=0, n=len(want), writer=toy_writer_factory(target, stop)
                 )
-                got = best(wide(bend(target, shapers), size**length), request)
+                got = run_search(wide(bend_target(target, shapers), size**length), request)
                 _same(got, want, f"law {seed}, {name}, stop {stop!r}, {size**length} texts at once")
 
 
 def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> None:
     """What is found is what the reference finds."""
     for seed in range(12):
-        target, length = (toy(seed, 6), 6) if seed % 2 else (toy(seed, 4), 10)
+        target, length = (toy_law(seed, 6), 6) if seed % 2 else (toy_law(seed, 4), 10)
         want = expected(target, length)
         _same(
-            best(make(target), Request(PROMPT, length, logprobs=0, n=len(want))),
+            run_search(make(target), Request(PROMPT, length, logprobs=0, n=len(want))),
             want,
             f"law {seed}",
         )
@@ -165,7 +166,7 @@ def _same(got: Sequence[Result], want: Ranked, where: str) -> None:
         )
 
 
-def _brute(target: LM, length: int, shapers: Sequence[Any], stop: str) -> Ranked:
+def _brute(target: CausalLaw, length: int, shapers: Sequence[Any], stop: str) -> Ranked:
     """Every text by its mean log-probability."""
     law = defaultdict[tuple[int, ...], float](float)
     for text, p in target_law(target, PROMPT, length, shapers).items():
@@ -179,14 +180,20 @@ def check_results(
     """Answers differ and are sorted by their scores; each ends where it must; log-probabilities are those of its own tokens,
     and its score is made of them."""
     for seed in range(24):
-        target = toy(seed, 5, sharp=2.0)
+        target = toy_law(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
         request = Request(
-            PROMPT, 4 + seed % 9, ids, seed % 3 == 1, logprobs=2, n=n, writer=writer(target, stop)
+            PROMPT,
+            4 + seed % 9,
+            ids,
+            seed % 3 == 1,
+            logprobs=2,
+            n=n,
+            writer=toy_writer_factory(target, stop),
         )
-        shapers = (Repetition(1.3), Presence(0.4)) if seed % 2 else ()
-        found = best(make(bend(target, shapers)), request)
+        shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4)) if seed % 2 else ()
+        found = run_search(make(bend_target(target, shapers)), request)
         texts, scores = (
             [r.token_ids for r in found],
             [r.score for r in found if r.score is not None],
@@ -199,7 +206,7 @@ def check_results(
         assert scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
         for r in found:
             ends_rightly(target, r, request, stop)
-            noted_rightly(bend(target, shapers), r)
+            noted_rightly(bend_target(target, shapers), r)
             off = 0.0 if score is None else abs(score(r) - (r.score or 0.0))
             assert off < 1e-9, (
                 f"the score {r.score} of {r.token_ids} is not made of its log-probabilities"
@@ -207,7 +214,7 @@ def check_results(
             assert r.stats.passes >= 1, "an answer without a pass"
 
 
-def ends_rightly(target: LM, r: Result, request: Request, stop: str) -> None:
+def ends_rightly(target: CausalLaw, r: Result, request: Request, stop: str) -> None:
     """A text ends at its first end, and nowhere else; it reads as its tokens do."""
     ends = request.stop_ids | (frozenset[int]() if request.ignore_eos else target.vocab.eos)
     assert not ends & set(r.token_ids[:-1]), f"{r.token_ids} goes on after an end"
@@ -233,9 +240,11 @@ def noted_rightly(target: Target, r: Result) -> None:
 
     async def scores() -> Any:
         session = target.open(PROMPT)
-        return await session.score(Draft.chain(PROMPT[-1], r.token_ids[:-1]), Want(base=Reads.ROW))
+        return await session.score(
+            Draft.chain(PROMPT[-1], r.token_ids[:-1]), ScoreRequest(base=RowDetail.ROW)
+        )
 
-    rows = run([scores()])[0]
+    rows = run_coroutines([scores()])[0]
     assert r.logprobs is not None and tuple(t.token for t in r.logprobs) == r.token_ids, (
         "log-probabilities of other tokens"
     )
@@ -255,13 +264,13 @@ def check_ties(make: Make, n: int) -> SearchCounts:
     counts = SearchCounts()
     for seed in range(12):
         request = Request(PROMPT, 8, n=n)
-        found = best(make(twin_tokens(seed)), request)
+        found = run_search(make(twin_tokens(seed)), request)
         texts = [r.token_ids for r in found]
         assert len(set(texts)) == n, f"one text is given twice where texts tie: {texts}"
-        again = [r.token_ids for r in best(make(twin_tokens(seed)), request)]
+        again = [r.token_ids for r in run_search(make(twin_tokens(seed)), request)]
         assert again == texts, f"texts that tie are others when asked for again: {again}"
         for r in found:
-            alone = best(make(twin_tokens(seed)), replace(request, n=1, choice=r.choice))[0]
+            alone = run_search(make(twin_tokens(seed)), replace(request, n=1, choice=r.choice))[0]
             assert alone.token_ids == r.token_ids, f"choice {r.choice} alone is another text"
         scores = [r.score for r in found if r.score is not None]
         tied = sum(abs(a - b) < 1e-9 for a, b in pairwise(scores))
@@ -269,9 +278,9 @@ def check_ties(make: Make, n: int) -> SearchCounts:
     return counts
 
 
-def twin_tokens(seed: int) -> LM:
+def twin_tokens(seed: int) -> CausalLaw:
     """A toy of which two tokens are equally likely everywhere, and make no difference to what follows."""
-    target = toy(seed, 4)
+    target = toy_law(seed, 4)
     weight = target.network.weight  # pyright: ignore[reportAttributeAccessIssue]
     weight[1] = weight[0]
     weight[:, 1] = weight[:, 0]
@@ -281,10 +290,10 @@ def twin_tokens(seed: int) -> LM:
 
 def check_refusal(make: Make, width: int) -> SearchCounts:
     """More answers than the search gives are refused with one sentence, before anything is fed. Returns how many were."""
-    target, counts = toy(5, 5), SearchCounts()
+    target, counts = toy_law(5, 5), SearchCounts()
     for request in (Request(PROMPT, 6, n=width + 1), Request(PROMPT, 6, choice=width)):
         try:
-            best(make(target), request)
+            run_search(make(target), request)
         except PolydecError as error:
             assert f"n is {width + 1}" in str(error) and "\n" not in str(error), (
                 f"the refusal does not say why: {error}"
@@ -304,33 +313,33 @@ def check_events(make: Make, n: int) -> SearchCounts:
     what was seen of branches."""
     counts = SearchCounts()
     for seed in range(8):
-        target, events = toy(seed, 5, sharp=2.0), list[Event]()
+        target, events = toy_law(seed, 5, sharp=2.0), list[TraceEvent]()
         request = Request(PROMPT, 16, n=n)
-        found = best(make(target), request, events.append)
+        found = run_search(make(target), request, events.append)
         assert [from_json(json.loads(json.dumps(to_json(e)))) for e in events] == events, (
             "an event is not what its JSON says"
         )
         for r in found:
             mine = [e for e in events if e.choice == r.choice]
-            assert isinstance(mine[0], Opened) and isinstance(mine[-1], Finished), (
+            assert isinstance(mine[0], OpenedEvent) and isinstance(mine[-1], FinishedEvent), (
                 "the first or the last event is missing"
             )
-            assert sum(isinstance(e, (Opened, Finished)) for e in mine) == 2, (
+            assert sum(isinstance(e, (OpenedEvent, FinishedEvent)) for e in mine) == 2, (
                 "a choice begins or ends twice"
             )
             assert mine[-1].finish_reason == r.finish_reason, (
                 "the trace ends for another reason than the answer"
             )
-            edits = [e for e in mine if isinstance(e, Edited)]
+            edits = [e for e in mine if isinstance(e, EditedEvent)]
             assert tuple(replay(PROMPT, [e.edit for e in edits])) == r.token_ids, (
                 "the trace replays to another text"
             )
             assert tuple(x for e in edits for x in e.tokens) == r.token_ids, (
                 "tokens became final that are not the answer's"
             )
-        assert [r.token_ids for r in best(make(target), request)] == [r.token_ids for r in found], (
-            "watching changed the answer"
-        )
+        assert [r.token_ids for r in run_search(make(target), request)] == [
+            r.token_ids for r in found
+        ], "watching changed the answer"
         counts += counted_branches(events, len(found))
     return counts
 
@@ -339,11 +348,19 @@ def check_sessions(make: Make) -> None:
     """Every session is closed, once, wherever the search is cut off; one that was cut off has promised nothing that it would
     have taken back."""
     steps, more = 0, True
-    whole = best(make(toy(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
+    whole = run_search(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
     while more:
-        target, scheduler, edits = Counted(toy(4, 6, eos=-1)), Scheduler(), list[Edited]()
-        on: Observer = lambda e, edits=edits: edits.append(e) if isinstance(e, Edited) else None  # noqa: E731
-        task = scheduler.submit(answers(make(target), Request(PROMPT, 12), on))
+        target, scheduler, edits = (
+            CountedTarget(toy_law(4, 6, eos=-1)),
+            Scheduler(),
+            list[EditedEvent](),
+        )
+
+        def on(event: TraceEvent, edits: list[EditedEvent] = edits) -> None:
+            if isinstance(event, EditedEvent):
+                edits.append(event)
+
+        task = scheduler.submit(run_decoder(make(target), Request(PROMPT, 12), on))
         more = all(scheduler.step() for _ in range(steps))
         scheduler.cancel(task)
         assert sorted(target.closed) == list(range(target.opened)), (
@@ -358,30 +375,34 @@ def check_sessions(make: Make) -> None:
 
 def check_neighbours(make: Make, n: int) -> None:
     """An answer does not depend on what runs beside it, nor on how many others are asked for."""
-    decoder = make(toy(11, 6))
+    decoder = make(toy_law(11, 6))
     requests = [
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 4 * (i % 3), n=1 + i % n) for i in range(6)
     ]
-    alone = [best(decoder, r) for r in requests]
+    alone = [run_search(decoder, r) for r in requests]
     for order in (range(6), range(5, -1, -1)):
         together = dict(
-            zip(order, run([answers(decoder, requests[i]) for i in order]), strict=True)
+            zip(
+                order,
+                run_coroutines([run_decoder(decoder, requests[i]) for i in order]),
+                strict=True,
+            )
         )
         for i, want in enumerate(alone):
             same = [r.token_ids for r in together[i]] == [r.token_ids for r in want]
             assert same, f"request {i} has another answer beside its neighbours"
     for request in requests:
-        for r in best(decoder, replace(request, n=n)):
-            one = best(decoder, replace(request, n=1, choice=r.choice))[0]
+        for r in run_search(decoder, replace(request, n=n)):
+            one = run_search(decoder, replace(request, n=1, choice=r.choice))[0]
             assert one.token_ids == r.token_ids and one.score == r.score, (
                 f"choice {r.choice} alone is another text"
             )
 
 
-class Counted:
+class CountedTarget:
     """A target that counts its sessions. opened: how many; closed: the number of each that was closed."""
 
-    def __init__(self, target: LM) -> None:
+    def __init__(self, target: CausalLaw) -> None:
         self.target, self.vocab, self.layers = target, target.vocab, target.layers
         self.opened, self.closed = 0, list[int]()
 
@@ -396,7 +417,7 @@ class Counted:
 class CountedSession:
     """One of its sessions."""
 
-    def __init__(self, of: Counted, session: Any, number: int) -> None:
+    def __init__(self, of: CountedTarget, session: Any, number: int) -> None:
         self._of, self._session, self._number = of, session, number
 
     def __getattr__(self, name: str) -> Any:
@@ -410,10 +431,10 @@ class CountedSession:
         self._session.close()
 
 
-class Stops:
+class StopStringWriter:
     """Makes a toy's text, and ends it before a stop string."""
 
-    def __init__(self, words: Letters, stop: str, held: str = "", stopped: bool = False) -> None:
+    def __init__(self, words: ToyWords, stop: str, held: str = "", stopped: bool = False) -> None:
         self.words, self.stop, self.held, self.stopped = words, stop, held, stopped
 
     def push(self, token: int) -> str:
@@ -428,22 +449,22 @@ class Stops:
     def end(self) -> str:
         return self.held
 
-    def fork(self) -> Stops:
-        return Stops(self.words, self.stop, self.held, self.stopped)
+    def fork(self) -> StopStringWriter:
+        return StopStringWriter(self.words, self.stop, self.held, self.stopped)
 
 
-def _words(target: LM) -> Letters:
+def _words(target: CausalLaw) -> ToyWords:
     words = target.vocab.words
-    assert isinstance(words, Letters)
+    assert isinstance(words, ToyWords)
     return words
 
 
-def writer(target: LM, stop: str) -> Callable[[], Writer]:
+def toy_writer_factory(target: CausalLaw, stop: str) -> Callable[[], TextWriter]:
     """What makes a toy's texts, for a request that ends before this stop string ("" for none)."""
-    return lambda: Stops(_words(target), stop or "\n")  # no toy writes a line break
+    return lambda: StopStringWriter(_words(target), stop or "\n")  # no toy writes a line break
 
 
-def _cut(target: LM, text: tuple[int, ...], stop: str) -> tuple[int, ...]:
+def _cut(target: CausalLaw, text: tuple[int, ...], stop: str) -> tuple[int, ...]:
     """The tokens up to the one that completes the stop string."""
     if not stop:
         return text

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError
-from polydec.core.law import probs
-from polydec.core.protocols import Scores, Session, Shaper, Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores, Session, Shaper, Target
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.exercised import ContractCounts, declared_unexercised, require_exercised
-from polydec.lab.testing.shaper_contract import differs
+from polydec.lab.testing.shaper_contract import is_different_law
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def check_target(
     keys and probes may be refused by an error of the session; of everything else a class attribute `unexercised` of the target
     says, by the name of a count (TargetCounts), why that is 0. Returns the counts.
     """
-    checker = Checker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
+    checker = TargetChecker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
     checker.all()
     counts = TargetCounts(**checker.seen)
     names = [f.name for f in fields(counts)]
@@ -85,10 +85,10 @@ def check_target(
 
 def largest_difference(a_V: Tensor, b_V: Tensor) -> float:
     """Of the probabilities of two laws (log-probabilities), from 0 to 1."""
-    return float((probs(a_V) - probs(b_V)).abs().max())
+    return float((float64_probabilities(a_V) - float64_probabilities(b_V)).abs().max())
 
 
-class Checker:
+class TargetChecker:
     """One target under check."""
 
     def __init__(
@@ -129,17 +129,17 @@ class Checker:
             self.bends,
             self.prompt_rows,
         ):
-            run([check()])
+            run_coroutines([check()])
 
     async def members(self) -> None:
         """Whoever holds a target, a session or scores may use every member of their protocols."""
         session = self.target.open(self.prompt)
-        scores = await session.score(Draft.chain(self.prompt[-1]), Want(base=Reads.ROW))
+        scores = await session.score(Draft.chain(self.prompt[-1]), ScoreRequest(base=RowDetail.ROW))
         for what, protocol in (
             (self.target, Target),
             (session, Session),
-            (scores, Scores),
-            (scores.base, Scores),
+            (scores, DraftScores),
+            (scores.base, DraftScores),
         ):
             missing = [
                 name
@@ -169,16 +169,16 @@ class Checker:
     async def by_steps(self, text: Sequence[int]) -> Tensor:
         session, root = self.target.open(self.prompt), self.prompt[-1]
         for x in text:
-            await session.score(Draft.chain(root), Want())
+            await session.score(Draft.chain(root), ScoreRequest())
             session.commit((root,))
             root = x
-        row_V = (await session.score(Draft.chain(root), Want())).row(0)
+        row_V = (await session.score(Draft.chain(root), ScoreRequest())).row(0)
         session.close()
         if self.prefill and text:
             session = self.target.open((*self.prompt, *text))
             self.same(
                 row_V,
-                (await session.score(Draft.chain(text[-1]), Want())).row(0),
+                (await session.score(Draft.chain(text[-1]), ScoreRequest())).row(0),
                 f"committing {tuple(text)} is not the same as giving it with the prompt",
             )
             session.close()
@@ -192,7 +192,7 @@ class Checker:
         """Whether two rows are so far from one another that one in the other's place would show."""
         return largest_difference(a_V, b_V) > self.tolerance
 
-    async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
+    async def rows(self, scores: DraftScores, draft: Draft, text: Sequence[int], what: str) -> None:
         for i in range(len(draft)):
             path = [draft.token[j] for j in draft.path_to(i)]
             want_V = await self.after([*text, *path])
@@ -207,9 +207,9 @@ class Checker:
                 self.target.open(self.prompt),
                 self.tree(min(nodes, len(self.usual) + 1)),
             )
-            await session.prefill(Want(law=Reads.NOTHING))
-            scores = await session.score(draft, Want())
-            total = float(probs(scores.row(0)).sum())
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            scores = await session.score(draft, ScoreRequest())
+            total = float(float64_probabilities(scores.row(0)).sum())
             assert abs(total - 1.0) < 1e-5, f"row 0 sums to {total}, not to 1"
             await self.rows(scores, draft, (), f"tree of {len(draft)} nodes")
             session.close()
@@ -219,11 +219,11 @@ class Checker:
         for n in (2, 3, 5):
             part = Draft.certain(whole.token[:n], whole.parent[:n])
             await self.rows(
-                await session.score(part, Want()), part, (), f"draft extended to {n} nodes"
+                await session.score(part, ScoreRequest()), part, (), f"draft extended to {n} nodes"
             )
         other = self.tree(4)
         await self.rows(
-            await session.score(other, Want()), other, (), "draft that replaces another"
+            await session.score(other, ScoreRequest()), other, (), "draft that replaces another"
         )
         session.close()
 
@@ -237,7 +237,7 @@ class Checker:
                 (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
             )  # accepted below: 2, 3, 6
             await self.rows(
-                await session.score(draft, Want()),
+                await session.score(draft, ScoreRequest()),
                 draft,
                 text,
                 f"after {len(text)} committed tokens",
@@ -255,17 +255,17 @@ class Checker:
         )
         session.commit((self.prompt[-1], *text[:-1]))
         await self.rows(
-            await session.score(Draft.chain(text[-1]), Want()),
+            await session.score(Draft.chain(text[-1]), ScoreRequest()),
             Draft.chain(text[-1]),
             text,
             "unscored commit",
         )
         a, b = self.usual[0], self.usual[-1]
-        await session.score(Draft.chain(text[-1], (a,)), Want())
+        await session.score(Draft.chain(text[-1], (a,)), ScoreRequest())
         session.commit((text[-1], b, a))
         text += [b, a, b]
         await self.rows(
-            await session.score(Draft.chain(b), Want()),
+            await session.score(Draft.chain(b), ScoreRequest()),
             Draft.chain(b),
             text,
             "commit beside the scored draft",
@@ -294,7 +294,7 @@ class Checker:
             (6, range(7)),
         ):
             session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
-            await session.score(draft, Want())
+            await session.score(draft, ScoreRequest())
             left, text = session.keep(nodes, root), [draft.token[i] for i in draft.path_to(root)]
             assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
                 "node 0 of what stays is not the new root"
@@ -302,7 +302,7 @@ class Checker:
             more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
             assert more.extends(left), "a draft with further nodes does not extend what was kept"
             await self.rows(
-                await session.score(more, Want()),
+                await session.score(more, ScoreRequest()),
                 more,
                 text,
                 f"{tuple(nodes)} kept below {root}, and two more",
@@ -314,11 +314,16 @@ class Checker:
             session.commit((again.token[0],))
             tip = Draft.chain(self.usual[0])
             await self.rows(
-                await session.score(tip, Want()), tip, [*far, tip.token[0]], "commit after keep"
+                await session.score(tip, ScoreRequest()),
+                tip,
+                [*far, tip.token[0]],
+                "commit after keep",
             )
             session.close()
             other = self.longer(again, (0,))
-            await self.rows(await twin.score(other, Want()), other, far, "twin of what was kept")
+            await self.rows(
+                await twin.score(other, ScoreRequest()), other, far, "twin of what was kept"
+            )
             twin.close()
 
     async def evicts(self) -> None:
@@ -334,9 +339,11 @@ class Checker:
                 if when & bit:
                     session.evict()
 
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             maybe(1)
-            await self.rows(await session.score(draft, Want()), draft, (), "score after evict")
+            await self.rows(
+                await session.score(draft, ScoreRequest()), draft, (), "score after evict"
+            )
             maybe(2)
             if when & 1:
                 session.commit([draft.token[i] for i in (0, 2, 4)])
@@ -348,7 +355,7 @@ class Checker:
                 draft, text = self.longer(session.keep((0, 2, 4), 2), (0, 1)), [draft.token[2]]
             maybe(4)
             await self.rows(
-                await session.score(draft, Want()),
+                await session.score(draft, ScoreRequest()),
                 draft,
                 text,
                 f"evicted at {when:04b}, a second round",
@@ -358,7 +365,7 @@ class Checker:
             last = Draft.chain(self.usual[-1])
             text.append(last.token[0])
             await self.rows(
-                await session.score(last, Want()),
+                await session.score(last, ScoreRequest()),
                 last,
                 text,
                 f"evicted at {when:04b}, a third round",
@@ -368,9 +375,9 @@ class Checker:
     async def states(self) -> None:
         """Hidden states have one row a node, and through norm and head they say what the model says."""
         session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
-        want = Want(base=Reads.ROW, hidden=True)
+        want = ScoreRequest(base=RowDetail.ROW, hidden=True)
         first = Draft.certain(draft.token[:3], draft.parent[:3])
-        await session.score(first, Want(base=Reads.ROW))
+        await session.score(first, ScoreRequest(base=RowDetail.ROW))
         scores = await session.score(draft, want)
         hidden_NH = scores.hidden_NH
         if hidden_NH is None:
@@ -383,7 +390,7 @@ class Checker:
                 f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
             )
             try:
-                own: Scores | None = session.states(hidden_NH)
+                own: DraftScores | None = session.states(hidden_NH)
             except PolydecError as error:  # this target cannot
                 own, self.refusals["states"] = None, str(error)
             if own is not None:
@@ -417,14 +424,14 @@ class Checker:
             self.target.open(self.prompt),
             Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2)),
         )
-        await session.score(draft, Want())
+        await session.score(draft, ScoreRequest())
         session.commit((*self.prompt[-1:], a))
         twin, root = session.fork(), Draft.chain(b)
         for one, evicts in ((session, False), (twin, True)):
             if evicts:
                 one.evict()
                 assert not one.memory()[0].shape[1], "keys are shown that were given back"
-            await one.score(root, Want())
+            await one.score(root, ScoreRequest())
             before = one.memory()[0].shape[1]
             assert before < len(text), (
                 f"{before} keys are shown of {len(text) - 1} committed tokens"
@@ -446,7 +453,7 @@ class Checker:
     async def _remembered(self, text: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Keys and values of all tokens but the last, of a session that has this prompt."""
         session = self.target.open(text)
-        await session.prefill(Want(law=Reads.NOTHING, last=True))
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=True))
         keys, values = (t.clone() for t in session.memory())
         session.close()
         return keys, values
@@ -470,7 +477,7 @@ class Checker:
             probe=(False, False, True, True),
             state=(None, None, table_NH[1], table_NH[1]),
         )
-        scores = await session.score(draft, Want())
+        scores = await session.score(draft, ScoreRequest())
         for i in range(len(plain)):
             path = [plain.token[j] for j in plain.path_to(i)]
             got_V = scores.base.row(i) if i > 1 else scores.row(i)
@@ -478,7 +485,7 @@ class Checker:
         self.seen["probes"] += len(plain)
         session.commit(draft.token[:2])
         await self.rows(
-            await session.score(Draft.chain(b), Want()),
+            await session.score(Draft.chain(b), ScoreRequest()),
             Draft.chain(b),
             (a, b),
             "commit beside probes",
@@ -487,14 +494,14 @@ class Checker:
 
     async def scored(self, path: Sequence[int], base: bool) -> Tensor:
         session, chain = self.target.open(self.prompt), Draft.chain(self.prompt[-1], path)
-        scores = await session.score(chain, Want(base=Reads.ROW))
+        scores = await session.score(chain, ScoreRequest(base=RowDetail.ROW))
         session.close()
         return (scores.base if base else scores).row(len(path))
 
     async def bends(self) -> None:
         """The model's own rows, bent, are the law."""
         session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
-        scores = await session.score(draft, Want(base=Reads.ROW))
+        scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
         self.same(
             session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law"
         )
@@ -509,15 +516,18 @@ class Checker:
             if n:  # another token than the last one that stays: the law behind them is another one
                 text[4] = next(x for x in self.usual if x != text[4 - n])
             draft = Draft.chain(self.prompt[-1], text[:4])
-            await session.score(draft, Want())
+            await session.score(draft, ScoreRequest())
             session.commit(draft.token)
-            await session.score(Draft.chain(text[4]), Want())
+            await session.score(Draft.chain(text[4]), ScoreRequest())
             session.rewind(n)  # then another token than the one that stood there
             left = [self.prompt[-1], *text][: 5 - n]
             root = next(x for x in self.usual[::-1] if x != [self.prompt[-1], *text][5 - n])
             draft = Draft.chain(root, (self.usual[0],))
             await self.rows(
-                await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}"
+                await session.score(draft, ScoreRequest()),
+                draft,
+                [*left[1:], root],
+                f"rewound by {n}",
             )
             if n:
                 stands_V = await self.after([*left[1:], root])
@@ -527,7 +537,7 @@ class Checker:
     async def forks(self) -> None:
         """Twins go their own ways, also when one is forked while something is staged."""
         session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
-        await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), Want())
+        await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), ScoreRequest())
         twin = session.fork()
         session.commit((self.prompt[-1], a))
         for s, first in ((twin, b), (session, a)):
@@ -535,18 +545,18 @@ class Checker:
                 s.commit((self.prompt[-1], first))
             draft = Draft.chain(b, (a,))
             await self.rows(
-                await s.score(draft, Want()), draft, (first, b), f"twin that took {first}"
+                await s.score(draft, ScoreRequest()), draft, (first, b), f"twin that took {first}"
             )
         session.commit((b,))
         twin.commit((b, a))
         await self.rows(
-            await session.score(Draft.chain(a), Want()),
+            await session.score(Draft.chain(a), ScoreRequest()),
             Draft.chain(a),
             (a, b, a),
             "first twin, later",
         )
         await self.rows(
-            await twin.score(Draft.chain(b), Want()),
+            await twin.score(Draft.chain(b), ScoreRequest()),
             Draft.chain(b),
             (b, b, a, b),
             "second twin, later",
@@ -559,7 +569,7 @@ class Checker:
     async def reading(self) -> None:
         """argmax, topk, logp and certain say what the row says."""
         session, draft = self.target.open(self.prompt), self.tree(4)
-        scores = await session.score(draft, Want(base=Reads.ROW))
+        scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
         k = min(3, self.target.vocab.size)
         for s in (scores, scores.base):
             ranked = s.topk_rows(range(len(draft)), k)
@@ -589,17 +599,25 @@ class Checker:
 
     async def prompt_rows(self) -> None:
         session = self.target.open((*self.prompt, *self.usual[:4]))
-        scores = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, prompt=True))).base
+        scores = (
+            await session.prefill(ScoreRequest(law=RowDetail.ROW, base=RowDetail.ROW, prompt=True))
+        ).base
         text = (*self.prompt, *self.usual[:4])
         for i in range(len(text) - 1):
             fresh = self.target.open(text[: i + 1])
-            want = (await fresh.score(Draft.chain(text[i]), Want(base=Reads.ROW))).base.row(0)
+            want = (
+                await fresh.score(Draft.chain(text[i]), ScoreRequest(base=RowDetail.ROW))
+            ).base.row(0)
             self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
             fresh.close()
         session.close()
         for _ in range(2):  # the second one may find the first one's text
             session = self.target.open(text)
-            last = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, last=True))).base
+            last = (
+                await session.prefill(
+                    ScoreRequest(law=RowDetail.ROW, base=RowDetail.ROW, last=True)
+                )
+            ).base
             self.same(
                 last.row(0),
                 scores.row(len(text) - 2),
@@ -608,7 +626,7 @@ class Checker:
             if self.prefill:
                 draft = Draft.chain(text[-1])
                 await self.rows(
-                    await session.score(draft, Want()),
+                    await session.score(draft, ScoreRequest()),
                     draft,
                     text[len(self.prompt) :],
                     "score after the last row",
@@ -632,9 +650,9 @@ def check_shaped(
     for _ in range(4):
         text = [dice.randrange(target.vocab.size) for _ in range(length)]
 
-        async def rows(of: Target, text: Sequence[int] = text) -> Scores:
+        async def rows(of: Target, text: Sequence[int] = text) -> DraftScores:
             session: Session = of.open(prompt)
-            return await session.score(Draft.chain(prompt[-1], text), Want())
+            return await session.score(Draft.chain(prompt[-1], text), ScoreRequest())
 
         got, plain = _now(rows(target)), _now(rows(inner))
         states = [s.start(prompt) for s in shapers]
@@ -642,12 +660,14 @@ def check_shaped(
             logw_V: Tensor = plain.weights(i)
             for s, state in zip(shapers, states, strict=True):
                 logw_V = s.shape(state, logw_V)
-            distance = float((probs(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max())
+            distance = float(
+                (float64_probabilities(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max()
+            )
             assert distance <= tolerance, (
                 f"after {text[:i]} the shaped law is off by {distance:.2e}"
             )
             seen["rows"] += 1
-            seen["changed"] += differs(plain.weights(i), logw_V)
+            seen["changed"] += is_different_law(plain.weights(i), logw_V)
             if i < length:
                 states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
     counts = ShapedCounts(**seen)
@@ -657,4 +677,4 @@ def check_shaped(
 
 
 def _now(coro: Coroutine[Any, Any, Any]) -> Any:
-    return run([coro])[0]
+    return run_coroutines([coro])[0]

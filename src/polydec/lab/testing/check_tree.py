@@ -9,26 +9,26 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.core.law import probs, without
+from polydec.core.law import exclude_token, float64_probabilities
 from polydec.core.protocols import Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Want
-from polydec.lab.testing.enumerate import executions
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, ScoreRequest
+from polydec.lab.testing.enumerate import enumerate_executions
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.methods.speculative.loop.types import Budget
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget
 
 BUDGETS = {
-    "nothing": Budget(0, 0),
-    "one level": Budget(1, 8),
-    "two levels": Budget(2, 6),
-    "two nodes": Budget(4, 2),
-    "stop at once": Budget(4, 8, go_on=lambda depth, q: False),
-    "stop after a weak draw": Budget(2, 8, go_on=lambda depth, q: q > 0.3),
+    "nothing": DraftBudget(0, 0),
+    "one level": DraftBudget(1, 8),
+    "two levels": DraftBudget(2, 6),
+    "two nodes": DraftBudget(4, 2),
+    "stop at once": DraftBudget(4, 8, go_on=lambda depth, q: False),
+    "stop after a weak draw": DraftBudget(2, 8, go_on=lambda depth, q: q > 0.3),
 }
 
 
@@ -49,7 +49,7 @@ class TreeCounts(ContractCounts):
     stopped: int = 0
 
 
-def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> TreeCounts:
+def check_tree(tree: TreeGrower, *, tolerance: float = 1e-9) -> TreeCounts:
     """Raise AssertionError unless the tree stays within its budget and every node says truly how it was drawn: its law is
     the draft's row after its path, and over all executions its token, given its ancestors and the siblings before it, has
     that law (without replacement: what the siblings left of it). So nothing may be drawn from another law, dropped or
@@ -61,12 +61,12 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> TreeCounts:
     seen = Counter[str]()
     for name, budget in BUDGETS.items():
         for seed in (1, 2) if name != "nothing" else (1,):
-            _draws(tree, toy(seed), name, budget, tolerance, seen)
-    for draft in _grown(tree, Shaped(toy(3), Greedy()), Budget(3, 8)):
-        row = [_row(toy(3), _path(draft, p)) for p in range(len(draft))]
+            _draws(tree, toy_law(seed), name, budget, tolerance, seen)
+    for draft in _grown(tree, ShapedTarget(toy_law(3), GreedyRule()), DraftBudget(3, 8)):
+        row = [_row(toy_law(3), _path(draft, p)) for p in range(len(draft))]
         assert len(draft) > 1, "a greedy draft was not used"
         for i in range(1, len(draft)):
-            assert draft.draw[i] is Draw.CERTAIN and draft.law[i] is None, (
+            assert draft.draw[i] is DrawKind.CERTAIN and draft.law[i] is None, (
                 "a greedy draft's token is certain, without a law"
             )
         for p, children in enumerate(draft.children):
@@ -81,13 +81,13 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> TreeCounts:
     return counts
 
 
-def _grow(tree: Tree, target: Target, budget: Budget, rng: Any) -> Draft:
-    return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+def _grow(tree: TreeGrower, target: Target, budget: DraftBudget, rng: Any) -> Draft:
+    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
 
 
-def _grown(tree: Tree, target: Target, budget: Budget) -> Iterator[Draft]:
+def _grown(tree: TreeGrower, target: Target, budget: DraftBudget) -> Iterator[Draft]:
     make: Callable[[Any], Draft] = lambda rng: _grow(tree, target, budget, rng)  # noqa: E731
-    return (draft for draft, _ in executions(make))
+    return (draft for draft, _ in enumerate_executions(make))
 
 
 def _path(draft: Draft, node: int) -> tuple[int, ...]:
@@ -96,18 +96,25 @@ def _path(draft: Draft, node: int) -> tuple[int, ...]:
 
 def _row(target: Target, path: Sequence[int]) -> Tensor:
     async def score() -> Tensor:
-        return (await target.open((0, 1)).score(Draft.chain(1, path), Want())).row(len(path))
+        return (await target.open((0, 1)).score(Draft.chain(1, path), ScoreRequest())).row(
+            len(path)
+        )
 
-    return run([score()])[0]
+    return run_coroutines([score()])[0]
 
 
 def _draws(
-    tree: Tree, target: Target, name: str, budget: Budget, tolerance: float, counts: Counter[str]
+    tree: TreeGrower,
+    target: Target,
+    name: str,
+    budget: DraftBudget,
+    tolerance: float,
+    counts: Counter[str],
 ) -> None:
     seen: defaultdict[Any, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     rows: dict[tuple[int, ...], Tensor] = {}
     sure: set[tuple[tuple[int, ...], ...]] = set()
-    for draft, p in executions(lambda rng: _grow(tree, target, budget, rng)):
+    for draft, p in enumerate_executions(lambda rng: _grow(tree, target, budget, rng)):
         assert draft.token[0] == 1, f"budget {name}: node 0 is {draft.token[0]}, not the root"
         assert all(a < i for i, a in enumerate(draft.parent)), (
             f"budget {name}: a node stands before its parent"
@@ -120,7 +127,9 @@ def _draws(
         )
         assert len(draft) > 1 or not budget.nodes, f"budget {name}: nothing was drawn"
         sure.add(
-            tuple(_path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is Draw.CERTAIN)
+            tuple(
+                _path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is DrawKind.CERTAIN
+            )
         )
         assert len(sure) == 1, f"budget {name}: which nodes are certain hangs on what was drawn"
         assert all(len(s) == len(set(s)) for s in sure), (
@@ -133,7 +142,9 @@ def _draws(
             if path not in rows:
                 rows[path] = _row(target, path)
             if node:
-                q = float(probs(rows[_path(draft, draft.parent[node])])[draft.token[node]])
+                q = float(
+                    float64_probabilities(rows[_path(draft, draft.parent[node])])[draft.token[node]]
+                )
                 goes_on = budget.go_on(draft.depth[node], q)
                 assert goes_on or not children, (
                     f"budget {name}: something stands below a draw where go_on said stop"
@@ -141,23 +152,30 @@ def _draws(
                 counts["stopped"] += not goes_on and draft.depth[node] < budget.depth
             for c in children:
                 law_V = draft.law[c]
-                assert (law_V is None) == (draft.draw[c] is Draw.CERTAIN), (
+                assert (law_V is None) == (draft.draw[c] is DrawKind.CERTAIN), (
                     f"budget {name}: a drawn node has no law"
                 )
                 if law_V is None:
                     continue
                 counts["drawn"] += 1
-                assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, (
-                    f"budget {name}: the law of a node below {path} is not the draft's row there"
-                )
-                seen[path, before if draft.draw[c] is Draw.WITHOUT else len(before), draft.draw[c]][
-                    draft.token[c]
-                ] += p
+                assert (
+                    float(
+                        (float64_probabilities(law_V) - float64_probabilities(rows[path]))
+                        .abs()
+                        .max()
+                    )
+                    < tolerance
+                ), f"budget {name}: the law of a node below {path} is not the draft's row there"
+                seen[
+                    path,
+                    before if draft.draw[c] is DrawKind.WITHOUT else len(before),
+                    draft.draw[c],
+                ][draft.token[c]] += p
                 before = (*before, draft.token[c])
     for (path, before, draw), got in seen.items():
-        want_V = probs(rows[path])
-        for x in before if draw is Draw.WITHOUT else ():
-            want_V = without(want_V, x)
+        want_V = float64_probabilities(rows[path])
+        for x in before if draw is DrawKind.WITHOUT else ():
+            want_V = exclude_token(want_V, x)
         total = sum(got.values())
         off = max(abs(got[x] / total - float(want_V[x])) for x in range(len(want_V)))
         assert off < tolerance, (
@@ -165,16 +183,16 @@ def _draws(
         )
 
 
-def _names(tree: Tree) -> None:
+def _names(tree: TreeGrower) -> None:
     """Rounds draw under names of their own."""
-    rng, target = StrictRng.of(4), toy(4, 5)
+    rng, target = StrictRng.of(4), toy_law(4, 5)
 
     async def rounds() -> None:
         session, root, text = target.open((0, 1)), 1, [0, 1]
         for _ in range(4):
-            draft = await tree.grow(session, root, len(text), Budget(3, 8), rng)  # type: ignore[arg-type]
+            draft = await tree.grow(session, root, len(text), DraftBudget(3, 8), rng)  # type: ignore[arg-type]
             session.commit((root,))
             root = (draft.token[-1] + 1) % 4
             text.append(root)
 
-    run([rounds()])
+    run_coroutines([rounds()])

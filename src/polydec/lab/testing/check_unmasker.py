@@ -15,26 +15,26 @@ from polydec.core.decoder import Decoder, answer_one
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.scheduler import Scheduler, run_coroutines
+from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness
-from polydec.lab.testing.enumerate import distance, law_of
+from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.exercised import (
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser, left_open
-from polydec.laws.shapers.allowed import Allowed
-from polydec.laws.shapers.banned import Banned
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.logit_bias import LogitBias
-from polydec.methods.diffusion.loop.denoising import Denoising
-from polydec.methods.diffusion.loop.events import Remasked, Unmasked
-from polydec.methods.diffusion.loop.protocols import Refresh, Unmasker
-from polydec.methods.diffusion.loop.types import Look, filled, gaps
-from polydec.methods.diffusion.refreshes.full import Full
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser, left_open
+from polydec.laws.shapers.allowed import AllowedTokensRule
+from polydec.laws.shapers.banned import BannedTokensRule
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.loop.events import RemaskedEvent, UnmaskedEvent
+from polydec.methods.diffusion.loop.protocols import CanvasRefresh, Unmasker
+from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit, gap_positions
+from polydec.methods.diffusion.refreshes.full import FullRefresh
 
 PROMPT = (0, 1, 0)
 Make = Callable[[Denoiser], Decoder]
@@ -68,11 +68,11 @@ class CanvasCollector:
 
     counts: CanvasCounts = CanvasCounts()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TraceEvent) -> None:
         match event:
-            case Unmasked():
+            case UnmaskedEvent():
                 self.counts += CanvasCounts(1, int(len(event.position) > 1))
-            case Remasked():
+            case RemaskedEvent():
                 self.counts += CanvasCounts(masked_again=len(event.position))
             case _:
                 pass
@@ -88,29 +88,33 @@ def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
         _fills(unmasker, seed)
 
     def blocks(denoiser: Denoiser) -> Decoder:
-        return Denoising(denoiser, unmasker, Full(), block=3)
+        return DenoisingDecoder(denoiser, unmasker, FullRefresh(), block=3)
 
     counts = _canvas_decoder(blocks, 0)
     if unmasker.exactness is Exactness.LAW:
         for block in (0, 1, 2):
-            counts += check_joint(lambda d, b=block: Denoising(d, unmasker, Full(), b))
+            counts += check_joint(
+                lambda d, b=block: DenoisingDecoder(d, unmasker, FullRefresh(), b)
+            )
     require_mechanism_exercised(counts, unmasker, CANVAS_KINDS)
     return counts
 
 
 def _fills(unmasker: Unmasker[Any], seed: int) -> None:
-    chain, length, size = Chain(seed, 5, sharp=2.5), 14, 4
-    greedy = (Greedy(),) if seed % 2 else ()
+    chain, length, size = MarkovChainNetwork(seed, 5, sharp=2.5), 14, 4
+    greedy = (GreedyRule(),) if seed % 2 else ()
     canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
     state, step, left = unmasker.start(canvas), 0, 0
-    while open_gaps := gaps(canvas):
+    while open_gaps := gap_positions(canvas):
         start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
         block = range(start, min(start + size, length))
-        state = unmasker.enter(state, len(gaps(canvas, block.start, block.stop)))
-        while rows := gaps(canvas, block.start, length if unmasker.everywhere else block.stop):
-            if not gaps(canvas, block.start, block.stop):
+        state = unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
+        while rows := gap_positions(
+            canvas, block.start, length if unmasker.everywhere else block.stop
+        ):
+            if not gap_positions(canvas, block.start, block.stop):
                 break
-            look = Look(
+            look = UnmaskerView(
                 canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step
             )
             streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
@@ -139,11 +143,11 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             )
             if greedy:
                 _likeliest(look, edit.write)
-            canvas, step, left = filled(canvas, edit), step + 1, left + len(written)
+            canvas, step, left = canvas_with_edit(canvas, edit), step + 1, left + len(written)
     assert left == length - 4 and canvas[6] == 2, "a known token was changed"
 
 
-def _likeliest(look: Look, write: tuple[tuple[int, int], ...]) -> None:
+def _likeliest(look: UnmaskerView, write: tuple[tuple[int, int], ...]) -> None:
     """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one it says."""
     at = {r: i for i, r in enumerate(look.rows)}
     for p, x in write:
@@ -160,13 +164,13 @@ def check_joint(
     counts = CanvasCounts()
     for seed in range(laws):
         for eos, ignore in ((-1, False), (2, False), (2, True)):
-            chain = Chain(seed)
+            chain = MarkovChainNetwork(seed)
             decoder, request = (
                 make(ToyDenoiser(chain, eos)),
                 Request(PROMPT, max_tokens=length, ignore_eos=ignore),
             )
             got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-            off = distance(
+            off = text_law_distance(
                 got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos)
             )
             assert off < tolerance, (
@@ -184,7 +188,7 @@ def check_canvas_decoder(make: Make, again: int = 0) -> CanvasCounts:
     by the name of a count (CanvasCounts), why that is 0. again: how many tokens may be written a second time. Returns the
     counts."""
     counts = _canvas_decoder(make, again)
-    require_mechanism_exercised(counts, make(ToyDenoiser(Chain(0))), CANVAS_KINDS)
+    require_mechanism_exercised(counts, make(ToyDenoiser(MarkovChainNetwork(0))), CANVAS_KINDS)
     return counts
 
 
@@ -201,10 +205,12 @@ def check_ends(make: Make, again: int = 0) -> CanvasCounts:
     collector = CanvasCollector()
     for seed in range(20):
         ids = frozenset[int]({0} if seed % 5 == 4 else ())
-        chain = Chain(seed, 4, sharp=2.0 + seed / 4)
+        chain = MarkovChainNetwork(seed, 4, sharp=2.0 + seed / 4)
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
-            out = run([answer_one(make(ToyDenoiser(chain, 3)), request, on=collector)])[0]
+            out = run_coroutines([answer_one(make(ToyDenoiser(chain, 3)), request, on=collector)])[
+                0
+            ]
             ends = ids | (frozenset[int]() if ignore else frozenset({3}))
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
@@ -228,18 +234,20 @@ def check_replay(make: Make) -> CanvasCounts:
     """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing. Returns what was seen."""
     collector = CanvasCollector()
     for seed in range(6):
-        decoder, events = make(ToyDenoiser(Chain(seed, 5), 4)), list[Event]()
+        decoder, events = make(ToyDenoiser(MarkovChainNetwork(seed, 5), 4)), list[TraceEvent]()
         request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
-        out = run([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
-        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, EditedEvent)]))
         assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
         assert (
-            run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids
+            run_coroutines([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[
+                0
+            ].token_ids
             == got
         ), "watching changed it"
-        assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, (
+        assert sum(isinstance(e, UnmaskedEvent) for e in events) == out.stats.passes, (
             "a pass went untold"
         )
         notes = out.logprobs or ()
@@ -268,13 +276,13 @@ def check_batch(make: Make) -> CanvasBatchCounts:
     """Canvases of unequal length, seed and choice in one batch: each says what it says alone. Passes that canvases shared and
     answers that differ must have been seen, unless a class attribute `unexercised` says, by the name of a count
     (CanvasBatchCounts), why that is 0. Returns the counts."""
-    chain = Chain(7, 6, sharp=0.7)
+    chain = MarkovChainNetwork(7, 6, sharp=0.7)
     decoder = make(ToyDenoiser(chain, 5))
     requests = [
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2)
         for i in range(9)
     ]
-    alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
     alone_calls = chain.calls
     longest = max(alone, key=len)
     counts = CanvasBatchCounts(distinct=sum(text != longest[: len(text)] for text in alone))
@@ -283,7 +291,7 @@ def check_batch(make: Make) -> CanvasBatchCounts:
         together = dict(
             zip(
                 map(requests.index, order),
-                run([answer_one(decoder, r) for r in order]),
+                run_coroutines([answer_one(decoder, r) for r in order]),
                 strict=True,
             )
         )
@@ -297,21 +305,22 @@ def check_batch(make: Make) -> CanvasBatchCounts:
 
 def check_closed(make: Make) -> None:
     """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
-    from polydec.core.decoder import answers
+    from polydec.core.decoder import run_decoder
 
-    decoder = make(ToyDenoiser(Chain(21, 6, sharp=0.4)))
+    decoder = make(ToyDenoiser(MarkovChainNetwork(21, 6, sharp=0.4)))
     left_open()
-    several = run([answers(decoder, Request(PROMPT, 12, n=6))])[0]
+    several = run_coroutines([run_decoder(decoder, Request(PROMPT, 12, n=6))])[0]
     assert [r.choice for r in several] == list(range(6)) and len(
         {r.token_ids for r in several}
     ) > 4, "choices are alike"
     single = [
-        run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)
+        run_coroutines([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids
+        for c in range(6)
     ]
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a board stayed open after the answers"
     scheduler = Scheduler()
-    task = scheduler.submit(answers(decoder, Request(PROMPT, 12, n=3)))
+    task = scheduler.submit(run_decoder(decoder, Request(PROMPT, 12, n=3)))
     scheduler.step()
     scheduler.cancel(task)
     assert not left_open(), "a board stayed open after a cancelled run"
@@ -341,23 +350,23 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     size, eos = 6, 5
     every = frozenset(range(size))
     rules: list[tuple[str, Shaper[Any], frozenset[int]]] = [
-        *(("banned", Banned((x,)), every - {x}) for x in (0, 3, eos)),
-        ("banned", Banned((0, 1, 2)), every - {0, 1, 2}),
-        ("allowed", Allowed((1, 4)), frozenset({1, 4})),
-        ("allowed", Allowed((2, eos)), frozenset({2, eos})),
-        ("biased", LogitBias({2: 100.0}), frozenset({2})),
-        ("biased", LogitBias({eos: -100.0}), every - {eos}),
+        *(("banned", BannedTokensRule((x,)), every - {x}) for x in (0, 3, eos)),
+        ("banned", BannedTokensRule((0, 1, 2)), every - {0, 1, 2}),
+        ("allowed", AllowedTokensRule((1, 4)), frozenset({1, 4})),
+        ("allowed", AllowedTokensRule((2, eos)), frozenset({2, eos})),
+        ("biased", LogitBiasRule({2: 100.0}), frozenset({2})),
+        ("biased", LogitBiasRule({eos: -100.0}), every - {eos}),
     ]
-    denoisers = [ToyDenoiser(Chain(seed, size, sharp=2.5), eos) for seed in range(6)]
+    denoisers = [ToyDenoiser(MarkovChainNetwork(seed, size, sharp=2.5), eos) for seed in range(6)]
 
     def said(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
         decoder = make(denoisers[seed], shapers)
-        answer = run([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
+        answer = run_coroutines([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
         return frozenset(answer.token_ids)
 
     counts = RuleCounts()
     for seed in range(len(denoisers)):
-        for chance in ((), (Greedy(),)):
+        for chance in ((), (GreedyRule(),)):
             unruled = said(seed, chance)
             for kind, rule, legal in rules:
                 tokens = said(seed, (rule, *chance))
@@ -382,7 +391,7 @@ class RefreshCounts(ContractCounts):
     refreshed: int = 0
 
 
-def check_refresh(refresh: Refresh) -> RefreshCounts:
+def check_refresh(refresh: CanvasRefresh) -> RefreshCounts:
     """Raise AssertionError unless every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's
     first one feeds the prompt and the block; and unless a position of a block that was a gap when the block began was fed since
     then: what it keeps may be of a gap, but of none that had still to wait for its block. Blocks of several lengths are filled
@@ -397,7 +406,9 @@ def check_refresh(refresh: Refresh) -> RefreshCounts:
     return counts
 
 
-def _feeds(refresh: Refresh, dice: Random, length: int, begin: int, size: int) -> RefreshCounts:
+def _feeds(
+    refresh: CanvasRefresh, dice: Random, length: int, begin: int, size: int
+) -> RefreshCounts:
     """One answer, filled by chance."""
     tokens = [0 if i < begin or dice.random() < 0.1 else None for i in range(length)]
     before: Canvas | None = None

@@ -10,13 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Exactness, Reads, Want
-from polydec.lab.testing.enumerate import NoiseSize, distance, executions, law_of, target_law
-from polydec.lab.testing.examples import Siblings
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, Exactness, RowDetail, ScoreRequest
+from polydec.lab.testing.enumerate import (
+    NoiseSize,
+    enumerate_executions,
+    law_of,
+    target_law,
+    text_law_distance,
+)
+from polydec.lab.testing.examples import SiblingDrafter
 from polydec.lab.testing.exercised import (
     DRAFT_KINDS,
     ExercisedCollector,
@@ -24,17 +30,17 @@ from polydec.lab.testing.exercised import (
     require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import Table, toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
 from polydec.methods.speculative.loop.protocols import Verifier
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
 
-C, D, W = Draw.CERTAIN, Draw.INDEPENDENT, Draw.WITHOUT
+C, D, W = DrawKind.CERTAIN, DrawKind.INDEPENDENT, DrawKind.WITHOUT
 
-CANDIDATES: dict[str, tuple[tuple[Draw, int, int], ...]] = {
+CANDIDATES: dict[str, tuple[tuple[DrawKind, int, int], ...]] = {
     "one certain": ((C, 0, 1),),
     "all certain": ((C, 1, 4),),
     "one draw": ((D, 201, 1),),
@@ -59,7 +65,7 @@ def check_verifier(
     *,
     laws: int = 2,
     tolerance: float = 1e-9,
-    rule: Callable[[Draft, Scores, int], Outcomes] | None = None,
+    rule: Callable[[Draft, DraftScores, int], Outcomes] | None = None,
 ) -> ExercisedCounts:
     """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
     target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
@@ -82,7 +88,7 @@ def check_verifier(
                     verifier,
                     n + len(CANDIDATES) * j,
                     size,
-                    Siblings(size, sources),
+                    SiblingDrafter(size, sources),
                     name,
                     2,
                     tolerance,
@@ -93,7 +99,7 @@ def check_verifier(
                 verifier,
                 7,
                 3,
-                Siblings(3, CANDIDATES[name], depth=2),
+                SiblingDrafter(3, CANDIDATES[name], depth=2),
                 f"{name}, two levels",
                 3,
                 tolerance,
@@ -103,7 +109,7 @@ def check_verifier(
             verifier,
             8,
             3,
-            Siblings(3, CANDIDATES["one draw"], probe=True),
+            SiblingDrafter(3, CANDIDATES["one draw"], probe=True),
             "one draw beside a probe",
             2,
             tolerance,
@@ -119,7 +125,7 @@ def check_verifier(
 
 def _enumerable(verifier: Verifier, size: int) -> bool:
     try:
-        decoder = Speculative(toy(1, size), Nothing(), verifier, Fixed(0))
+        decoder = SpeculativeDecoder(toy_law(1, size), NothingDrafter(), verifier, FixedPolicy(0))
         law_of(lambda rng: answer_one(decoder, Request((0,), max_tokens=1), rng))
     except NoiseSize:
         return False
@@ -131,18 +137,18 @@ def _law(
     verifier: Verifier,
     seed: int,
     size: int,
-    drafter: Siblings,
+    drafter: SiblingDrafter,
     name: str,
     length: int,
     tolerance: float,
 ) -> None:
     watch.counts += ExercisedCounts(laws=1)
-    target = toy(seed + 1, size)
+    target = toy_law(seed + 1, size)
     decoder, request = (
-        Speculative(target, drafter, verifier, Fixed(8)),
+        SpeculativeDecoder(target, drafter, verifier, FixedPolicy(8)),
         Request((0, 1), max_tokens=length),
     )
-    off = distance(
+    off = text_law_distance(
         law_of(lambda rng: answer_one(decoder, request, rng)), target_law(target, (0, 1), length)
     )
     assert off < tolerance, (
@@ -150,29 +156,31 @@ def _law(
     )
 
 
-def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, Scores]:
+def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, DraftScores]:
     """A random draft of two levels beside a probe, and its scores: its sources are those of every kind in turn."""
     sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
-    guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
+    guess = SiblingDrafter(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
 
-    async def round_() -> tuple[Draft, Scores]:
-        draft = await guess.propose(1, 2, Fixed(8, 64).start(), rng)
-        want = Want(base=Reads.ROW, hidden=True)
+    async def round_() -> tuple[Draft, DraftScores]:
+        draft = await guess.propose(1, 2, FixedPolicy(8, 64).start(), rng)
+        want = ScoreRequest(base=RowDetail.ROW, hidden=True)
         return draft, await target.open((0, 1)).score(draft, want)
 
-    return run([round_()])[0]
+    return run_coroutines([round_()])[0]
 
 
 def _chosen(
-    verifier: Verifier, rule: Callable[[Draft, Scores, int], Outcomes], tolerance: float
+    verifier: Verifier, rule: Callable[[Draft, DraftScores, int], Outcomes], tolerance: float
 ) -> None:
     """The chance of every verdict, enumerated, is that of the rule."""
     for seed in range(2 * len(CANDIDATES)):
-        bare = toy(seed, 3, eos=-1)
-        target = bare if seed < len(CANDIDATES) else Shaped(bare, Greedy())
+        bare = toy_law(seed, 3, eos=-1)
+        target = bare if seed < len(CANDIDATES) else ShapedTarget(bare, GreedyRule())
         draft, scores = _drafted(seed, 3, target, Rng.of(seed))
         got, want = defaultdict[Any, float](float), defaultdict[Any, float](float)
-        for verdict, p in executions(lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)):
+        for verdict, p in enumerate_executions(
+            lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)
+        ):
             got[verdict.path, verdict.bonus] += p
         reached: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         for path, p in reached:
@@ -191,7 +199,7 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
     """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
     for seed in range(40):
         size, rng = 3 + seed % 2, StrictRng.of(seed)
-        draft, scores = _drafted(seed, size, toy(seed, size, eos=-1), rng)
+        draft, scores = _drafted(seed, size, toy_law(seed, size, eos=-1), rng)
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
         rows = [scores.row(i).clone() for i in range(len(draft))]
         verdict = verifier.verify(draft, scores, rng, 2)  # type: ignore[arg-type]
@@ -214,7 +222,7 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
 
 
 @dataclass(frozen=True)
-class Blind:
+class UnreadableScores:
     """Scores of a greedy law whose rows may not be read."""
 
     only: tuple[int, ...]
@@ -238,18 +246,18 @@ class Blind:
     def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
         return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
 
-    def exit(self, depth: int, nodes: Any) -> Scores:
+    def exit(self, depth: int, nodes: Any) -> DraftScores:
         raise AssertionError("the law of an earlier layer was read")
 
     hidden_NH = None
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         return self
 
 
 def _certain(verifier: Verifier) -> None:
-    law_V = Table(1).weight[0, 0].log_softmax(-1)
+    law_V = OrderTwoNetwork(1).weight[0, 0].log_softmax(-1)
     draft = Draft(
         (0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V)
     )
@@ -258,7 +266,7 @@ def _certain(verifier: Verifier) -> None:
         ((2, 0, 1, 0, 0), (2,), 1),
         ((0, 0, 0, 0, 0), (), 0),
     ):
-        verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)  # type: ignore[arg-type]
+        verdict = verifier.verify(draft, UnreadableScores(only), StrictRng.of(0), 1)  # type: ignore[arg-type]
         assert (verdict.path, verdict.bonus) == (path, bonus), (
             f"greedy rows {only}: path {verdict.path} and {verdict.bonus}, not {path} and {bonus}"
         )

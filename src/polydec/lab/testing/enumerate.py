@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from polydec.core.effects import Coro
-from polydec.core.law import normalise, probs
+from polydec.core.law import float64_probabilities, normalise_log_weights
 from polydec.core.protocols import Shaper, Target
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.noise import SimplexNoise
 
 R = TypeVar("R")
@@ -32,7 +32,7 @@ class TooManyWays(ValueError):
     """Draws fall in more ways than are followed."""
 
 
-class Script:
+class ChoiceScript:
     """One execution's choices; `advance` moves to the next execution that differs from it."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class EnumeratingRng:
 
     def __init__(
         self,
-        script: Script,
+        script: ChoiceScript,
         name: tuple[Any, ...] = (),
         used: dict[tuple[Any, ...], Any] | None = None,
     ) -> None:
@@ -117,9 +117,9 @@ class EnumeratingRng:
         return self._script.draw([x / total for x in p])
 
 
-def executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
+def enumerate_executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
     """(make(rng), its probability) for every way that the draws can fall."""
-    script = Script()
+    script = ChoiceScript()
     while True:
         yield make(EnumeratingRng(script)), script.prob
         if not script.advance():
@@ -141,7 +141,7 @@ def counted_law(make: Callable[[Any], Coro], most: int | None = None) -> tuple[L
     """
     law: Law = defaultdict(float)
     ways = 0
-    for result, p in executions(lambda rng: run([make(rng)])[0]):
+    for result, p in enumerate_executions(lambda rng: run_coroutines([make(rng)])[0]):
         ways += 1
         if most is not None and ways > most:
             raise TooManyWays(f"the draws fall in over {most} ways")
@@ -163,10 +163,10 @@ def target_law(
 
     async def walk(text: tuple[int, ...], p: float, states: tuple[Any, ...]) -> None:
         session = target.open((*prompt, *text))
-        logw_V = (await session.score(Draft.chain((*prompt, *text)[-1]), Want())).weights(0)
+        logw_V = (await session.score(Draft.chain((*prompt, *text)[-1]), ScoreRequest())).weights(0)
         for s, state in zip(shapers, states, strict=True):
             logw_V = s.shape(state, logw_V)
-        for x, w in enumerate(probs(normalise(logw_V)).tolist()):
+        for x, w in enumerate(float64_probabilities(normalise_log_weights(logw_V)).tolist()):
             if not w:
                 continue
             if x in target.vocab.eos or len(text) + 1 == length:
@@ -178,11 +178,11 @@ def target_law(
                     tuple(s.step(state, x) for s, state in zip(shapers, states, strict=True)),
                 )
 
-    run([walk((), 1.0, tuple(s.start(prompt) for s in shapers))])
+    run_coroutines([walk((), 1.0, tuple(s.start(prompt) for s in shapers))])
     return law
 
 
-def distance(a: Law, b: Law) -> float:
+def text_law_distance(a: Law, b: Law) -> float:
     """Total variation of two laws over texts."""
     return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar, Self
 
-from polydec.core.trace import Edited, Event, Pruned
+from polydec.core.trace import EditedEvent, PrunedEvent, TraceEvent
 from polydec.core.types import Draft
-from polydec.methods.diffusion.loop.events import Remasked
-from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.methods.diffusion.loop.events import RemaskedEvent
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.methods.speculative.loop.types import Verdict
 
 NONE_HAPPENED = "{} does not exercise what it is there for: 0 {} (of {})"
@@ -78,29 +78,35 @@ class ExercisedCollector:
         counts: What was counted so far.
     """
 
-    kinds: ClassVar[tuple[type[Event], ...]] = (Proposed, Verified, Edited, Pruned, Remasked)
+    kinds: ClassVar[tuple[type[TraceEvent], ...]] = (
+        ProposedEvent,
+        VerifiedEvent,
+        EditedEvent,
+        PrunedEvent,
+        RemaskedEvent,
+    )
     counts: ExercisedCounts = ExercisedCounts()
 
     def __post_init__(self) -> None:
-        self._proposed: dict[int, Proposed] = {}
-        self._verified: dict[int, Verified] = {}
+        self._proposed: dict[int, ProposedEvent] = {}
+        self._verified: dict[int, VerifiedEvent] = {}
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TraceEvent) -> None:
         """Count one event of a request.
 
         Args:
             event: Of any kind; those that say nothing of what is counted are ignored.
         """
         match event:
-            case Proposed():
+            case ProposedEvent():
                 self._proposed[event.choice] = event
-            case Verified():
+            case VerifiedEvent():
                 self._verified[event.choice] = event
-            case Edited():
+            case EditedEvent():
                 self._edited(event)
-            case Pruned():
+            case PrunedEvent():
                 self.counts += ExercisedCounts(pruned=1)
-            case Remasked():
+            case RemaskedEvent():
                 self.counts += ExercisedCounts(pruned=len(event.position))
             case _:
                 pass
@@ -114,7 +120,7 @@ class ExercisedCollector:
         """
         self._round(draft.parent, draft.probes, verdict.path)
 
-    def _edited(self, event: Edited) -> None:
+    def _edited(self, event: EditedEvent) -> None:
         edit = event.edit
         changed = len(edit.write) + len(edit.insert) + len(edit.erase)
         self.counts += ExercisedCounts(edited=changed)
@@ -139,7 +145,7 @@ class ExercisedCollector:
         self.counts += ExercisedCounts(len(nodes), len(path), refused)
 
 
-def _child(proposed: Proposed, parent: int, token: int) -> int:
+def _child(proposed: ProposedEvent, parent: int, token: int) -> int:
     """The node below this one that holds the token."""
     pairs = zip(proposed.parent, proposed.token, strict=True)
     return next(i for i, pair in enumerate(pairs) if pair == (parent, token))

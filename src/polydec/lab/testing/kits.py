@@ -7,9 +7,9 @@ from typing import Any
 
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Target
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import Artefact, Kit
+from polydec.methods.registry.kit import Kit, ModelArtefact
 
 
 def build(
@@ -18,8 +18,8 @@ def build(
     draft: Target | None = None,
     options: Mapping[str, Any] | None = None,
     *,
-    artefacts: Sequence[Artefact] = (),
-    costs: Costs | None = None,
+    artefacts: Sequence[ModelArtefact] = (),
+    costs: PassCosts | None = None,
     memory: dict[str, Any] | None = None,
 ) -> tuple[Decoder, dict[str, Any]]:
     """The recipe's decoder over these, and all its options with the values they have. What shapes the target says which texts
@@ -30,7 +30,7 @@ def build(
         target,
         draft,
         tuple(artefacts),
-        lambda: costs or Costs(),
+        lambda: costs or PassCosts(),
         {} if memory is None else memory,
         language=language,
     )

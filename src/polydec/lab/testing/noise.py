@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 
 Point = tuple[float, float, float]
 CORNERS: tuple[Point, ...] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
@@ -15,13 +15,13 @@ NOTHING = 1e-13
 """A share of the noise below this is rounding, not an outcome."""
 
 
-class Chooser(Protocol):
+class OutcomeChooser(Protocol):
     """Which of several outcomes is taken in this execution."""
 
     def draw(self, p: list[float]) -> int: ...
 
 
-def area(polygon: list[Point]) -> float:
+def double_polygon_area(polygon: list[Point]) -> float:
     """Twice the area, seen along the third axis."""
     return abs(
         sum(
@@ -31,7 +31,7 @@ def area(polygon: list[Point]) -> float:
     )
 
 
-def clip(polygon: list[Point], side: Point) -> list[Point]:
+def clip_polygon(polygon: list[Point], side: Point) -> list[Point]:
     """The part of a convex polygon where side · point >= 0."""
     out: list[Point] = []
     height = [sum(s * x for s, x in zip(side, p, strict=True)) for p in polygon]
@@ -54,19 +54,21 @@ class SimplexNoise:
     earlier outcomes left is its probability. So the joint law of all that is asked of one noise is exact.
     """
 
-    def __init__(self, script: Chooser) -> None:
+    def __init__(self, script: OutcomeChooser) -> None:
         self._script, self._polygon = script, list(CORNERS)
 
     def argmax(self, logp_V: Tensor) -> int:
         return self.topk(logp_V, 1)[0]
 
     def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
-        p = probs(logp_V).tolist()
+        p = float64_probabilities(logp_V).tolist()
         left = [i for i in range(3) if p[i] > 0.0]
         out: list[int] = []
         while left and len(out) < k:
             parts = [self._where_first(x, left, p) for x in left]
-            shares = torch.tensor([area(part) for part in parts], dtype=torch.float64)
+            shares = torch.tensor(
+                [double_polygon_area(part) for part in parts], dtype=torch.float64
+            )
             shares /= shares.sum()
             shares[shares < NOTHING] = 0.0
             i = self._script.draw((shares / shares.sum()).tolist())
@@ -80,5 +82,5 @@ class SimplexNoise:
             if i != x:  # e_x / p_x <= e_i / p_i
                 side = [0.0, 0.0, 0.0]
                 side[i], side[x] = p[x], -p[i]
-                part = clip(part, (side[0], side[1], side[2]))
+                part = clip_polygon(part, (side[0], side[1], side[2]))
         return part

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.protocols import Shaper, of_choice
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
 
 Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
@@ -31,7 +31,7 @@ class ShaperCounts(ContractCounts):
     followed: int = 0
 
 
-def differs(a_V: Tensor, b_V: Tensor) -> bool:
+def is_different_law(a_V: Tensor, b_V: Tensor) -> bool:
     """Whether two rows of log-weights are two laws.
 
     Args:
@@ -41,11 +41,11 @@ def differs(a_V: Tensor, b_V: Tensor) -> bool:
     Returns:
         Whether a probability differs by more than 1e-6.
     """
-    p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
+    p_V, q_V = normalise_log_weights(a_V.double()).exp(), normalise_log_weights(b_V.double()).exp()
     return bool(((p_V - q_V).abs() > 1e-6).any())
 
 
-def rows(size: int, seed: int = 0) -> Iterator[Tensor]:
+def awkward_logit_rows(size: int, seed: int = 0) -> Iterator[Tensor]:
     """Rows of logits: random in both float types, peaked, flat, far off, full of equals, and with few finite entries."""
     g = torch.Generator().manual_seed(seed)
 
@@ -65,7 +65,7 @@ def rows(size: int, seed: int = 0) -> Iterator[Tensor]:
         yield row_V
 
 
-def texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def awkward_texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(prompt, output): empty outputs, loops, every token, random ones; any token may stand anywhere."""
     g = torch.Generator().manual_seed(seed)
     yield (0,), ()
@@ -97,13 +97,13 @@ def check_shaper(
     attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why that is 0. Returns the counts.
     """
     seen, stateful, first = Counter[str](), False, list[Tensor]()
-    for prompt, output in texts(size):
+    for prompt, output in awkward_texts(size):
         stateful |= _state(shaper, prompt, output) is not None
-        for i, row_V in enumerate(rows(size)):
+        for i, row_V in enumerate(awkward_logit_rows(size)):
             out_V = _total_and_pure(shaper, prompt, output, row_V)
             first += [out_V] * (i == len(first))
-            seen["changed"] += differs(row_V, out_V)
-            seen["followed"] += differs(first[i], out_V)
+            seen["changed"] += is_different_law(row_V, out_V)
+            seen["followed"] += is_different_law(first[i], out_V)
             _another_choice(shaper, prompt, output, row_V)
             if alike:
                 _same(
@@ -157,7 +157,7 @@ def _shape(
 
 
 def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
-    p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
+    p_V, q_V = normalise_log_weights(a_V.double()).exp(), normalise_log_weights(b_V.double()).exp()
     assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), (
         f"{message}: {p_V.tolist()} and {q_V.tolist()}"
     )
@@ -206,7 +206,7 @@ def _total_and_pure(
         assert bool(out_V[best] == out_V.max()), (
             "keeps_argmax is declared, but the likeliest token is another one"
         )
-    if shaper.reads is Reads.ARGMAX:
+    if shaper.reads is RowDetail.ARGMAX:
         assert left_V.nonzero()[:, 0].tolist() == [best], (
             "reads ARGMAX is declared, but not just the likeliest token is left"
         )

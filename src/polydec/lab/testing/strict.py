@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.core.rng import Noise, Rng
+from polydec.core.rng import GumbelNoise, Rng
 
 
 class StrictRng:
@@ -52,7 +52,7 @@ class StrictRng:
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         return self._take().without_replacement(p_V, k)
 
-    def noise(self, size: int) -> Noise:
+    def noise(self, size: int) -> GumbelNoise:
         if self._name in self._drawn:
             raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
         self._noises.add(self._name)

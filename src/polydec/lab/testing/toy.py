@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Reads, Vocab
-from polydec.models.nets.entries import Entries
-from polydec.models.nets.query import Answer, Query
-from polydec.models.sessions.lm import LM
+from polydec.core.types import RowDetail, TokenVocabulary
+from polydec.models.nets.entries import EntryCache
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
+from polydec.models.sessions.lm import CausalLaw
 
 State = tuple[int, int, int, int]
 
 
-TextCache = Entries[Any]
+TextCache = EntryCache[Any]
 """A cache whose entries hold the whole text that led to them, and what each layer wrote there."""
 
 
 @dataclass(frozen=True)
-class Letters:
+class ToyWords:
     """Words of a toy: of each id one text; ids in `silent` stand for nothing."""
 
     of: tuple[str, ...]
@@ -61,7 +61,7 @@ def text_fraction(text: Sequence[int]) -> float:
     return digest / 1024
 
 
-class Table:
+class OrderTwoNetwork:
     """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler.
 
     It has `layers` layers. A state is (token, the one before it, which layers ran, what was wrong), and each entry notes
@@ -95,10 +95,10 @@ class Table:
     def new_cache(self) -> TextCache:
         return TextCache()
 
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         return [self._answer(q) for q in queries]
 
-    def _answer(self, q: Query) -> Answer:
+    def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
         texts = list[tuple[int, ...]]()  # before each of the tokens
         layers = tuple(range(self.layers)) if q.layers is None else q.layers
@@ -136,9 +136,9 @@ class Table:
             texts.append(above[0])
         rows = [states[r] for r in q.rows]
         before_rows = [texts[r] for r in q.rows]
-        silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
+        silent = q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
         some = {d: self._shown([e[r] for r in q.rows], before_rows) for d, e in exits.items()}
-        return Answer(
+        return NetworkAnswer(
             None if silent else self.head(self._tensor(rows)),
             self._shown(rows, before_rows) if q.want.hidden else None,
             exits=some or None,
@@ -221,7 +221,7 @@ class Table:
         return torch.stack(rows) if rows else torch.empty(0, self.size, dtype=torch.float64)
 
 
-def toy(
+def toy_law(
     seed: int,
     size: int = 3,
     *,
@@ -230,10 +230,12 @@ def toy(
     cost: float = 1.0,
     tree: bool = True,
     chunk: int = 2,
-) -> LM:
+) -> CausalLaw:
     """A random law over `size` tokens, the last one being EOS unless `eos` says which; logits spread by `sharp`."""
     ends = frozenset({size - 1 if eos is None else eos})
-    words = Letters(tuple(chr(0x61 + i) for i in range(size)), ends)
-    return LM(
-        Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends, words=words), chunk=chunk
+    words = ToyWords(tuple(chr(0x61 + i) for i in range(size)), ends)
+    return CausalLaw(
+        OrderTwoNetwork(seed, size, sharp, cost=cost, tree=tree),
+        TokenVocabulary(size, ends, words=words),
+        chunk=chunk,
     )

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from polydec.core.canvas_law import Canvas
-from polydec.core.effects import Forward
-from polydec.core.types import Vocab
+from polydec.core.effects import ForwardQuery
+from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.enumerate import Law
 from polydec.models.learned.kinds.joint import TOY
 
 
-class Chain:
+class MarkovChainNetwork:
     """A Markov chain with another matrix at every position: a token's law depends on the one before it and on where it stands.
     Conditionals are products of matrices between the nearest known neighbours. Float64; the network of a `ToyDenoiser`.
 
@@ -81,11 +81,12 @@ class Chain:
 
 @dataclass(frozen=True)
 class ToyDenoiser:
-    """A Denoiser over a `Chain`; eos: its EOS id, -1 for none; block: positions see no further than to the end of their own
-    block (0: everything). The mask is the id behind the chain's tokens; it belongs to the vocabulary, but not where the model
-    is to have that of a toy target (masked: False)."""
+    """A Denoiser over a `MarkovChainNetwork`; eos: its EOS id, -1 for none; block: positions see no
+    further than to the end of their own block (0: everything). The mask is the id behind the
+    chain's tokens; it belongs to the vocabulary, but not where the model is to have that of a toy
+    target (masked: False)."""
 
-    network: Chain
+    network: MarkovChainNetwork
     eos: int = -1
     block: int = 0
     masked: bool = True
@@ -97,8 +98,8 @@ class ToyDenoiser:
         return None
 
     @property
-    def vocab(self) -> Vocab:
-        return Vocab(
+    def vocab(self) -> TokenVocabulary:
+        return TokenVocabulary(
             self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ())
         )
 
@@ -141,7 +142,11 @@ class ToyBoard:
     """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
 
     def __init__(
-        self, network: Chain, length: int, block: int, fed: frozenset[int] = frozenset()
+        self,
+        network: MarkovChainNetwork,
+        length: int,
+        block: int,
+        fed: frozenset[int] = frozenset(),
     ) -> None:
         self._network, self._length, self._block, self._fed = network, length, block, set(fed)
         _OPEN.add(id(self))
@@ -160,7 +165,7 @@ class ToyBoard:
             min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas)
         )
         assert set(seen) <= self._fed, "a pass sees positions that were never fed"
-        return await Forward(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
+        return await ForwardQuery(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         rows = [p for p in feed if canvas[p] is None]

@@ -12,16 +12,16 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from polydec.core.effects import Forward
-from polydec.core.insertion_law import Offer
-from polydec.core.types import Vocab
+from polydec.core.effects import ForwardQuery
+from polydec.core.insertion_law import InsertionScores
+from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.enumerate import Law
 
 Asked = tuple[tuple[int, ...], tuple[int, ...], int]
 """Of a query the text without its end, the slots, and the tokens of the prompt."""
 
 
-class Posterior:
+class PosteriorNetwork:
     """Of a law over texts of `size` tokens what the training's loss is least for. Of a text of L tokens a number of tokens is
     hidden, uniform in 0 to L, and any of them; each one hidden is as likely to be the next as any other. A network of an
     `ToyInserter`; `fed` counts positions.
@@ -51,7 +51,7 @@ class Posterior:
             slot = sum(j not in hidden for j in range(i))
             self._weight[kept][slot, text[i]] += w / len(hidden)
 
-    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+    def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
         """A token is behind the prompt's last one (slot 0) or behind one of the answer's."""
         self.fed += sum(len(text) + 1 for text, _, _ in queries)
         return [
@@ -59,27 +59,27 @@ class Posterior:
             for text, slots, prompt in queries
         ]
 
-    def _offer(self, kept: tuple[int, ...], slots: Sequence[int]) -> Offer:
+    def _offer(self, kept: tuple[int, ...], slots: Sequence[int]) -> InsertionScores:
         weight_SV = torch.zeros(len(slots), self.size + 1, dtype=torch.float64)
         for (slot, token), w in self._weight[kept].items():
             weight_SV[slots.index(slot), token] = w
-        return Offer(weight_SV.log(), self._whole[kept] / self._total[kept])
+        return InsertionScores(weight_SV.log(), self._whole[kept] / self._total[kept])
 
 
-class Last:
+class LastSlotNetwork:
     """An autoregressive law as an insertion model: p(EOS) says that nothing is missing, the rest is put behind the last token.
     step_VV: the law of a token by the one before it, its last column EOS."""
 
     def __init__(self, step_VV: Tensor) -> None:
         self.step_VV, self.size, self.cost, self.fed = step_VV, step_VV.shape[1] - 1, 1.0, 0
 
-    def forward(self, queries: Sequence[Asked]) -> list[Offer]:
+    def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
         self.fed += sum(len(text) + 1 for text, _, _ in queries)
-        out = list[Offer]()
+        out = list[InsertionScores]()
         for text, slots, _ in queries:
             logw_SV = torch.full((len(slots), self.size + 1), float("-inf"), dtype=torch.float64)
             logw_SV[-1, :-1] = self.step_VV[text[-1], :-1].log()
-            out.append(Offer(logw_SV, float(self.step_VV[text[-1], -1])))
+            out.append(InsertionScores(logw_SV, float(self.step_VV[text[-1], -1])))
         return out
 
     def law(self, before: int, length: int) -> Law:
@@ -97,28 +97,29 @@ class Last:
         return law
 
 
-class Known(Protocol):
+class ExactNetwork(Protocol):
     """A network that is known exactly."""
 
     size: int
     cost: float
 
-    def forward(self, queries: Sequence[Asked]) -> list[Offer]: ...
+    def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]: ...
 
 
 @dataclass(frozen=True)
 class ToyInserter:
-    """An Inserter over a `Posterior` or a `Last`. EOS is the id behind their tokens. prompt: tokens of the prompt."""
+    """An Inserter over a `PosteriorNetwork` or a `LastSlotNetwork`. EOS is the id behind their
+    tokens. prompt: tokens of the prompt."""
 
-    network: Known
+    network: ExactNetwork
     prompt: int = 1
     context: int = 64
     family: ClassVar[str] = "insertion"
     layers: ClassVar[int] = 0
 
     @property
-    def vocab(self) -> Vocab:
-        return Vocab(self.network.size + 1, frozenset({self.network.size}))
+    def vocab(self) -> TokenVocabulary:
+        return TokenVocabulary(self.network.size + 1, frozenset({self.network.size}))
 
     def open(self, length: int) -> ToySlate:
         slate = ToySlate(self)
@@ -142,7 +143,7 @@ class ToySlate:
     def __init__(self, model: ToyInserter) -> None:
         self._model, self._length = model, 0
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
+    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         assert len(text) >= self._length, "the text became shorter"
         assert slots and list(slots) == sorted({*slots}), "slots ascend"
         assert self._model.prompt - 1 <= slots[0] and slots[-1] < len(text), (
@@ -150,7 +151,7 @@ class ToySlate:
         )
         self._length, end = len(text), self._model.network.size
         kept = tuple(text[:-1] if text[-1] == end else text)
-        return await Forward(
+        return await ForwardQuery(
             self._model.network, (kept, tuple(slots), self._model.prompt), len(text) + 1
         )
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.enumerate import Law, target_law
-from polydec.lab.testing.examples import SHAPERS, bend, pairs
-from polydec.lab.testing.toy import Letters, Table, toy
+from polydec.lab.testing.examples import SHAPERS, bend_target, target_draft_pairs
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords, toy_law
 from polydec.laws.constraints.any_of import AnyOf
-from polydec.laws.shapers.constrained import Constrained
-from polydec.models.sessions.lm import LM
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.models.sessions.lm import CausalLaw
 
 REPEATING_PROMPTS = ((0, 0, 0, 1, 0, 0, 0), (0, 1, 0, 0, 1, 0))
 """Each ends with three tokens that stood before, for what copies; in the first a token stands once, so that a place in a source
@@ -57,7 +57,7 @@ class ToyLaw:
     @property
     def target(self) -> Target:
         """The law that the method decodes."""
-        return bend(self.bare, self.shapers)
+        return bend_target(self.bare, self.shapers)
 
     @property
     def lengths(self) -> range:
@@ -114,15 +114,15 @@ def toy_laws(
     Yields:
         The laws, each under all shapings before the next one.
     """
-    for i, (target, draft) in enumerate(pairs(count)):
-        bare = target if sharp is None else toy(i + 1, target.vocab.size, sharp=sharp)
+    for i, (target, draft) in enumerate(target_draft_pairs(count)):
+        bare = target if sharp is None else toy_law(i + 1, target.vocab.size, sharp=sharp)
         for name in shapings:
             shapers = SHAPERS[name]
             yield ToyLaw(
                 i + 1,
                 f"toy law {i + 1}, {name}",
                 bare,
-                bend(draft, shapers),
+                bend_target(draft, shapers),
                 shapers,
                 REPEATING_PROMPTS[i % len(REPEATING_PROMPTS)],
                 length + (i < longer),
@@ -133,17 +133,17 @@ def toy_laws(
 def _constrained_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
     """Laws under a constraint that leaves few choices."""
     ends = frozenset({len(SPELLED)})
-    vocab = Vocab(len(SPELLED) + 1, ends, words=Letters((*SPELLED, "."), ends))
+    vocab = TokenVocabulary(len(SPELLED) + 1, ends, words=ToyWords((*SPELLED, "."), ends))
     language = ALLOWED.language(vocab, ends)
     for i in (1, 2):
         for name in shapings:
-            shapers = (Constrained(language, tuple(ends)), *SHAPERS[name])
-            draft = LM(Table(i + 101, vocab.size, cost=0.1), vocab, chunk=2)
+            shapers = (ConstraintRule(language, tuple(ends)), *SHAPERS[name])
+            draft = CausalLaw(OrderTwoNetwork(i + 101, vocab.size, cost=0.1), vocab, chunk=2)
             yield ToyLaw(
                 i,
                 f"toy law {i} of few texts, {name}",
-                LM(Table(i, vocab.size), vocab, chunk=2),
-                bend(draft, shapers),
+                CausalLaw(OrderTwoNetwork(i, vocab.size), vocab, chunk=2),
+                bend_target(draft, shapers),
                 shapers,
                 (0, 1, 0),
                 4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def auc(score_N: Tensor, yes_N: Tensor) -> float | None:
+def roc_auc(score_N: Tensor, yes_N: Tensor) -> float | None:
     """How often, of one for which `yes_N` (booleans) holds and one for which it does not, the first has the higher score. Ties
     count half; 0.5 is chance. None where all are of one class."""
     a, b = score_N[yes_N][:, None], score_N[~yes_N][None]

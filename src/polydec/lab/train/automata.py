@@ -17,7 +17,7 @@ SYMBOLS = "abc"
 
 
 @dataclass(frozen=True)
-class Automaton:
+class FiniteAutomaton:
     """table[state][symbol]: the state behind them. A word begins in state 0."""
 
     table: tuple[tuple[int, ...], ...]
@@ -46,11 +46,11 @@ class Automaton:
         return max(self.law(length))
 
 
-def _of_permutations(generators: Sequence[tuple[int, ...]]) -> Automaton:
+def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
     """Its states are all permutations of so many things, its symbols further ones, each applied behind the others."""
     states = list(permutations(range(len(generators[0]))))
     number = {state: i for i, state in enumerate(states)}
-    return Automaton(
+    return FiniteAutomaton(
         tuple(
             tuple(number[tuple(state[i] for i in generator)] for generator in generators)
             for state in states
@@ -58,14 +58,16 @@ def _of_permutations(generators: Sequence[tuple[int, ...]]) -> Automaton:
     )
 
 
-def _drawn(states: int, name: str) -> Automaton:
+def _drawn(states: int, name: str) -> FiniteAutomaton:
     """Every step leads anywhere, uniformly at random, always the same for a name."""
     r = Random(name)
-    return Automaton(tuple(tuple(r.randrange(states) for _ in SYMBOLS) for _ in range(states)))
+    return FiniteAutomaton(
+        tuple(tuple(r.randrange(states) for _ in SYMBOLS) for _ in range(states))
+    )
 
 
-TASKS: Mapping[str, Automaton] = {
-    "parity": Automaton(((1, 0, 0), (0, 1, 1))),
+TASKS: Mapping[str, FiniteAutomaton] = {
+    "parity": FiniteAutomaton(((1, 0, 0), (0, 1, 1))),
     "dfa": _drawn(5, "dfa 0"),
     "s5": _of_permutations(((1, 0, 2, 3, 4), (1, 2, 3, 4, 0), (0, 1, 3, 2, 4))),
 }
@@ -81,7 +83,7 @@ BUDGETS: Mapping[str, Callable[[int], int]] = {
 """Steps that may be written before the answer, by the length of the word."""
 
 
-def stops(length: int, steps: int) -> tuple[int, ...]:
+def scratchpad_step_ends(length: int, steps: int) -> tuple[int, ...]:
     """Behind how many symbols each step says the state: the word in parts as equal as can be, the last of them its end."""
     return tuple(-(-length * (i + 1) // steps) for i in range(steps))
 
@@ -90,7 +92,7 @@ BEGIN, END, PAD, ANSWER = "<|begin|>", "<|end|>", "<pad>", "<answer>"
 
 
 @dataclass(frozen=True)
-class Writing:
+class ScratchpadFormat:
     """A task as tokens. A row is BEGIN, the word, PAD up to `longest` symbols, the mark of a budget, its steps, ANSWER, the
     state and END: a step stands always equally far behind the symbol that it needs."""
 
@@ -98,7 +100,7 @@ class Writing:
     longest: int
 
     @property
-    def automaton(self) -> Automaton:
+    def automaton(self) -> FiniteAutomaton:
         return TASKS[self.task]
 
     @cached_property
@@ -129,10 +131,13 @@ class Writing:
     def written(self, word: Sequence[int], budget: str) -> list[int]:
         """What stands behind the prompt: steps, ANSWER, the state and END."""
         states, first = self.automaton.run(word), self._ids["s0"]
-        steps = [first + states[i - 1] for i in stops(len(word), BUDGETS[budget](len(word)))]
+        steps = [
+            first + states[i - 1]
+            for i in scratchpad_step_ends(len(word), BUDGETS[budget](len(word)))
+        ]
         return [*steps, self._ids[ANSWER], first + states[-1], self._ids[END]]
 
 
-def word(r: Random, length: int) -> list[int]:
+def random_symbol_word(r: Random, length: int) -> list[int]:
     """A uniformly random word."""
     return [r.randrange(len(SYMBOLS)) for _ in range(length)]

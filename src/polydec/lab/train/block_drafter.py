@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import pairs
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.seq2seq import JUDGED, encoded
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.seq2seq import JUDGED, encode_pairs
 from polydec.lab.train.specs.block_drafter import BlockDrafterSpec
-from polydec.lab.train.t5 import T5, padded, weights
-from polydec.models.formats.seq2seq import T5Shape, read
+from polydec.lab.train.t5 import TrainableT5, pad_id_rows, published_t5_tensors
+from polydec.models.formats.seq2seq import T5Shape, read_seq2seq_config
 from polydec.models.learned.kinds import block_drafter
 from polydec.models.learned.kinds.block_drafter import BlockDrafter
 from polydec.models.sessions import sources
@@ -41,26 +41,29 @@ def train_block_drafter(spec: BlockDrafterSpec) -> dict[str, Any]:
 
     Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and glancing is that
     of GLAT (2021)."""
-    return carry_out("block-drafter", spec, _course)
+    return run_training("block-drafter", spec, _course)
 
 
-def _course(spec: BlockDrafterSpec) -> Course:
+def _course(spec: BlockDrafterSpec) -> TrainingRun:
     source = sources.open_source(spec.target)
-    shape, config = _shape(spec, source.config), read(source.config, source.generation)
-    network = T5(config, shape.inner, spec.seed, both=True, rows=1)
+    shape, config = (
+        _shape(spec, source.config),
+        read_seq2seq_config(source.config, source.generation),
+    )
+    network = TrainableT5(config, shape.inner, spec.seed, both=True, rows=1)
     _begin(network, source.weights)
-    texts = list(islice(pairs.read(Path(spec.data)), spec.most))
+    texts = list(islice(pairs.read_text_pairs(Path(spec.data)), spec.most))
     tokenizer: Tokenizer = source.text.tokenizer
-    examples = encoded(texts, tokenizer, spec.longest)
-    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
-    fast = arithmetic(Path(spec.out) / STATE)
-    lesson = Lesson(network, spec, config.start)
+    examples = encode_pairs(texts, tokenizer, spec.longest)
+    steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+    fast = is_bf16_run(Path(spec.out) / STATE)
+    lesson = BlockDrafterObjective(network, spec, config.start)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 4, step])
         gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
         share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
-        with precision(fast):
+        with bf16_autocast(fast):
             shown = lesson.glanced(gaps, share, rng)
             logits_NV = lesson.logits(shown).float()
         return cross_entropy(logits_NV, shown.right_N, label_smoothing=spec.smooth), len(
@@ -77,13 +80,13 @@ def _course(spec: BlockDrafterSpec) -> Course:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
-        vocab = Vocab(shape.vocab, frozenset(), source.fingerprint)
-        made = BlockDrafter(vocab, shape, spec.block, weights(network))
+        vocab = TokenVocabulary(shape.vocab, frozenset(), source.fingerprint)
+        made = BlockDrafter(vocab, shape, spec.block, published_t5_tensors(network))
         block_drafter.save(out, made, {"right_by_gap": result["right_by_gap"]})
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon)
-    same = identity(spec, bf16=fast, pairs=examples.digest)
-    return Course(
+    schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon)
+    same = run_identity(spec, bf16=fast, pairs=examples.digest)
+    return TrainingRun(
         network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
     )
 
@@ -97,7 +100,7 @@ def _shape(spec: BlockDrafterSpec, config: Mapping[str, Any]) -> T5Shape:
     return T5Shape(*(config[name] for name in sizes))
 
 
-def _begin(network: T5, start: Mapping[str, Tensor]) -> None:
+def _begin(network: TrainableT5, start: Mapping[str, Tensor]) -> None:
     """With the target's weights; the mark begins as the mean of all tokens."""
     own = network.state_dict()
     table = start["shared.weight"].float()
@@ -106,7 +109,7 @@ def _begin(network: T5, start: Mapping[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class CutTextBatch:
     """Texts of which the last tokens may be gaps. text: with those that are shown in place of gaps; gap_BT: where one is left;
     right_N: what belongs into these, row by row."""
 
@@ -122,43 +125,43 @@ class Cut:
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class BlockDrafterObjective:
     """What is learned: of a text that was cut somewhere the next `block` tokens at once."""
 
-    network: T5
+    network: TrainableT5
     spec: BlockDrafterSpec
     start: tuple[int, ...]
 
-    def cut(self, chosen: Sequence[Sides], rng: np.random.Generator) -> Cut:
+    def cut(self, chosen: Sequence[Sides], rng: np.random.Generator) -> CutTextBatch:
         """Each text cut anywhere, at least one token before its end."""
         return self.cut_at(chosen, [int(rng.integers(len(target))) for _, target in chosen])
 
-    def cut_at(self, chosen: Sequence[Sides], at: Sequence[int]) -> Cut:
+    def cut_at(self, chosen: Sequence[Sides], at: Sequence[int]) -> CutTextBatch:
         """Each text cut behind so many tokens. Behind its end the gaps stand too, as they do when texts are written; nothing is
         learned of them."""
         block, mark = self.spec.block, self.network.config.vocab
-        source_BS, there_BS = padded([source for source, _ in chosen])
+        source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
         known = [(*self.start, *target[:n]) for (_, target), n in zip(chosen, at)]
         next_ = [tuple(target[n : n + block]) for (_, target), n in zip(chosen, at)]
         rows = [(*k, *x, *(mark,) * (block - len(x))) for k, x in zip(known, next_)]
-        whole_BT, here_BT = padded(rows)
+        whole_BT, here_BT = pad_id_rows(rows)
         place_T = torch.arange(whole_BT.shape[1])[None]
         first_B1, last_B1 = (
             torch.tensor(n)[:, None]
             for n in ([len(k) for k in known], [len(k) + len(x) for k, x in zip(known, next_)])
         )
-        return Cut(
+        return CutTextBatch(
             source_BS, there_BS, whole_BT, here_BT, (place_T >= first_B1) & (place_T < last_B1)
         )
 
-    def logits(self, cut: Cut) -> Tensor:
+    def logits(self, cut: CutTextBatch) -> Tensor:
         """Of all gaps that are left [N, V]."""
         mark = self.network.config.vocab
         text_BT = cut.whole_BT.masked_fill(cut.gap_BT, mark)
         states = self.network(cut.source_BS, cut.there_BS, text_BT, cut.here_BT)
         return self.network.logits(states[cut.gap_BT])
 
-    def glanced(self, cut: Cut, share: float, rng: np.random.Generator) -> Cut:
+    def glanced(self, cut: CutTextBatch, share: float, rng: np.random.Generator) -> CutTextBatch:
         """Filled once without learning; of the gaps of each text as many are shown as `share` of its wrong ones,
         drawn at random of all its gaps. At least one gap of all is left."""
         if not share:
@@ -173,7 +176,7 @@ class Lesson:
             shown = rng.permutation(len(where))[: int(share * wrong + rng.random())]
             row_T[where[torch.from_numpy(shown)]] = False
         left = gap_BT if gap_BT.any() else cut.gap_BT
-        return Cut(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
+        return CutTextBatch(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
 
     @torch.no_grad()
     def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:

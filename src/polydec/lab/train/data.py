@@ -61,38 +61,38 @@ def training_data(path: str | Path | None = None) -> Path:
         print("training on the sample that travels along: name your own by --data", file=sys.stderr)
     if folder is None or (str(folder) == SAMPLE and not Path(SAMPLE).exists()):
         return Path(__file__).with_name("sample")
-    if not collected(Path(folder)):
-        text_rows.files(Path(folder))  # says what is wrong before a model is loaded
+    if not is_collection_folder(Path(folder)):
+        text_rows.list_text_files(Path(folder))  # says what is wrong before a model is loaded
     return Path(folder)
 
 
-def collected(root: Path) -> bool:
+def is_collection_folder(root: Path) -> bool:
     """Whether it is the collection's folder, of which every file is known by its name."""
     return any((root / name).exists() for name in COLLECTION)
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, plain or .gz. Raises FileError with one sentence that names file and line."""
-    return (fields for _, fields in text_rows.objects(path))
+    return (fields for _, fields in text_rows.read_json_lines(path))
 
 
-def bucket(text: str) -> int:
+def hash_bucket(text: str) -> int:
     """SHA-1 of the UTF-8 text, as a number, mod 10. Below 7: may be trained on; 7 to 9: held out."""
     return int(hashlib.sha1(text.encode("utf-8")).hexdigest(), 16) % 10
 
 
 def held_out(text: str) -> bool:
-    return bucket(text) >= 7
+    return hash_bucket(text) >= 7
 
 
-def dialogue(turns: Sequence[tuple[bool, str]]) -> str:
+def render_dialogue(turns: Sequence[tuple[bool, str]]) -> str:
     """Turns as the chat template writes them, of each whether the assistant says it."""
     return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
 
 
 def as_chat(turns: Sequence[dict[str, Any]]) -> str:
     """A dialogue of text_dialogues_sgd as the chat template writes it."""
-    return dialogue([(t["speaker"] != "USER", t["utterance"]) for t in turns])
+    return render_dialogue([(t["speaker"] != "USER", t["utterance"]) for t in turns])
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _dialogues(root: Path) -> Iterator[str]:
         yield as_chat(row["turns"])
 
 
-def documents(root: Path, kind: str) -> Iterator[str]:
+def read_documents(root: Path, kind: str) -> Iterator[str]:
     """Every document of a kind in the order of the files: prose (books, software documents, cheat sheets), code (Python),
     dialogue (service dialogues as chats). Of one's own data running text is prose, and what has an answer a dialogue."""
     sources: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
@@ -121,30 +121,32 @@ def documents(root: Path, kind: str) -> Iterator[str]:
     }
     if kind not in sources:
         raise FileError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
-    if collected(root):
+    if is_collection_folder(root):
         for source in sources[kind]():
             yield from source
         return
-    for item in text_rows.read(root):
+    for item in text_rows.read_text_rows(root):
         if item.text and kind == "prose":
             yield item.text
         elif any(answers for answers, _ in item.turns) and kind == "dialogue":
-            yield dialogue(item.turns)
+            yield render_dialogue(item.turns)
 
 
 @dataclass(frozen=True)
-class Split:
+class DocumentSplit:
     """Documents of one kind, in an order drawn by hash: `train` up to a number of bytes, `held` likewise."""
 
     train: tuple[str, ...]
     unseen: tuple[str, ...]
 
 
-def split(root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0) -> Split:
+def split_documents(
+    root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0
+) -> DocumentSplit:
     """Bytes are of UTF-8; the last document of each part may pass the limit, and a longer one than 60,000 characters is
     cut there. Held-out documents are those with `bucket` of 7 to 9."""
     order = sorted(
-        documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest()
+        read_documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest()
     )
     parts: tuple[list[str], list[str]] = ([], [])
     left = [train_bytes, held_bytes]
@@ -154,16 +156,16 @@ def split(root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 
             text = text[:60000]
             parts[which].append(text)
             left[which] -= len(text.encode("utf-8"))
-    return Split(tuple(parts[0]), tuple(parts[1]))
+    return DocumentSplit(tuple(parts[0]), tuple(parts[1]))
 
 
-def pack(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarray:
+def pack_documents(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarray:
     """Documents end to end, each closed by `end`: one array of uint16."""
     return np.concatenate([np.asarray([*ids, end], dtype=np.uint16) for ids in documents_ids])
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTokenStream:
     """Rows of a stream of tokens, without overlap, in an order that changes with every round through it.
 
     `row(i, length)`: the i-th row of an endless sequence of shuffled rounds: `begin`, then `length` tokens of the stream.

@@ -14,14 +14,19 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train import selfplay
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, bidirectional, from_weights, save_directory
-from polydec.lab.train.own_text import gather
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import (
+    TrainableLlama,
+    from_weights,
+    make_bidirectional,
+    save_directory,
+)
+from polydec.lab.train.own_text import gather_target_text
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.deer import DeerSpec
-from polydec.lab.train.target import autoregressive, family_of_config, require
+from polydec.lab.train.target import family_of_config, load_autoregressive_model, require_family
 from polydec.models.sessions import sources
 
 MARKS = 2
@@ -36,34 +41,34 @@ def train_deer(spec: DeerSpec) -> dict[str, Any]:
     Source: DEER (2025). Not established there, and so ours: in the first stage all behind the cut is masked in half of the
     rows and a uniform share of it in the others; in the second stage R is uniform in 1 to `last`, and weights fall by `decay`
     a gap. Both stages share one schedule of the learning rate; `shifted` and training without a boundary are ours."""
-    return carry_out("deer", spec, _course)
+    return run_training("deer", spec, _course)
 
 
-def _course(spec: DeerSpec) -> Course:
+def _course(spec: DeerSpec) -> TrainingRun:
     source = sources.open_source(spec.target)
-    require("ar", family_of_config(source.config), spec.target)
+    require_family("ar", family_of_config(source.config), spec.target)
     size = source.config["vocab_size"]
     start = source if spec.start is None else sources.open_source(spec.start)
-    network = begun(start.config, start.weights, size, spec)
+    network = start_deer_network(start.config, start.weights, size, spec)
     if spec.text is None:
-        point = autoregressive(spec.target)
-        taught = gather(spec, point.lm, point.text, False)
-        unseen = gather(spec, point.lm, point.text, True)
+        point = load_autoregressive_model(spec.target)
+        taught = gather_target_text(spec, point.lm, point.text, False)
+        unseen = gather_target_text(spec, point.lm, point.text, True)
     else:
-        taught = selfplay.fitting(Path(spec.text), size, spec.context)
+        taught = selfplay.read_fitting_samples(Path(spec.text), size, spec.context)
         held = Path(spec.text).with_name("held.jsonl")
-        unseen = selfplay.read(held, size) if held.exists() else []
-    taught, unseen = (fitting(some, spec.context) for some in (taught, unseen))
+        unseen = selfplay.read_samples(held, size) if held.exists() else []
+    taught, unseen = (samples_within_context(some, spec.context) for some in (taught, unseen))
     if not taught:
         raise RequestError(f"context is {spec.context}: no answer fits into it with its prompt")
-    fast = arithmetic(Path(spec.out) / STATE)
-    lesson = Lesson(network, size, spec)
+    fast = is_bf16_run(Path(spec.out) / STATE)
+    lesson = DeerObjective(network, size, spec)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 5, step])
         chosen = [taught[i] for i in rng.integers(len(taught), size=spec.rows)]
         rows = [lesson.row(s, step >= spec.steps, rng) for s in chosen]
-        with precision(fast):
+        with bf16_autocast(fast):
             return lesson.loss(rows), sum(len(r.token) for r in rows)
 
     def measure() -> Mapping[str, Any]:
@@ -90,19 +95,19 @@ def _course(spec: DeerSpec) -> Course:
         }
         save_directory(out, network, {**shape, **own}, files={"generation_config.json": {}})
 
-    same = identity(spec, bf16=fast, samples=selfplay.fingerprint(taught))
-    schedule = Schedule(spec.steps + spec.refine, spec.rate, muon=spec.muon)
-    return Course(network, loss, schedule, same, save, measure)
+    same = run_identity(spec, bf16=fast, samples=selfplay.samples_fingerprint(taught))
+    schedule = TrainingSchedule(spec.steps + spec.refine, spec.rate, muon=spec.muon)
+    return TrainingRun(network, loss, schedule, same, save, measure)
 
 
-def fitting(samples: Sequence[Sample], context: int) -> list[Sample]:
+def samples_within_context(samples: Sequence[TrainingSample], context: int) -> list[TrainingSample]:
     """Those that fit with a boundary mark."""
     return [s for s in samples if s.output_ids and len(s.prompt_ids) + len(s.output_ids) < context]
 
 
-def begun(
+def start_deer_network(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, spec: DeerSpec
-) -> Llama:
+) -> TrainableLlama:
     """A model's first layers, which see both ways from now on, with two rows more; these begin as the mean of all others.
     Raises RequestError where the model has not so many tokens or layers."""
     if config["vocab_size"] != size:
@@ -125,11 +130,11 @@ def begun(
             taken[name] = torch.cat([table, table.mean(0, keepdim=True).expand(MARKS, -1)])
     wider = {**config, "vocab_size": size + MARKS, "num_hidden_layers": depth}
     network = from_weights(wider, taken, spec.context + MARKS)
-    return bidirectional(network).requires_grad_(True).train()
+    return make_bidirectional(network).requires_grad_(True).train()
 
 
 @dataclass(frozen=True)
-class Row:
+class GapFillingRow:
     """A text to fill: its tokens with marks where gaps are, where the gaps are, what belongs there, and what each counts."""
 
     token: tuple[int, ...]
@@ -139,14 +144,14 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class DeerObjective:
     """size: tokens that are written; the mask and the boundary have the ids behind them."""
 
-    network: Llama
+    network: TrainableLlama
     size: int
     spec: DeerSpec
 
-    def row(self, sample: Sample, refine: bool, rng: np.random.Generator) -> Row:
+    def row(self, sample: TrainingSample, refine: bool, rng: np.random.Generator) -> GapFillingRow:
         """The sample cut somewhere within its answer, in the way of the first or of the second stage."""
         answer = sample.output_ids
         if refine:
@@ -160,8 +165,8 @@ class Lesson:
         return self.cut(sample, cut, gaps, left)
 
     def cut(
-        self, sample: Sample, at: int, gaps: Sequence[int], length: int, decay: float = 1.0
-    ) -> Row:
+        self, sample: TrainingSample, at: int, gaps: Sequence[int], length: int, decay: float = 1.0
+    ) -> GapFillingRow:
         """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are
         masked; weights fall by `decay` a token and add up to 1."""
         mark = (self.size + 1,) if self.spec.boundary else ()
@@ -169,14 +174,14 @@ class Lesson:
         rest, hidden = sample.output_ids[at : at + length], set(gaps)
         shown = [self.size if j in hidden else x for j, x in enumerate(rest)]
         raw = [decay**j for j in gaps]
-        return Row(
+        return GapFillingRow(
             (*known, *shown),
             tuple(len(known) + j for j in gaps),
             tuple(rest[j] for j in gaps),
             tuple(w / sum(raw) for w in raw),
         )
 
-    def logits(self, rows: Sequence[Row]) -> Tensor:
+    def logits(self, rows: Sequence[GapFillingRow]) -> Tensor:
         """Of all gaps, row by row [N, V]: of what may be written."""
         length = max(len(r.token) for r in rows)
         token_BT = torch.tensor([[*r.token, *(0,) * (length - len(r.token))] for r in rows])
@@ -188,7 +193,7 @@ class Lesson:
         b_N, i_N = (torch.tensor(x) for x in zip(*at, strict=True))
         return self.network.logits(states[b_N, i_N])[:, : self.size].float()
 
-    def loss(self, rows: Sequence[Row]) -> Tensor:
+    def loss(self, rows: Sequence[GapFillingRow]) -> Tensor:
         """Cross-entropy at the gaps, in nats, each text counting alike."""
         right_N = torch.tensor([x for r in rows for x in r.right])
         weight_N = torch.tensor([w for r in rows for w in r.weight])
@@ -196,7 +201,7 @@ class Lesson:
         return (loss_N * weight_N).sum() / len(rows)
 
     @torch.no_grad()
-    def right_by_gap(self, samples: Sequence[Sample], most: int = 16) -> list[float]:
+    def right_by_gap(self, samples: Sequence[TrainingSample], most: int = 16) -> list[float]:
         """How often the likeliest token of the first, second, ... gap is right, behind every fourth token of the answers."""
         right, count = np.zeros(most), np.zeros(most)
         for s in samples[:200]:

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import torch
 
 
-def dice(seed: int, step: int, purpose: str) -> torch.Generator:
+def generator_for(seed: int, step: int, purpose: str) -> torch.Generator:
     """A generator that gives the same draws for the same seed, step and purpose, and unrelated ones for any others.
 
     seed, step: any whole numbers; purpose: what the draws decide, so that two of them at a step do not copy each other.

@@ -16,12 +16,18 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, USER
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, Shape, bidirectional, from_weights, save_directory
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import (
+    LlamaShape,
+    TrainableLlama,
+    from_weights,
+    make_bidirectional,
+    save_directory,
+)
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.diffusion import DiffusionSpec
-from polydec.lab.train.tasks import LONG, make, variety
+from polydec.lab.train.tasks import LONG, draw_task, task_variety
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 from polydec.models.formats import edge, rows8, zoo
 
@@ -39,10 +45,10 @@ APART = 10_000_000
 
 
 @dataclass(frozen=True)
-class Student:
+class DiffusionStudent:
     """What is trained. mask: the id of a gap, the last of the vocabulary."""
 
-    network: Llama
+    network: TrainableLlama
     tokenizer: Tokenizer
     mask: int
 
@@ -50,22 +56,24 @@ class Student:
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
     spec."""
-    return carry_out("diffusion", spec, _course)
+    return run_training("diffusion", spec, _course)
 
 
-def _course(spec: DiffusionSpec) -> Course:
-    student = begun(spec)
-    network, rows = student.network, Rows(student.tokenizer, spec)
+def _course(spec: DiffusionSpec) -> TrainingRun:
+    student = start_diffusion_student(spec)
+    network, rows = student.network, DiffusionTaskRows(student.tokenizer, spec)
 
-    bf16 = arithmetic(Path(spec.out) / STATE)
+    bf16 = is_bf16_run(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
-        with precision(bf16):
+        with bf16_autocast(bf16):
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+    )
     kind = (
         {}
         if spec.causal
@@ -77,23 +85,23 @@ def _course(spec: DiffusionSpec) -> Course:
         }
     )
     dtype = torch.int8 if spec.int8 else torch.float16
-    return Course(
+    return TrainingRun(
         network,
         loss,
         schedule,
-        identity(spec, bf16=bf16),
-        lambda out, result: save(out, student, kind, dtype),
+        run_identity(spec, bf16=bf16),
+        lambda out, result: save_diffusion_student(out, student, kind, dtype),
         lambda: {"parameters": sum(p.numel() for p in network.parameters())},
     )
 
 
-def begun(spec: DiffusionSpec) -> Student:
+def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
     """A network to train: a new one, or the one at spec.start. Raises RequestError where there is none of the Llama
     skeleton."""
     if spec.start is None:
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
-        shape = Shape(
+        shape = LlamaShape(
             size + 1,
             spec.width,
             spec.layers,
@@ -102,14 +110,14 @@ def begun(spec: DiffusionSpec) -> Student:
             3 * spec.width,
             spec.most,
         )
-        network = Llama(shape, seed=spec.seed)
+        network = TrainableLlama(shape, seed=spec.seed)
     else:
         path = edge.at_home(
-            zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start
+            zoo.zoo_model_path(spec.start) if spec.start.startswith("zoo:") else spec.start
         )
-        with edge.reading(f"start is {str(path)!r}: it cannot be read"):
+        with edge.report_read_errors(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
-            weights = dict(rows8.unpacked(load_file(str(path / "model.safetensors"))))
+            weights = dict(rows8.dequantise_rows(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             size = (
                 config["polydec_mask"]
@@ -121,7 +129,9 @@ def begun(spec: DiffusionSpec) -> Student:
                 .requires_grad_(True)
                 .train()
             )
-    return Student(network if spec.causal else bidirectional(network), tokenizer, size)
+    return DiffusionStudent(
+        network if spec.causal else make_bidirectional(network), tokenizer, size
+    )
 
 
 def _with_mask(
@@ -137,8 +147,8 @@ def _with_mask(
     return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
 
 
-def save(
-    out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype = torch.float16
+def save_diffusion_student(
+    out: Path, student: DiffusionStudent, kind: dict[str, Any], dtype: torch.dtype = torch.float16
 ) -> None:
     """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
     weights."""
@@ -152,7 +162,7 @@ def save(
 
 def _loss(
     spec: DiffusionSpec,
-    student: Student,
+    student: DiffusionStudent,
     step: int,
     token_BT: Tensor,
     answer_BT: Tensor,
@@ -163,7 +173,7 @@ def _loss(
             student.network, token_BT, answer_BT, mark_id(student.tokenizer, END)
         )
     if spec.drop:
-        token_BT = dropped(token_BT, answer_BT, student.mask, spec.drop, rng)
+        token_BT = apply_prompt_dropout(token_BT, answer_BT, student.mask, spec.drop, rng)
     if spec.block:
         return block_loss(
             student.network,
@@ -185,7 +195,7 @@ def _loss(
     )
 
 
-def dropped(
+def apply_prompt_dropout(
     token_BT: Tensor, answer_BT: Tensor, mask: int, share: float, rng: torch.Generator
 ) -> Tensor:
     """The rows, some of them with gaps for all that stands before the answer: as many as `share` says, on average."""
@@ -194,11 +204,11 @@ def dropped(
 
 
 def _texts(spec: DiffusionSpec, i: int) -> list[str]:
-    task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i, of=variety(spec.varied))
+    task = draw_task(spec.tasks[i % len(spec.tasks)], spec.seed, i, of=task_variety(spec.varied))
     return [task.question, task.answer]
 
 
-class Rows:
+class DiffusionTaskRows:
     """Batches of tasks as the chat template writes them; the answer and the EOS behind it fill the row."""
 
     def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
@@ -237,7 +247,7 @@ class Rows:
 
     def _parts(self, name: str, i: int, left_out: bool) -> tuple[list[int], list[int]]:
         """The tokens up to the answer, and those of the answer with its end."""
-        task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
+        task = draw_task(name, self._spec.seed, i, of=task_variety(self._spec.varied))
         question = "" if left_out else task.question
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
         return asked, self._ids(task.answer + END)
@@ -256,7 +266,7 @@ class Rows:
 
 
 def masked_loss(
-    network: Llama,
+    network: TrainableLlama,
     token_BT: Tensor,
     answer_BT: Tensor,
     mask: int,
@@ -277,7 +287,7 @@ def masked_loss(
 
 
 def block_loss(
-    network: Llama,
+    network: TrainableLlama,
     token_BT: Tensor,
     answer_BT: Tensor,
     mask: int,
@@ -316,7 +326,9 @@ def block_sight(length: int, block: int) -> Tensor:
     )
 
 
-def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, end: int) -> Tensor:
+def next_token_loss(
+    network: TrainableLlama, token_BT: Tensor, answer_BT: Tensor, end: int
+) -> Tensor:
     """Cross-entropy in nats a token of an answer, an `end` behind the first one left out."""
     last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
     loss_BT = F.cross_entropy(

@@ -19,7 +19,7 @@ from polydec.base.errors import RequestError
 Divergence = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def terms(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def weighted_log_ratio(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """sum of weight x (a - b); 0 where the weight is 0, whatever the logarithms are."""
     return torch.where(weight > 0, weight * (a - b), 0.0).sum(-1)
 
@@ -30,7 +30,9 @@ class ForwardKL:
     rest itself would add infinity and no gradient. Where it is empty this is the divergence itself."""
 
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
-        return terms(logp_NC.exp(), logp_NC, logq_NC) - torch.special.xlog1py(1 - rest_N, -rest_N)
+        return weighted_log_ratio(logp_NC.exp(), logp_NC, logq_NC) - torch.special.xlog1py(
+            1 - rest_N, -rest_N
+        )
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ReverseKL:
     """KL(q || p). It seeks one mode of p: fit for drafts that are drawn at temperature 1."""
 
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
-        return terms(logq_NC.exp(), logq_NC, logp_NC.clamp_min(-60.0))
+        return weighted_log_ratio(logq_NC.exp(), logq_NC, logp_NC.clamp_min(-60.0))
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class JensenShannon:
         b = self.beta
         logm = torch.logaddexp(logp_NC + math.log(b), logq_NC + math.log(1 - b))
         unreachable = rest_N * -math.log(b)  # there q = 0 and m = beta p
-        return b * (terms(logp_NC.exp(), logp_NC, logm) + unreachable) + (1 - b) * terms(
-            logq_NC.exp(), logq_NC, logm
-        )
+        return b * (weighted_log_ratio(logp_NC.exp(), logp_NC, logm) + unreachable) + (
+            1 - b
+        ) * weighted_log_ratio(logq_NC.exp(), logq_NC, logm)
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,13 @@ DIVERGENCES: Mapping[str, Callable[[float], Divergence]] = {
 }
 
 
-def divergence(name: str, beta: float = 0.5) -> Divergence:
+def divergence_by_name(name: str, beta: float = 0.5) -> Divergence:
     """beta is read by jsd alone. Raises RequestError on an unknown name."""
     if name not in DIVERGENCES:
         raise RequestError(f"divergence is {name!r}: it must be one of {', '.join(DIVERGENCES)}")
     return DIVERGENCES[name](beta)
 
 
-def acceptance(logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+def acceptance_probability(logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
     """The probability that exact verification accepts a token drawn from q: sum of min(p, q) = 1 - TVD."""
     return 1 - TotalVariation()(logp_NC, logq_NC, rest_N)

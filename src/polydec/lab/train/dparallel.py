@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.lab.train.envelope import STATE, Course, carry_out, digest, identity
-from polydec.lab.train.filter import FilterSpec, answers, asked
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.lora import adapt, merge
-from polydec.lab.train.network import Llama, bidirectional, from_weights
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training, tensor_digest
+from polydec.lab.train.filter import FilterSpec, fill_answer_canvases, filter_training_prompts
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.lora import add_lora_adapters, merge_lora_adapters
+from polydec.lab.train.network import TrainableLlama, from_weights, make_bidirectional
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.dparallel import DParallelSpec
 from polydec.lab.train.target import of_one_canvas
 from polydec.models.sessions import sources
@@ -30,10 +30,10 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
 
     Source: Chen et al., dParallel (2025). There LoRA is trained (`lora`) and half of one block masked (`half`, `block`); here,
     unless told so, all weights, and any share of the answer."""
-    return carry_out("dparallel", spec, _course)
+    return run_training("dparallel", spec, _course)
 
 
-def _course(spec: DParallelSpec) -> Course:
+def _course(spec: DParallelSpec) -> TrainingRun:
     lm = load(spec.target, draft=None)
     of_one_canvas(lm.checkpoint.lm, spec.target)
     asking = FilterSpec(
@@ -47,18 +47,20 @@ def _course(spec: DParallelSpec) -> Course:
         varied=spec.varied,
         data=spec.data,
     )
-    prompts = asked(lm, asking)
+    prompts = filter_training_prompts(lm, asking)
     own = [
         (len(p), [x or 0 for x in canvas])
-        for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)
+        for p, canvas in zip(
+            prompts, fill_answer_canvases(lm.checkpoint.lm, prompts, asking), strict=True
+        )
     ]
     source, mask = sources.open_source(spec.target), lm.checkpoint.lm.mask
     network = (
-        bidirectional(from_weights(source.config, source.weights)).requires_grad_(True).train()
+        make_bidirectional(from_weights(source.config, source.weights)).requires_grad_(True).train()
     )
     if spec.lora:
-        adapt(network, spec.lora, spec.seed)
-    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(Path(spec.out) / STATE)
+        add_lora_adapters(network, spec.lora, spec.seed)
+    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), is_bf16_run(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
@@ -67,8 +69,8 @@ def _course(spec: DParallelSpec) -> Course:
         token_BT = torch.tensor([row + [end] * (size - len(row)) for _, row in picked])
         canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in picked])
         answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in picked]) & canvas_BT
-        part_BT, later_BT = parts(answer_BT, spec.block, rng)
-        with precision(bf16):
+        part_BT, later_BT = split_answer_blocks(answer_BT, spec.block, rng)
+        with bf16_autocast(bf16):
             return certain_loss(
                 network,
                 token_BT,
@@ -82,24 +84,28 @@ def _course(spec: DParallelSpec) -> Course:
             ), token_BT.numel()
 
     def kept(out: Path, result: Mapping[str, Any]) -> None:
-        merge(network)
+        merge_lora_adapters(network)
         config = {k: v for k, v in source.config.items() if k != "polydec_base"}
         half = {name: t.half() for name, t in network.state_dict().items()}
-        sources.save(
+        sources.save_checkpoint(
             out, {**config, "torch_dtype": "float16"}, half, source.text, source.generation
         )
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
-        identity(spec, bf16=bf16, answers=digest(*(torch.tensor(row) for _, row in own))),
+        TrainingSchedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
+        run_identity(
+            spec, bf16=bf16, answers=tensor_digest(*(torch.tensor(row) for _, row in own))
+        ),
         kept,
         lambda: {"answers": len(own)},
     )
 
 
-def parts(answer_BT: Tensor, block: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def split_answer_blocks(
+    answer_BT: Tensor, block: int, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Of each answer the positions of one of its blocks, drawn, and those behind it; without blocks all, and none. The last
     block may be shorter."""
     if not block:
@@ -114,7 +120,7 @@ def parts(answer_BT: Tensor, block: int, rng: torch.Generator) -> tuple[Tensor, 
 
 
 def certain_loss(
-    network: Llama,
+    network: TrainableLlama,
     token_BT: Tensor,
     canvas_BT: Tensor,
     answer_BT: Tensor,

@@ -14,49 +14,49 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import selfplay
-from polydec.lab.train.acceptance import Acceptance, measure
-from polydec.lab.train.divergence import acceptance, divergence
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.lab.train.acceptance import DraftAcceptance, measure_draft_acceptance
+from polydec.lab.train.divergence import acceptance_probability, divergence_by_name
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.lab.train.own_text import write_text
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Mode, Sample
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import SamplingMode, TrainingSample
 from polydec.lab.train.specs.draft import POLICIES, DraftSpec
-from polydec.lab.train.target import family_of_config, require
-from polydec.lab.train.teacher import Laws, Teacher
-from polydec.models.nets.transformer import Transformer
+from polydec.lab.train.target import family_of_config, require_family
+from polydec.lab.train.teacher import TeacherLaws, TeacherModel
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
     """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
     measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some. See `carry_out`. Raises
     RequestError on a wrong spec, missing data, or a target outside the Llama skeleton."""
-    return carry_out("draft", spec, _course)
+    return run_training("draft", spec, _course)
 
 
-def _course(spec: DraftSpec) -> Course:
+def _course(spec: DraftSpec) -> TrainingRun:
     out = Path(spec.out)
     source = sources.open_source(spec.target)
-    require("ar", family_of_config(source.config), spec.target)
+    require_family("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
-    fast = arithmetic(out / STATE, spec.bf16)
+    fast = is_bf16_run(out / STATE, spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
         write_text(
-            checkpoint.load(spec.target),
+            checkpoint.load_bundle(spec.target),
             path,
             spec.data,
             spec.each,
             max_tokens=spec.max_tokens,
             seed=spec.seed,
         )
-    samples = selfplay.fitting(path, shape.vocab, spec.context)
-    teacher = Teacher.of(
+    samples = selfplay.read_fitting_samples(path, shape.vocab, spec.context)
+    teacher = TeacherModel.of(
         {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
     )
     key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[
@@ -67,11 +67,13 @@ def _course(spec: DraftSpec) -> Course:
     apart = (
         range(0, len(samples), 16) if len(samples) >= 32 else range(0)
     )  # not trained on: says which weights are best
-    lesson = Lesson(
+    lesson = DistillationObjective(
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
-    known_as = identity(spec, bf16=fast, samples=selfplay.fingerprint(samples), apart=len(apart))
+    schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
+    known_as = run_identity(
+        spec, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)
+    )
 
     def measure() -> dict[str, Any]:
         result: dict[str, Any] = {
@@ -82,26 +84,26 @@ def _course(spec: DraftSpec) -> Course:
             "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
         }
         if (out / "held.jsonl").exists():
-            unseen = selfplay.read(out / "held.jsonl", shape.vocab)
+            unseen = selfplay.read_samples(out / "held.jsonl", shape.vocab)
             result["held_out"] = {
-                k: asdict(v) for k, v in evaluate(student, teacher, unseen).items()
+                k: asdict(v) for k, v in evaluate_draft(student, teacher, unseen).items()
             }
         return result
 
-    return Course(
+    return TrainingRun(
         student,
         lesson.loss,
         schedule,
         known_as,
-        lambda out, result: save(out, student, spec, source.config),
+        lambda out, result: save_draft_student(out, student, spec, source.config),
         measure,
         lesson.aside if apart else None,
     )
 
 
-def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
+def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> LlamaShape:
     """The draft's sizes: the target's head size, and where the width is its own the target's other sizes."""
-    t = Shape.of(config, spec.context)
+    t = LlamaShape.of(config, spec.context)
     width = spec.width or t.width
     if width % t.head:
         raise RequestError(
@@ -117,14 +119,16 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
     return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
 
 
-def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sample]) -> Llama:
+def build(
+    spec: DraftSpec, shape: LlamaShape, teacher: TeacherModel, samples: Sequence[TrainingSample]
+) -> TrainableLlama:
     """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
     agree, the first layers, the final norm and the head's rows."""
     counts, size = selfplay.token_counts(samples), shape.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
     table = teacher.network.model.embed_tokens.weight
-    student = Llama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
+    student = TrainableLlama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
     if shape.width == table.shape[1]:
         own, theirs = student.state_dict(), teacher.network.state_dict()
         take = {
@@ -137,14 +141,14 @@ def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sam
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class DistillationObjective:
     """The loss of a step: batches of like length of the given text, or of what the draft writes to the same prompts."""
 
     spec: DraftSpec
-    student: Llama
-    teacher: Teacher
-    samples: Sequence[Sample]
-    laws: Laws
+    student: TrainableLlama
+    teacher: TeacherModel
+    samples: Sequence[TrainingSample]
+    laws: TeacherLaws
     fast: bool
     config: Mapping[str, Any]
     eos: frozenset[int]
@@ -165,7 +169,7 @@ class Lesson:
         parts = [self.divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]]
         return torch.cat(parts).mean()
 
-    def divergence(self, samples: Sequence[Sample], laws: Laws) -> Tensor:
+    def divergence(self, samples: Sequence[TrainingSample], laws: TeacherLaws) -> Tensor:
         """Of every output token, in nats, each kind of prompt by its own."""
         rows, sizes, own = (
             self.rows(samples, laws),
@@ -175,7 +179,7 @@ class Lesson:
         parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
         return torch.cat(
             [
-                divergence(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part)
+                divergence_by_name(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part)
                 for s, *part in parts
             ]
         )
@@ -194,36 +198,40 @@ class Lesson:
             len(s.prompt_ids) + len(s.output_ids) for s in samples
         )
 
-    def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
+    def rows(
+        self, samples: Sequence[TrainingSample], laws: TeacherLaws
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
         assert self.student.tokens is not None, "a draft has a head of its own"
         t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
-        with precision(self.fast):
-            logits = self.student.logits(outputs(self.student, samples)).float()
+        with bf16_autocast(self.fast):
+            logits = self.student.logits(output_token_states(self.student, samples)).float()
             with torch.no_grad():
                 z = torch.nn.functional.linear(laws.hidden_NH.to(head.dtype), head).float()
         logp = z / t - laws.lse_N[:, None]
         return logp, (logits / t).log_softmax(-1), (1 - logp.exp().sum(-1)).clamp(0, 1)
 
-    def laws_of(self, chosen: Sequence[int]) -> Laws:
-        at = offsets(tuple(len(s.output_ids) for s in self.samples))
+    def laws_of(self, chosen: Sequence[int]) -> TeacherLaws:
+        at = cumulative_offsets(tuple(len(s.output_ids) for s in self.samples))
         take = torch.cat([torch.arange(at[i], at[i + 1]) for i in chosen])
-        return Laws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
+        return TeacherLaws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
 
-    def write(self, samples: Sequence[Sample], step: int) -> list[Sample]:
+    def write(self, samples: Sequence[TrainingSample], step: int) -> list[TrainingSample]:
         """What the draft writes, as it is now, to the prompts of these samples."""
         weights = {
             **{k: v.detach() for k, v in self.student.state_dict().items()},
             "lm_head.tokens": self.student.tokens,
             "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
         }
-        network = Transformer.build(self.student.s.config(tied=False), weights, dtype="float32")
+        network = LlamaTransformer.build(
+            self.student.s.config(tied=False), weights, dtype="float32"
+        )
         lm, mode = (
-            LM(network, Vocab(self.student.s.vocab, self.eos)),
-            Mode(self.spec.temperature, 1.0),
+            CausalLaw(network, TokenVocabulary(self.student.s.vocab, self.eos)),
+            SamplingMode(self.spec.temperature, 1.0),
         )
         return list(
-            selfplay.answers(
+            selfplay.generate_answers(
                 lm,
                 [(s.kind, s.prompt_ids, mode) for s in samples],
                 seed=step * len(samples),
@@ -236,11 +244,13 @@ class Lesson:
     def accepted(self, chosen: Sequence[int]) -> float:
         """Mean probability that exact verification accepts a token drawn from the draft, on these samples."""
         return float(
-            acceptance(*self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))).mean()
+            acceptance_probability(
+                *self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))
+            ).mean()
         )
 
 
-def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
+def output_token_states(network: TrainableLlama, samples: Sequence[TrainingSample]) -> Tensor:
     """The states, ready for the head, that predict the output tokens of all samples, in order."""
     length = max(len(s.prompt_ids) + len(s.output_ids) - 1 for s in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.long)
@@ -254,7 +264,7 @@ def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def offsets(lengths: tuple[int, ...]) -> list[int]:
+def cumulative_offsets(lengths: tuple[int, ...]) -> list[int]:
     return [0, *np.cumsum(lengths).tolist()]
 
 
@@ -280,7 +290,9 @@ def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) -> None:
+def save_draft_student(
+    out: Path, student: TrainableLlama, spec: DraftSpec, config: Mapping[str, Any]
+) -> None:
     own = student.s.config(
         bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False
     )
@@ -298,5 +310,7 @@ def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) 
     )
 
 
-def evaluate(student: Llama, teacher: Teacher, samples: Sequence[Sample]) -> dict[str, Acceptance]:
-    return measure(student, teacher, samples, outputs)
+def evaluate_draft(
+    student: TrainableLlama, teacher: TeacherModel, samples: Sequence[TrainingSample]
+) -> dict[str, DraftAcceptance]:
+    return measure_draft_acceptance(student, teacher, samples, output_token_states)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from polydec.lab.train.tasks import LONG, SIX, TASKS, Task, Variety, make
+from polydec.lab.train.tasks import LONG, SIX, TASKS, SyntheticTask, TaskVariety, draw_task
 
 SEVEN = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 THREE_MORE = (*SEVEN, "shuffle", "replace", "slots", *LONG)
@@ -27,7 +27,7 @@ LAST = (
 
 
 @dataclass(frozen=True)
-class Run:
+class EarlierTrainingStage:
     """A stage of training: its seed, its steps, its tasks in turn, and how many questions a step has at most. Where some tasks
     go on and others do not, every other step is of those that do."""
 
@@ -53,26 +53,32 @@ class Run:
 
 
 RUNS = (
-    Run(0, 1000, ("copy", "reverse", "sort", "slots", "fill", "shuffle", "sums", "chain")),
-    Run(1, 500, ("copy", "sort", "slots", "fill", "shuffle", "sums", "pick", "count")),
-    Run(2, 500, ("copy", "slots", "fill", "shuffle", "sums", "pick", "count")),
-    Run(3, 480, ("copy", "slots", "count", "fill", "pick", "slots", "count")),
-    Run(4, 300, ("count", "slots", "copy", "count", "fill", "slots", "count", "pick")),
-    Run(5, 170, ("count", "slots", "count", "slots", "copy", "pick", "fill")),
-    Run(11, 800, (*SEVEN, *LONG)),
-    Run(12, 1000, THREE_MORE),
-    Run(15, 600, THREE_MORE),
-    Run(21, 2400, THREE_MORE),
-    Run(41, 3000, LATE),
-    Run(61, 260, LAST, 32),
-    Run(43, 600, LATE),
+    EarlierTrainingStage(
+        0, 1000, ("copy", "reverse", "sort", "slots", "fill", "shuffle", "sums", "chain")
+    ),
+    EarlierTrainingStage(
+        1, 500, ("copy", "sort", "slots", "fill", "shuffle", "sums", "pick", "count")
+    ),
+    EarlierTrainingStage(2, 500, ("copy", "slots", "fill", "shuffle", "sums", "pick", "count")),
+    EarlierTrainingStage(3, 480, ("copy", "slots", "count", "fill", "pick", "slots", "count")),
+    EarlierTrainingStage(
+        4, 300, ("count", "slots", "copy", "count", "fill", "slots", "count", "pick")
+    ),
+    EarlierTrainingStage(5, 170, ("count", "slots", "count", "slots", "copy", "pick", "fill")),
+    EarlierTrainingStage(11, 800, (*SEVEN, *LONG)),
+    EarlierTrainingStage(12, 1000, THREE_MORE),
+    EarlierTrainingStage(15, 600, THREE_MORE),
+    EarlierTrainingStage(21, 2400, THREE_MORE),
+    EarlierTrainingStage(41, 3000, LATE),
+    EarlierTrainingStage(61, 260, LAST, 32),
+    EarlierTrainingStage(43, 600, LATE),
 )
 """The stages of zoo:diffusion, and the one that zoo:block-diffusion adds. Of stage 7 the tasks that go on were made a little
 differently, and are not known to a question."""
 
 
 @cache
-def learned(name: str) -> frozenset[str]:
+def embedded_training_questions(name: str) -> frozenset[str]:
     """The questions of a task that an embedded model was trained on: some seconds of computing."""
     return frozenset(
         TASKS[name](random.Random(f"{name} {run.seed} {i} False"), SIX).question
@@ -81,14 +87,18 @@ def learned(name: str) -> frozenset[str]:
     )
 
 
-def fresh(name: str, seed: int, count: int, of: Variety = SIX) -> list[Task]:
+def fresh_held_out_tasks(
+    name: str, seed: int, count: int, of: TaskVariety = SIX
+) -> list[SyntheticTask]:
     """`count` held-out tasks of this name: first different ones that no embedded model was trained on; where there are too few
     of these (`slots` and `fill` have few questions), others that it was trained on; and where there are too few questions, some
     of them again."""
-    tasks = [make(name, seed, i, unseen=True, of=of) for i in range(4 * count)]
-    known = learned(name)
+    tasks = [draw_task(name, seed, i, unseen=True, of=of) for i in range(4 * count)]
+    known = embedded_training_questions(name)
     if len({t.question for t in tasks} - known) < count:
-        tasks += [make(name, seed, i, unseen=True, of=of) for i in range(4 * count, 100 * count)]
+        tasks += [
+            draw_task(name, seed, i, unseen=True, of=of) for i in range(4 * count, 100 * count)
+        ]
     first = {t.question: t for t in reversed(tasks)}
     different = [first[q] for q in dict.fromkeys(t.question for t in tasks)]
     unseen = [t for t in different if t.question not in known]

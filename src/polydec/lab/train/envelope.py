@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from polydec.base import files
-from polydec.base.interrupts import postponed
-from polydec.lab.train.loop import fit
-from polydec.lab.train.progress import shown
-from polydec.lab.train.schedule import Schedule
+from polydec.base.interrupts import postpone_interrupts
+from polydec.lab.train.loop import fit_network
+from polydec.lab.train.progress import show_training_progress
+from polydec.lab.train.schedule import TrainingSchedule
 
 Spec = TypeVar("Spec")
 
@@ -30,7 +30,7 @@ STOPPING = (
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class TrainingRun:
     """What a kind of training is made of, once its models and its data are loaded and split.
 
     network: what is trained, in place; loss, schedule, aside, deep: see `fit`; identity: what must be the same for a run to go
@@ -41,7 +41,7 @@ class Course:
 
     network: nn.Module
     loss: Callable[[int], tuple[Tensor, int]]
-    schedule: Schedule
+    schedule: TrainingSchedule
     identity: Mapping[str, Any]
     save: Callable[[Path, Mapping[str, Any]], None]
     measure: Callable[[], Mapping[str, Any]] = dict[str, Any]
@@ -51,10 +51,10 @@ class Course:
     title: str = ""
 
 
-def carry_out(
+def run_training(
     kind: str,
     spec: Spec,
-    prepare: Callable[[Spec], Course],
+    prepare: Callable[[Spec], TrainingRun],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Train what `prepare` makes of a spec, which has a field `out`, the directory to write.
@@ -67,8 +67,11 @@ def carry_out(
     out, began = Path(getattr(spec, "out")), clock()  # noqa: B009
     course = prepare(spec)
     out.mkdir(parents=True, exist_ok=True)
-    with postponed(STOPPING) as stop, shown(course.title or kind, course.schedule.steps) as watch:
-        curve = fit(
+    with (
+        postpone_interrupts(STOPPING) as stop,
+        show_training_progress(course.title or kind, course.schedule.steps) as watch,
+    ):
+        curve = fit_network(
             course.network,
             course.loss,
             course.schedule,
@@ -91,13 +94,13 @@ def carry_out(
     return result
 
 
-def identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
+def run_identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
     """What tells a run from others: the fields of its spec but for where it lies, what is `free`, and what else decides."""
     left = {"out", "data", *free}
     return {k: v for k, v in asdict(spec).items() if k not in left} | beside
 
 
-def digest(*tensors: Tensor) -> str:
+def tensor_digest(*tensors: Tensor) -> str:
     """What tells the whole numbers that were learned from others."""
     made = hashlib.sha1()
     for t in tensors:
@@ -108,4 +111,4 @@ def digest(*tensors: Tensor) -> str:
 def write_down(out: Path, result: Mapping[str, Any]) -> None:
     """Keep what was measured in out/training.json."""
     text = json.dumps(result, indent=1) + "\n"
-    files.replace(out / RESULT, lambda at: Path(at).write_text(text, "utf-8"))
+    files.replace_file_atomically(out / RESULT, lambda at: Path(at).write_text(text, "utf-8"))

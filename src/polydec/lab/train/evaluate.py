@@ -16,7 +16,9 @@ NATS = math.log(2.0)
 
 
 @torch.no_grad()
-def nats(forward: Callable[[Tensor], Tensor], ids: Sequence[int], context: int) -> float:
+def sliding_window_nats(
+    forward: Callable[[Tensor], Tensor], ids: Sequence[int], context: int
+) -> float:
     """-log p of ids[1:] after ids[0], in nats. Longer texts than `context` go through in windows that overlap by half, so
     that every later token sees at least half a context."""
     total, done = 0.0, 1
@@ -35,7 +37,7 @@ def bits_per_byte(
 ) -> float:
     """documents: token ids, BEGIN first, END last; size: bytes of UTF-8 of all of them (special tokens count as none)."""
     network.eval()
-    return sum(nats(network, ids, context) for ids in documents) / NATS / size
+    return sum(sliding_window_nats(network, ids, context) for ids in documents) / NATS / size
 
 
 def ngram_bits_per_byte(model: NGram, documents: Sequence[Sequence[int]], size: int) -> float:

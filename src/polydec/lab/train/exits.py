@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 
 
 @dataclass(frozen=True)
-class Depths:
+class EarlyExitLosses:
     """What a step learns beside the whole network's loss. Depths count layers: 1 is after the first.
 
     scale: e_scale of the early-exit loss, 0 (off) to 1: depth d weighs scale * d (d - 1) / 2, the whole network
@@ -61,7 +61,12 @@ class Depths:
         return {d: w / total for d, w in raw.items()} if total else {layers: 1.0}
 
     def hidden(
-        self, network: Llama, token_BT: Tensor, depths: Mapping[int, float], seed: int, step: int
+        self,
+        network: TrainableLlama,
+        token_BT: Tensor,
+        depths: Mapping[int, float],
+        seed: int,
+        step: int,
     ) -> list[Tensor]:
         """States behind the final norm [B, T, H] at each of these depths."""
         trunk, T, out = network.model, token_BT.shape[1], list[Tensor]()
@@ -84,11 +89,11 @@ class Depths:
         return out
 
 
-def resized(start: Llama, layers: int, seed: int = 0) -> Llama:
+def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> TrainableLlama:
     """A trainable copy of `start`: with fewer layers its first ones; with more, its layers spread evenly, and between them
     new ones whose outputs are zero, so that it computes what `start` computes."""
     have = start.s.layers
-    out = Llama(replace(start.s, layers=layers), seed=seed)
+    out = TrainableLlama(replace(start.s, layers=layers), seed=seed)
     at = (
         [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
         if layers > have
@@ -111,9 +116,9 @@ def resized(start: Llama, layers: int, seed: int = 0) -> Llama:
     return out
 
 
-def widened(start: Llama, vocab: int) -> Llama:
+def copy_with_vocab(start: TrainableLlama, vocab: int) -> TrainableLlama:
     """A copy of `start` with rows for `vocab` tokens; new ones begin as the mean of the others."""
-    out = Llama(replace(start.s, vocab=vocab))
+    out = TrainableLlama(replace(start.s, vocab=vocab))
     weights, name = dict(start.state_dict()), "model.embed_tokens.weight"
     more = vocab - start.s.vocab
     weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(more, -1)])

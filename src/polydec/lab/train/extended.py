@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.lab.train.network import Trunk, rotate
+from polydec.lab.train.network import LlamaBackbone, apply_rotary_embedding
 
 Past = list[tuple[Tensor, Tensor]]
 """Of each layer the keys, turned to their positions, and values of what was read [B, heads, P,
 D]."""
 
 
-def extend(trunk: Trunk, x_BTH: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+def forward_with_past(
+    trunk: LlamaBackbone, x_BTH: Tensor, past: Past | None = None
+) -> tuple[Tensor, Past]:
     """What leaves the last layer, before the final norm [B, T, H], for T more inputs behind those
     of `past` (None: there are none), and the past that holds them, too. Gradients go through both.
     Nothing is changed in place."""
@@ -31,7 +33,7 @@ def extend(trunk: Trunk, x_BTH: Tensor, past: Past | None = None) -> tuple[Tenso
             p(h_BTH).unflatten(-1, (-1, s.head)).transpose(1, 2)
             for p in (own.q_proj, own.k_proj, own.v_proj)
         )
-        q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
+        q, k = apply_rotary_embedding(q, cos_TD, sin_TD), apply_rotary_embedding(k, cos_TD, sin_TD)
         if past:
             k, v = (torch.cat([a, b], dim=2) for a, b in zip(past[at], (k, v), strict=True))
         kept.append((k, v))
@@ -42,13 +44,15 @@ def extend(trunk: Trunk, x_BTH: Tensor, past: Past | None = None) -> tuple[Tenso
     return x_BTH, kept
 
 
-def thought(trunk: Trunk, x_BTH: Tensor, count: int) -> tuple[Tensor, Past]:
+def feed_continuous_thoughts(
+    trunk: LlamaBackbone, x_BTH: Tensor, count: int
+) -> tuple[Tensor, Past]:
     """Continuous thoughts: behind these inputs the state of the last one, behind the final norm, is
     fed as the next one, `count` times. Returns the states behind the final norm of the last input
     and of each thought [B, count + 1, H], and the past that holds all inputs and thoughts."""
-    state_BTH, past = extend(trunk, x_BTH)
+    state_BTH, past = forward_with_past(trunk, x_BTH)
     out = [trunk.norm(state_BTH[:, -1:])]
     for _ in range(count):
-        state_B1H, past = extend(trunk, out[-1], past)
+        state_B1H, past = forward_with_past(trunk, out[-1], past)
         out.append(trunk.norm(state_B1H))
     return torch.cat(out, dim=1), past

@@ -19,7 +19,7 @@ LINE, DIGITS = 6, 4
 
 
 @dataclass(frozen=True)
-class Page:
+class FactPage:
     """lines: in order; records: which of them are records, ascending; asked: pairs of a key and its
     number."""
 
@@ -32,7 +32,9 @@ class Page:
         return "".join(self.lines)
 
 
-def page(seed: str, lines: int, records: int, questions: int, unseen: bool = False) -> Page:
+def draw_fact_page(
+    seed: str, lines: int, records: int, questions: int, unseen: bool = False
+) -> FactPage:
     """A page of this name. records: how many of its lines are; questions: how many are asked, of
     other records each, at most `records`. unseen: one that is held out from training (SHA-1), else
     one that is not."""
@@ -42,7 +44,7 @@ def page(seed: str, lines: int, records: int, questions: int, unseen: bool = Fal
     return made
 
 
-def _page(dice: random.Random, lines: int, records: int, questions: int) -> Page:
+def _page(dice: random.Random, lines: int, records: int, questions: int) -> FactPage:
     at = sorted(dice.sample(range(lines), records))
     keys = dice.sample(KEYS, records)
     number = {key: "".join(dice.choices("0123456789", k=DIGITS)) for key in keys}
@@ -52,4 +54,4 @@ def _page(dice: random.Random, lines: int, records: int, questions: int) -> Page
         for i in range(lines)
     ]
     asked = tuple((key, number[key]) for key in dice.sample(keys, questions))
-    return Page(tuple(text), tuple(at), asked)
+    return FactPage(tuple(text), tuple(at), asked)

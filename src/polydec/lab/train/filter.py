@@ -12,17 +12,17 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Canvas, Denoiser
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import selfplay
 from polydec.lab.train.data import training_data
-from polydec.lab.train.envelope import Course, carry_out, digest, identity
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training, tensor_digest
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.filter import FilterSpec
-from polydec.lab.train.target import require
-from polydec.lab.train.tasks import make, variety
+from polydec.lab.train.target import require_family
+from polydec.lab.train.tasks import draw_task, task_variety
 from polydec.methods.registry.kit import family_of
 from polydec.models.learned.kinds import filter as filters
-from polydec.request.loaded import LM
+from polydec.request.loaded import LoadedModel
 from polydec.request.loading import load
 
 R = TypeVar("R")
@@ -32,33 +32,35 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
     """Let the target answer one token a pass, replay each answer by writing all tokens that are right as soon as they are the
     likeliest, and learn from what the confidences were when which were right. Every tenth run is set aside. See
     `carry_out`."""
-    return carry_out("filter", spec, _course)
+    return run_training("filter", spec, _course)
 
 
-def _course(spec: FilterSpec) -> Course:
+def _course(spec: FilterSpec) -> TrainingRun:
     lm = load(spec.target, draft=None)
-    require("diffusion", family_of(lm.checkpoint.lm), spec.target)
-    prompts = asked(lm, spec)
-    finals = answers(lm.checkpoint.lm, prompts, spec)
-    pairs = together(
+    require_family("diffusion", family_of(lm.checkpoint.lm), spec.target)
+    prompts = filter_training_prompts(lm, spec)
+    finals = fill_answer_canvases(lm.checkpoint.lm, prompts, spec)
+    pairs = run_in_batches(
         [_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
     )
     aside = [p for i, p in enumerate(pairs) if i % 10 == 9]
     sure_NB, right_NB, _ = (
         torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9))
     )
-    net = _Net(spec.block, spec.hidden or spec.block, spec.seed)
+    net = _TrainableFilter(spec.block, spec.hidden or spec.block, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
         return binary_cross_entropy_with_logits(net.filter().logits(sure_NB), right_NB), len(
             sure_NB
         )
 
-    schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)
+    )
 
-    def made() -> filters.Filter:
+    def made() -> filters.ConfidenceFilter:
         layers = tuple((w.detach(), b.detach()) for w, b in net.filter().layers)
-        return filters.Filter(layers, spec.written)  # pyright: ignore
+        return filters.ConfidenceFilter(layers, spec.written)  # pyright: ignore
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         filters.save(out, made(), {"target": spec.target, "tasks": list(spec.tasks), **result})
@@ -66,28 +68,28 @@ def _course(spec: FilterSpec) -> Course:
     def measure() -> dict[str, Any]:
         return {"pairs": len(sure_NB), **_judge(made(), aside or pairs)}
 
-    known_as = identity(spec, pairs=digest(right_NB))
-    return Course(net, loss, schedule, known_as, save, measure)
+    known_as = run_identity(spec, pairs=tensor_digest(right_NB))
+    return TrainingRun(net, loss, schedule, known_as, save, measure)
 
 
-class _Net(torch.nn.Module):
+class _TrainableFilter(torch.nn.Module):
     """A filter's numbers, to train."""
 
     def __init__(self, size: int, hidden: int, seed: int) -> None:
         super().__init__()
         self.p = torch.nn.ParameterList(
-            t for layer in filters.fresh(size, hidden, seed).layers for t in layer
+            t for layer in filters.new_confidence_filter(size, hidden, seed).layers for t in layer
         )
 
-    def filter(self) -> filters.Filter:
-        return filters.Filter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
+    def filter(self) -> filters.ConfidenceFilter:
+        return filters.ConfidenceFilter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
 
 
-def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
+def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int, ...]]:
     """Prompts of the tasks, in turn, or of one's own text; none of a question that is held out. Raises RequestError where no
     prompt of one's own leaves room for its answer."""
     if spec.data is not None:
-        own = selfplay.prompts(training_data(spec.data), spec.each, seed=spec.seed)
+        own = selfplay.draw_prompts(training_data(spec.data), spec.each, seed=spec.seed)
         ids = [lm.ids(user) for _, user in own]
         fitting = [x for x in ids if len(x) + spec.max_tokens <= lm.network.context]
         if not fitting:
@@ -96,22 +98,24 @@ def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
                 f"a context of {lm.network.context}"
             )
         return fitting
-    of = variety(spec.varied)
+    of = task_variety(spec.varied)
     return [
-        lm.ids(make(name, spec.seed, i, of=of).question)
+        lm.ids(draw_task(name, spec.seed, i, of=of).question)
         for i in range(spec.each)
         for name in spec.tasks
     ]
 
 
-def answers(model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec) -> list[Canvas]:
+def fill_answer_canvases(
+    model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec
+) -> list[Canvas]:
     """The canvases that `answer` fills, many at a time."""
-    return together([answer(model, prompt, spec) for prompt in prompts])
+    return run_in_batches([fill_answer_canvas(model, prompt, spec) for prompt in prompts])
 
 
-def together(work: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
+def run_in_batches(work: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
     """What these come to; `most` of them share passes."""
-    return [x for i in range(0, len(work), most) for x in run(work[i : i + most])]
+    return [x for i in range(0, len(work), most) for x in run_coroutines(work[i : i + most])]
 
 
 async def _pairs(
@@ -141,7 +145,7 @@ async def _pairs(
     return torch.stack(sure), torch.stack(right), torch.stack(gap)
 
 
-async def answer(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> Canvas:
+async def fill_answer_canvas(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> Canvas:
     """One token a pass, the surest first, block by block; gaps behind an end are filled as well."""
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board = model.open(len(canvas), len(prompt))
@@ -161,7 +165,7 @@ async def _laws(board: Any, canvas: Sequence[int | None], rows: Sequence[int]) -
 
 
 def _judge(
-    made: filters.Filter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
+    made: filters.ConfidenceFilter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> dict[str, float]:
     """On runs that were set aside: of tokens that it finds right at 0.96 the share that is, and of right ones the share that it
     finds; gaps only."""

@@ -23,7 +23,7 @@ ANSWER = "="
 
 
 @dataclass(frozen=True)
-class Graph:
+class ReachabilityGraph:
     """question: as it is asked; frontier: of each depth from 1 on the nodes that are so many steps
     from the root; path: from the root (left out) to the answer; answer: the last of it; depth: how
     many steps that takes."""
@@ -46,7 +46,7 @@ class Graph:
         return len(self.path)
 
 
-def require(nodes: int, hops: int) -> None:
+def require_graph_size(nodes: int, hops: int) -> None:
     """Raise RequestError where two trees of so many nodes in all cannot be so deep."""
     if nodes % 2 or not 2 * (hops + 1) <= nodes <= len(NAMES):
         raise RequestError(
@@ -54,9 +54,9 @@ def require(nodes: int, hops: int) -> None:
         )
 
 
-def graph(
+def draw_reachability_graph(
     seed: str, nodes: int, hops: int, depth: int | None = None, unseen: bool = False
-) -> Graph:
+) -> ReachabilityGraph:
     """A graph of this name. nodes: in all, an even number; hops: how deep both trees are; depth: of
     the answer, None: any from 1 to hops; unseen: one whose question is held out from training
     (SHA-1), else one that is not."""
@@ -66,7 +66,7 @@ def graph(
     return made
 
 
-def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> Graph:
+def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> ReachabilityGraph:
     names = dice.sample(NAMES, 2 * size)
     trees = [_tree(dice, names[:size], hops), _tree(dice, names[size:], hops)]
     edges = [parent + child for tree in trees for child, (parent, _) in tree.items() if parent]
@@ -80,7 +80,9 @@ def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> Grap
     frontier = tuple(
         "".join(x for x, (_, d) in reached.items() if d == at) for at in range(1, hops + 1)
     )
-    return Graph(f"{'|'.join(edges)}?{''.join(asked)}>{names[0]}", frontier, path, right)
+    return ReachabilityGraph(
+        f"{'|'.join(edges)}?{''.join(asked)}>{names[0]}", frontier, path, right
+    )
 
 
 def _tree(dice: random.Random, names: Sequence[str], hops: int) -> dict[str, tuple[str, int]]:

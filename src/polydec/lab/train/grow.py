@@ -7,14 +7,14 @@ from dataclasses import replace
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.network import Llama, Shape
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 
 WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 """What adds to the residual stream: zero wherever it is new."""
 
 
 @torch.no_grad()
-def grown(small: Llama, shape: Shape, seed: int) -> Llama:
+def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> TrainableLlama:
     """A network of this shape whose law is `small`'s, but for rounding: new dimensions of the residual stream hold zeros, new
     heads and inner units write nothing, new layers are identities. What reads is random where it is new, so that all of it
     learns within a few steps.
@@ -46,7 +46,10 @@ def grown(small: Llama, shape: Shape, seed: int) -> Llama:
             "the network to begin with has a head of its own: only one with a tied table can be grown"
         )
     ratio = a.width / shape.width
-    large, old = Llama(replace(shape, eps=a.eps * ratio), seed=seed), dict(small.named_parameters())
+    large, old = (
+        TrainableLlama(replace(shape, eps=a.eps * ratio), seed=seed),
+        dict(small.named_parameters()),
+    )
     for name, p in large.named_parameters():
         if name.endswith(WRITERS):
             p.zero_()

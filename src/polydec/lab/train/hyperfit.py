@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.lab.train.data import BEGIN, END, KINDS, split, training_data
-from polydec.lab.train.envelope import STATE, Course, carry_out, digest, identity
-from polydec.lab.train.exits import resized
+from polydec.lab.train.data import BEGIN, END, KINDS, split_documents, training_data
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training, tensor_digest
+from polydec.lab.train.exits import copy_with_layers
 from polydec.lab.train.lm import find_tokenizer, load_directory
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, save_directory
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files
@@ -42,10 +42,10 @@ def train_hyperfit(spec: HyperfitSpec) -> dict[str, Any]:
     (2024): 2,000 texts of 256 tokens, 20 epochs, eight a step, Adam without decay and without a schedule. Its decoder that
     blocks citations is not built.
     """
-    return carry_out("hyperfit", spec, _course)
+    return run_training("hyperfit", spec, _course)
 
 
-def _course(spec: HyperfitSpec) -> Course:
+def _course(spec: HyperfitSpec) -> TrainingRun:
     first = load_directory(spec.target)
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     if spec.length > first.s.context:
@@ -56,24 +56,24 @@ def _course(spec: HyperfitSpec) -> Course:
     learned_NT, unseen_NT = (
         torch.tensor([[begin, *ids] for ids in texts]) for texts in _texts(spec, tokenizer)
     )
-    network = resized(first, first.s.layers).train()
-    fast = arithmetic(Path(spec.out) / STATE)
+    network = copy_with_layers(first, first.s.layers).train()
+    fast = is_bf16_run(Path(spec.out) / STATE)
     each = len(learned_NT) // spec.rows
 
     def loss(step: int) -> tuple[Tensor, int]:
         epoch, at = divmod(step, each)
         order_N = np.random.default_rng([spec.seed, epoch]).permutation(len(learned_NT))
         rows_BT = learned_NT[order_N[at * spec.rows : (at + 1) * spec.rows]]
-        with precision(fast):
-            return nats(network, rows_BT), rows_BT[:, 1:].numel()
+        with bf16_autocast(fast):
+            return next_token_nats(network, rows_BT), rows_BT[:, 1:].numel()
 
-    before = measured(first, spec, learned_NT, unseen_NT)
+    before = measure_hyperfit(first, spec, learned_NT, unseen_NT)
 
     def measure() -> Mapping[str, Any]:
         return {
             "out": spec.out,
             "before": before,
-            "after": measured(network, spec, learned_NT, unseen_NT),
+            "after": measure_hyperfit(network, spec, learned_NT, unseen_NT),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
@@ -81,17 +81,17 @@ def _course(spec: HyperfitSpec) -> Course:
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
     steps = each * spec.epochs
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
-    same = identity(spec, texts=digest(learned_NT), bf16=fast)
-    return Course(network, loss, schedule, same, save, measure)
+    same = run_identity(spec, texts=tensor_digest(learned_NT), bf16=fast)
+    return TrainingRun(network, loss, schedule, same, save, measure)
 
 
 def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
     """Texts to learn, and held-out ones, cut to one length. Raises RequestError where there are too few."""
     root, parts = training_data(spec.data), list[list[list[int]]]()
-    splits = [split(root, kind, BYTES, BYTES, spec.seed) for kind in KINDS]
+    splits = [split_documents(root, kind, BYTES, BYTES, spec.seed) for kind in KINDS]
     for texts, most in (
         ([t for s in splits for t in s.train], spec.texts),
         ([t for s in splits for t in s.unseen], spec.tries),
@@ -106,7 +106,7 @@ def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[li
         parts.append(cut)
     if len(parts[0]) < spec.rows or not parts[1]:
         raise RequestError(
-            edge.sentence(
+            edge.error_sentence(
                 f"data has {len(parts[0])} texts of {spec.length} tokens to learn and {len(parts[1])} held out: it needs "
                 f"at least {spec.rows} and 1, so give more text or a smaller length"
             )
@@ -114,30 +114,32 @@ def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[li
     return parts[0], parts[1]
 
 
-def nats(network: Llama, rows_BT: Tensor) -> Tensor:
+def next_token_nats(network: TrainableLlama, rows_BT: Tensor) -> Tensor:
     """Mean of -log p of all tokens behind the first."""
     logits = network(rows_BT[:, :-1]).float().flatten(0, 1)
     return F.cross_entropy(logits, rows_BT[:, 1:].flatten())
 
 
 @torch.no_grad()
-def measured(
-    network: Llama, spec: HyperfitSpec, learned_NT: Tensor, unseen_NT: Tensor
+def measure_hyperfit(
+    network: TrainableLlama, spec: HyperfitSpec, learned_NT: Tensor, unseen_NT: Tensor
 ) -> dict[str, float]:
     """See `train_hyperfit`."""
     logp = network(unseen_NT[:, :-1]).float().log_softmax(-1)
-    written = continued(network, unseen_NT[:, : spec.context + 1], spec.ahead).tolist()
-    known = {g for row in learned_NT.tolist() for g in grams(row, COPIED)}
+    written = continue_greedily(network, unseen_NT[:, : spec.context + 1], spec.ahead).tolist()
+    known = {g for row in learned_NT.tolist() for g in token_ngrams(row, COPIED)}
     return {
-        "held_out_nats": float(nats(network, unseen_NT)),
+        "held_out_nats": float(next_token_nats(network, unseen_NT)),
         "entropy": float(-(logp.exp() * logp).sum(-1).mean()),
         "distinct": float(np.mean([len(set(row)) / len(row) for row in written])),
-        "repeated": float(np.mean([repeated(row, 4) for row in written])),
-        "copied": float(np.mean([g in known for row in written for g in grams(row, COPIED)])),
+        "repeated": float(np.mean([repeated_ngram_fraction(row, 4) for row in written])),
+        "copied": float(
+            np.mean([g in known for row in written for g in token_ngrams(row, COPIED)])
+        ),
     }
 
 
-def continued(network: Llama, rows_BT: Tensor, count: int) -> Tensor:
+def continue_greedily(network: TrainableLlama, rows_BT: Tensor, count: int) -> Tensor:
     """`count` greedy tokens behind each row [B, count]; an end of a text does not stop it."""
     begun = rows_BT.shape[1]
     for _ in range(count):
@@ -147,12 +149,12 @@ def continued(network: Llama, rows_BT: Tensor, count: int) -> Tensor:
     return rows_BT[:, begun:]
 
 
-def grams(row: Sequence[int], n: int) -> list[tuple[int, ...]]:
+def token_ngrams(row: Sequence[int], n: int) -> list[tuple[int, ...]]:
     """Its sequences of n tokens."""
     return [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
 
 
-def repeated(row: Sequence[int], n: int) -> float:
+def repeated_ngram_fraction(row: Sequence[int], n: int) -> float:
     """The share of its sequences of n tokens that stood in it before."""
-    all_ = grams(row, n)
+    all_ = token_ngrams(row, n)
     return 1 - len(set(all_)) / len(all_)

@@ -14,18 +14,22 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.lab.train.diffusion import Student, begun, save
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.diffusion import (
+    DiffusionStudent,
+    save_diffusion_student,
+    start_diffusion_student,
+)
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.insertion import InsertionSpec
-from polydec.lab.train.tasks import make, variety
+from polydec.lab.train.tasks import draw_task, task_variety
 from polydec.lab.train.tokens import mark_id
 
 
 @dataclass(frozen=True)
-class Example:
+class InsertionExample:
     """A prompt, and its answer of which some tokens are hidden. hidden: their indices in the answer."""
 
     prompt: tuple[int, ...]
@@ -47,7 +51,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Marks:
+class InsertionMarks:
     """Ids: mark stands before every text; end behind it; barred are never put into one."""
 
     mark: int
@@ -59,45 +63,51 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec.
 
     Source: ILM, insertion language models (2025)."""
-    return carry_out("insertion", spec, _course)
+    return run_training("insertion", spec, _course)
 
 
-def _course(spec: InsertionSpec) -> Course:
-    student = begun(spec.begin())
-    marks, bf16 = marks_of(student), arithmetic(Path(spec.out) / STATE)
+def _course(spec: InsertionSpec) -> TrainingRun:
+    student = start_diffusion_student(spec.begin())
+    marks, bf16 = marks_of(student), is_bf16_run(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        batch = examples(spec, student, step)
-        with precision(bf16):
+        batch = draw_insertion_examples(spec, student, step)
+        with bf16_autocast(bf16):
             return insertion_loss(student.network, batch, marks), sum(
                 len(e.prompt) + len(e.kept) + 2 for e in batch
             )
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+    )
     kind = {"polydec_causal": False, "polydec_insertion": student.mask}
-    return Course(
+    return TrainingRun(
         student.network,
         loss,
         schedule,
-        identity(spec, bf16=bf16),
-        lambda out, result: save(out, student, kind),
+        run_identity(spec, bf16=bf16),
+        lambda out, result: save_diffusion_student(out, student, kind),
         lambda: {"parameters": sum(p.numel() for p in student.network.parameters())},
     )
 
 
-def marks_of(student: Student) -> Marks:
+def marks_of(student: DiffusionStudent) -> InsertionMarks:
     """The mark is the last id of the vocabulary, a masked-diffusion model's gap."""
     known = [mark_id(student.tokenizer, mark) for mark in SPECIAL]
-    return Marks(student.mask, mark_id(student.tokenizer, END), (*sorted({*known, student.mask}),))
+    return InsertionMarks(
+        student.mask, mark_id(student.tokenizer, END), (*sorted({*known, student.mask}),)
+    )
 
 
-def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
+def draw_insertion_examples(
+    spec: InsertionSpec, student: DiffusionStudent, step: int
+) -> list[InsertionExample]:
     """The rows of a step, a function of the step alone. Of each answer a number of tokens is hidden, uniform in 0 to all, and
     any of them."""
-    r, out = random.Random(f"{spec.seed} {step}"), list[Example]()
+    r, out = random.Random(f"{spec.seed} {step}"), list[InsertionExample]()
     for i in range(step * spec.rows, (step + 1) * spec.rows):
         name = spec.tasks[i % len(spec.tasks)]
-        task = make(name, spec.seed, i, of=variety(spec.varied))
+        task = draw_task(name, spec.seed, i, of=task_variety(spec.varied))
         prompt, answer = (
             tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
             for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)
@@ -108,11 +118,13 @@ def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
                 f"{len(prompt) + len(answer) + 2} positions"
             )
         hidden = r.sample(range(len(answer)), r.randint(0, len(answer)))
-        out.append(Example(prompt, answer, frozenset(hidden)))
+        out.append(InsertionExample(prompt, answer, frozenset(hidden)))
     return out
 
 
-def insertion_loss(network: Llama, batch: Sequence[Example], marks: Marks) -> Tensor:
+def insertion_loss(
+    network: TrainableLlama, batch: Sequence[InsertionExample], marks: InsertionMarks
+) -> Tensor:
     """In nats an example. Of every hidden token alike the cross-entropy, under the law over (slot, token), of the slot where it
     is missing and itself; and that of whether anything is missing. The prompt has one slot, behind its last token.
 

@@ -10,14 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.lab.train.diffusion import DiffusionSpec, Rows, Student, begun
-from polydec.lab.train.envelope import Course, carry_out, digest, identity
-from polydec.lab.train.reasoner import states
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.diffusion import (
+    DiffusionSpec,
+    DiffusionStudent,
+    DiffusionTaskRows,
+    start_diffusion_student,
+)
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training, tensor_digest
+from polydec.lab.train.reasoner import last_layer_states
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.joint import JointSpec
 from polydec.lab.train.target import of_one_canvas
 from polydec.models.learned.kinds import joint
-from polydec.models.learned.kinds.joint import Joint
+from polydec.models.learned.kinds.joint import JointSamplerLayer
 from polydec.request.loading import load
 
 KNOWN = 1e-4
@@ -28,7 +33,7 @@ VARIED_ROWS = (72, 88)
 
 
 @dataclass(frozen=True)
-class Written:
+class AnswerTrajectories:
     """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given; nats_BS: of each
     step the entropy of the law that its token was drawn from, 0 behind an answer's last step."""
 
@@ -45,10 +50,10 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
     """Train, and save the layer at spec.out; what was measured: on answers that were set aside, by the number of tokens since
     the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass. See
     `carry_out`."""
-    return carry_out("joint", spec, _course)
+    return run_training("joint", spec, _course)
 
 
-def _course(spec: JointSpec) -> Course:
+def _course(spec: JointSpec) -> TrainingRun:
     lm = load(spec.target, draft=None, threads=torch.get_num_threads())
     of_one_canvas(lm.checkpoint.lm, spec.target)
     shortest, longest = (
@@ -65,15 +70,21 @@ def _course(spec: JointSpec) -> Course:
         seed=spec.seed,
         varied=spec.varied,
     )
-    student = begun(about)
+    student = start_diffusion_student(about)
     student.network.requires_grad_(False).eval()
-    rows, rng = Rows(student.tokenizer, about), torch.Generator().manual_seed(spec.seed)
+    rows, rng = (
+        DiffusionTaskRows(student.tokenizer, about),
+        torch.Generator().manual_seed(spec.seed),
+    )
     answers = [
-        written(student, *rows.batch(i), rng) for i in range(-(-spec.texts // spec.rows) + 1)
+        sample_answer_trajectories(student, *rows.batch(i), rng)
+        for i in range(-(-spec.texts // spec.rows) + 1)
     ]
     aside = answers.pop()
     s = student.network.s
-    net = _Net(joint.fresh(s.width, s.heads, s.inner, s.theta, lm.checkpoint.lm.vocab, spec.seed))
+    net = _TrainableJointLayer(
+        joint.new_joint_layer(s.width, s.heads, s.inner, s.theta, lm.checkpoint.lm.vocab, spec.seed)
+    )
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
@@ -81,7 +92,9 @@ def _course(spec: JointSpec) -> Course:
         far = 1 + int(
             torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g)
         )
-        return divergences(student, net.layer(), batch, far, g)[0], batch.token_BT.numel()
+        return joint_layer_divergences(student, net.layer(), batch, far, g)[
+            0
+        ], batch.token_BT.numel()
 
     def measure() -> dict[str, Any]:
         by_far = [apart(net.layer(), far) for far in range(1, spec.count)]
@@ -92,10 +105,10 @@ def _course(spec: JointSpec) -> Course:
         }
 
     @torch.no_grad()
-    def apart(layer: Joint, far: int) -> tuple[float, float]:
+    def apart(layer: JointSamplerLayer, far: int) -> tuple[float, float]:
         """Of answers that were set aside, the means of eight draws of canvases."""
         draws = [
-            divergences(student, layer, aside, far, torch.Generator().manual_seed(i))
+            joint_layer_divergences(student, layer, aside, far, torch.Generator().manual_seed(i))
             for i in range(8)
         ]
         adjusted, stale = torch.tensor(draws).mean(0).tolist()
@@ -105,21 +118,23 @@ def _course(spec: JointSpec) -> Course:
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
         joint.save(out, net.layer(), about)
 
-    schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
-    known_as = identity(spec, answers=digest(*(w.token_BT for w in answers)))
-    return Course(net, loss, schedule, known_as, save, measure)
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)
+    )
+    known_as = run_identity(spec, answers=tensor_digest(*(w.token_BT for w in answers)))
+    return TrainingRun(net, loss, schedule, known_as, save, measure)
 
 
-class _Net(nn.Module):
+class _TrainableJointLayer(nn.Module):
     """A layer's numbers, to train."""
 
-    def __init__(self, begun: Joint) -> None:
+    def __init__(self, begun: JointSamplerLayer) -> None:
         super().__init__()
         self._begun, self._names = begun, list(begun.layer.tensors)
         outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
         self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
 
-    def layer(self) -> Joint:
+    def layer(self) -> JointSamplerLayer:
         """What it is now."""
         fuse, token, state, out, *inside = self.p
         layer = replace(self._begun.layer, tensors=dict(zip(self._names, inside, strict=True)))
@@ -129,27 +144,29 @@ class _Net(nn.Module):
 
 
 @torch.no_grad()
-def written(student: Student, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator) -> Written:
+def sample_answer_trajectories(
+    student: DiffusionStudent, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator
+) -> AnswerTrajectories:
     """The model's own answers, drawn one token a pass at the gap of lowest entropy."""
     token_BT, at_BT = token_BT.masked_fill(answer_BT, student.mask), torch.where(answer_BT, -2, -1)
     nats_BS = torch.zeros(len(token_BT), int(answer_BT.sum(1).max()))
     for step in range(nats_BS.shape[1]):
-        p_BTV = laws(student, states(student.network.model, token_BT)).exp()
+        p_BTV = gap_log_probs(student, last_layer_states(student.network.model, token_BT)).exp()
         nats_BT = torch.special.entr(p_BTV).sum(-1).masked_fill(at_BT != -2, float("inf"))
         open_B = (at_BT == -2).any(1).nonzero()[:, 0]
         best_B = nats_BT[open_B].argmin(1)
         token_BT[open_B, best_B] = torch.multinomial(p_BTV[open_B, best_B], 1, generator=rng)[:, 0]
         at_BT[open_B, best_B], nats_BS[open_B, step] = step, nats_BT[open_B, best_B]
-    return Written(token_BT, at_BT, nats_BS)
+    return AnswerTrajectories(token_BT, at_BT, nats_BS)
 
 
-def laws(student: Student, state_BTH: Tensor) -> Tensor:
+def gap_log_probs(student: DiffusionStudent, state_BTH: Tensor) -> Tensor:
     """Log-probabilities of states behind the last layer; a mask is never written."""
     logits = student.network.logits(student.network.model.norm(state_BTH)).float()
     return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
 
 
-def begins(answers: Written, far: int, g: torch.Generator) -> Tensor:
+def sample_start_steps(answers: AnswerTrajectories, far: int, g: torch.Generator) -> Tensor:
     """Of each answer a step that `far` more follow at least, drawn in proportion to the entropy of its token: one that was
     known, as most ends are, tells the other gaps nothing, and nothing is learned from it."""
     count_B1 = answers.at_BT.max(1, keepdim=True).values + 1
@@ -159,26 +176,33 @@ def begins(answers: Written, far: int, g: torch.Generator) -> Tensor:
     ]
 
 
-def divergences(
-    student: Student, layer: Joint, answers: Written, far: int, g: torch.Generator
+def joint_layer_divergences(
+    student: DiffusionStudent,
+    layer: JointSamplerLayer,
+    answers: AnswerTrajectories,
+    far: int,
+    g: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
     gives step by step, and from those of the pass before them."""
     keep = answers.at_BT.max(1).values + 1 > far
-    answers = Written(answers.token_BT[keep], answers.at_BT[keep], answers.nats_BS[keep])
-    first_B = begins(answers, far, g)
+    answers = AnswerTrajectories(answers.token_BT[keep], answers.at_BT[keep], answers.nats_BS[keep])
+    first_B = sample_start_steps(answers, far, g)
     model = student.network.model
     with torch.no_grad():
-        state_BTH = before = states(model, answers.canvas(first_B, student.mask))
+        state_BTH = before = last_layer_states(model, answers.canvas(first_B, student.mask))
         last = answers.canvas(first_B + far, student.mask)
-        true_BTV, gap_BT = laws(student, states(model, last)), last == student.mask
+        true_BTV, gap_BT = (
+            gap_log_probs(student, last_layer_states(model, last)),
+            last == student.mask,
+        )
     for step in range(1, far + 1):
         state_BTH = layer(
             model.embed_tokens(answers.canvas(first_B + step, student.mask)), state_BTH
         )
 
     def nats(state: Tensor) -> Tensor:
-        term = true_BTV.exp() * (true_BTV - laws(student, state))
+        term = true_BTV.exp() * (true_BTV - gap_log_probs(student, state))
         return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
 
     return nats(state_BTH), nats(before)

@@ -20,29 +20,29 @@ from torch.nn import functional as F
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import auc as ranking
 from polydec.lab.train import selfplay
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.own_text import gather
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.own_text import gather_target_text
 from polydec.lab.train.problems import right_until
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.solutions import Drawn, draw
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.solutions import LabelledSolution, draw_solutions
 from polydec.lab.train.specs.judge import JudgeSpec
-from polydec.lab.train.stop_head import laws, states
-from polydec.lab.train.target import pair
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.train.stop_head import teacher_forced_laws, teacher_forced_states
+from polydec.lab.train.target import load_target_and_draft
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import judge as trained
-from polydec.models.learned.kinds.judge import Judge
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.sessions.lm import LM
-from polydec.models.text.tokenizer import Text
+from polydec.models.learned.kinds.judge import JudgeProbe
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.sessions.lm import CausalLaw
+from polydec.models.text.tokenizer import Tokenizer
 
 TEMPERATURE = 0.6
 """At which both models solve problems that a checker labels."""
@@ -52,14 +52,14 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class JudgeExamples:
     """States of the target after tokens (N, H), and whether each token is right (N, 0 or 1)."""
 
     state_NH: Tensor
     right_N: Tensor
 
 
-class Student(nn.Module):
+class TrainableJudge(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(()))
@@ -69,19 +69,19 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
     """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts.
     Every eighth answer or problem is set aside, and the weights that are best on these are saved. See `carry_out`; its seconds
     are this process's own. Raises RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
-    return carry_out("judge", spec, _course, time.process_time)
+    return run_training("judge", spec, _course, time.process_time)
 
 
-def _course(spec: JudgeSpec) -> Course:
-    point, small, name = pair(spec.target, spec.draft)
+def _course(spec: JudgeSpec) -> TrainingRun:
+    point, small, name = load_target_and_draft(spec.target, spec.draft)
     labelled = _checked if spec.kinds else _compared
     (lessons, aside, unseen_lessons), known_by = labelled(spec, point, small)
-    student = Student(lessons.state_NH.shape[1])
+    student = TrainableJudge(lessons.state_NH.shape[1])
 
-    def judge() -> Judge:
-        return Judge(student.weight, student.bias, point.lm.vocab)
+    def judge() -> JudgeProbe:
+        return JudgeProbe(student.weight, student.bias, point.lm.vocab)
 
-    def loss_on(part: Lessons) -> Tensor:
+    def loss_on(part: JudgeExamples) -> Tensor:
         weight_N = torch.where(part.right_N > 0, 1.0, spec.weight)
         return F.binary_cross_entropy_with_logits(
             judge().logits(part.state_NH), part.right_N, weight_N
@@ -94,45 +94,45 @@ def _course(spec: JudgeSpec) -> Course:
             "held_out": {
                 "tokens": len(unseen_lessons.right_N),
                 "right": float(unseen_lessons.right_N.mean()),
-                "auc": auc(judge(), unseen_lessons),
-                "kept": kept(judge(), unseen_lessons),
+                "auc": token_judge_auc(judge(), unseen_lessons),
+                "kept": judge_pass_rates(judge(), unseen_lessons),
             },
         }
 
-    return Course(
+    return TrainingRun(
         student,
         lambda step: (loss_on(lessons), len(lessons.right_N)),
-        Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
-        identity(spec, draft=name, samples=known_by),
+        TrainingSchedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
+        run_identity(spec, draft=name, samples=known_by),
         lambda out, result: trained.save(out, judge(), {"target": spec.target, "draft": name}),
         measure,
         lambda: loss_on(aside),
     )
 
 
-Parts = tuple[Sequence[Lessons], str]
+Parts = tuple[Sequence[JudgeExamples], str]
 """What is learned from, what is set aside and what is held out; and what tells these texts from others."""
 
 
-def _compared(spec: JudgeSpec, point: Checkpoint, small: Checkpoint) -> Parts:
+def _compared(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     """Labels by the target's own results."""
     samples, unseen = (
-        gather(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
+        gather_target_text(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
     )
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
-    lessons = [learn(point.lm, small.lm, point.text, part, spec) for part in parts]
-    return lessons, selfplay.fingerprint(samples)
+    lessons = [label_by_continuation(point.lm, small.lm, point.text, part, spec) for part in parts]
+    return lessons, selfplay.samples_fingerprint(samples)
 
 
-def _checked(spec: JudgeSpec, point: Checkpoint, small: Checkpoint) -> Parts:
+def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     """Labels by a checker, of a solution of each model; of a problem both are set aside or none is."""
 
-    def solutions(unseen: bool) -> list[Drawn]:
+    def solutions(unseen: bool) -> list[LabelledSolution]:
         each = max(1, spec.each // 3) if unseen else spec.each
         return [
             drawn
             for who, solver in (("target", point), ("draft", small))
-            for drawn in draw(
+            for drawn in draw_solutions(
                 Path(spec.out) / f"{'held-' * unseen}{who}.jsonl",
                 solver,
                 spec.kinds,
@@ -150,56 +150,68 @@ def _checked(spec: JudgeSpec, point: Checkpoint, small: Checkpoint) -> Parts:
         [d for d in seen if d.problem.question in questions],
         unseen,
     )
-    samples = [Sample(d.prompt_ids, d.output_ids) for d in seen]
+    samples = [TrainingSample(d.prompt_ids, d.output_ids) for d in seen]
     lessons = [
-        checked(point.lm, part) if spec.replies else differing(point, small.lm, part)
+        label_checked_tokens(point.lm, part)
+        if spec.replies
+        else label_differing_tokens(point, small.lm, part)
         for part in parts
     ]
-    return lessons, selfplay.fingerprint(samples)
+    return lessons, selfplay.samples_fingerprint(samples)
 
 
-def checked(target: LM, drawn: Sequence[Drawn]) -> Lessons:
+def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -> JudgeExamples:
     """Every token up to the first wrong one, which counts as wrong. Those behind it are left out: nothing says whether they
     would be right elsewhere. So is the end of a text, which no judge lets stand."""
     state, right = list[Tensor](), list[bool]()
     for d in drawn:
         count = min(sum(d.right) + 1, len(d.output_ids) - (d.output_ids[-1] in target.vocab.eos))
         if count > 0:
-            state.append(states(target, d.prompt_ids, d.output_ids[:count]))
+            state.append(teacher_forced_states(target, d.prompt_ids, d.output_ids[:count]))
             right += d.right[:count]
     if not state:
         raise RequestError("kinds: the models wrote no solution: there is nothing to judge")
-    return Lessons(torch.cat(state), torch.tensor(right).float())
+    return JudgeExamples(torch.cat(state), torch.tensor(right).float())
 
 
-def differing(point: Checkpoint, draft: LM, drawn: Sequence[Drawn]) -> Lessons:
+def label_differing_tokens(
+    point: ModelBundle, draft: CausalLaw, drawn: Sequence[LabelledSolution]
+) -> JudgeExamples:
     """Where the draft would put another token than the target, both greedily, behind a beginning that is right: the draft's
     token, and whether it goes on right. An end of the text is left out. Of such tokens a judge is asked."""
     state, right = list[Tensor](), list[bool]()
     for d in drawn:
-        text = Sample(d.prompt_ids, d.output_ids)
-        guesses, own = (laws(lm, text, 0.0).argmax(-1).tolist() for lm in (draft, point.lm))
+        text = TrainingSample(d.prompt_ids, d.output_ids)
+        guesses, own = (
+            teacher_forced_laws(lm, text, 0.0).argmax(-1).tolist() for lm in (draft, point.lm)
+        )
         for i, guess in enumerate(guesses[: sum(d.right) + 1]):
             if guess == own[i] or guess in point.lm.vocab.eos:
                 continue
             begun = (*d.output_ids[:i], guess)
             written = point.text.decode(begun)
-            state.append(states(point.lm, d.prompt_ids, begun)[-1])
+            state.append(teacher_forced_states(point.lm, d.prompt_ids, begun)[-1])
             right.append(right_until(d.problem, written) >= len(written))
     if not state:
         raise RequestError(
             "kinds: the draft would put the target's token everywhere: there is nothing to judge"
         )
-    return Lessons(torch.stack(state), torch.tensor(right).float())
+    return JudgeExamples(torch.stack(state), torch.tensor(right).float())
 
 
-def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: JudgeSpec) -> Lessons:
+def label_by_continuation(
+    target: CausalLaw,
+    draft: CausalLaw,
+    text: Tokenizer,
+    samples: Sequence[TrainingSample],
+    spec: JudgeSpec,
+) -> JudgeExamples:
     """Where the draft would have written another token, the target goes on from that token: it is right if the whole answer
     comes to the same result. As many of the target's own tokens are right as they stand."""
     state, right = list[Tensor](), list[float]()
     for s in samples:
         own = list(s.output_ids)
-        guesses = laws(draft, s, 0.0).argmax(-1).tolist()
+        guesses = teacher_forced_laws(draft, s, 0.0).argmax(-1).tolist()
         differ = [
             i
             for i, token in enumerate(guesses)
@@ -209,28 +221,30 @@ def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: Ju
             begun = (*own[:i], guesses[i])
             whole = (
                 *begun,
-                *written(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)),
+                *greedy_continuation(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)),
             )
-            state.append(states(target, s.prompt_ids, begun)[-1])
-            right.append(float(same(text.decode(own), text.decode(whole))))
-            state.append(states(target, s.prompt_ids, own[: i + 1])[-1])
+            state.append(teacher_forced_states(target, s.prompt_ids, begun)[-1])
+            right.append(float(is_same_result(text.decode(own), text.decode(whole))))
+            state.append(teacher_forced_states(target, s.prompt_ids, own[: i + 1])[-1])
             right.append(1.0)
     if not state:
         raise RequestError(
             "text has no place where the draft would have written another token: there is nothing to judge"
         )
-    return Lessons(torch.stack(state), torch.tensor(right))
+    return JudgeExamples(torch.stack(state), torch.tensor(right))
 
 
-def written(lm: LM, prompt: tuple[int, ...], most: int) -> tuple[int, ...]:
+def greedy_continuation(lm: CausalLaw, prompt: tuple[int, ...], most: int) -> tuple[int, ...]:
     """What the target writes behind this, greedily."""
     if most < 1:
         return ()
-    decoder = Speculative(Shaped(lm, Greedy()), Nothing(), Match(), Fixed(0))
-    return run([answer_one(decoder, Request(prompt, max_tokens=most))])[0].token_ids
+    decoder = SpeculativeDecoder(
+        ShapedTarget(lm, GreedyRule()), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return run_coroutines([answer_one(decoder, Request(prompt, max_tokens=most))])[0].token_ids
 
 
-def same(answer: str, other: str) -> bool:
+def is_same_result(answer: str, other: str) -> bool:
     """Whether two answers come to the same result: their last number, or without one their last line."""
     numbers = [NUMBER.findall(t) for t in (answer, other)]
     if numbers[0]:
@@ -240,14 +254,14 @@ def same(answer: str, other: str) -> bool:
 
 
 @torch.no_grad()
-def auc(judge: Judge, lessons: Lessons) -> float:
+def token_judge_auc(judge: JudgeProbe, lessons: JudgeExamples) -> float:
     """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
-    share = ranking.auc(judge.logits(lessons.state_NH), lessons.right_N > 0)
+    share = ranking.roc_auc(judge.logits(lessons.state_NH), lessons.right_N > 0)
     return 0.5 if share is None else share
 
 
 @torch.no_grad()
-def kept(judge: Judge, lessons: Lessons) -> dict[str, tuple[float, float]]:
+def judge_pass_rates(judge: JudgeProbe, lessons: JudgeExamples) -> dict[str, tuple[float, float]]:
     """By threshold, the share of right tokens and of wrong ones that the judge would let stand (0 where there are none)."""
     chance_N, right_N = judge.logits(lessons.state_NH).sigmoid(), lessons.right_N > 0
 

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import selfplay, tuned
 from polydec.lab.train.draft import batch_of
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.kinds.probes import through
-from polydec.lab.train.network import Llama
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.kinds.probes import run_layer_by_levels
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.lexical_units import LexicalSpec
 from polydec.lab.train.state_layer import Past
-from polydec.lab.train.tuned import Rows
+from polydec.lab.train.tuned import PaddedTextRows
 from polydec.models.learned.kinds import probes
-from polydec.models.learned.kinds.probes import Probes
+from polydec.models.learned.kinds.probes import SoftProbes
 
 MODEL = "model"
 """Folder of what is trained, in which the tuned model stands; the pads lie beside it."""
@@ -38,13 +38,13 @@ def train_lexical(spec: LexicalSpec) -> dict[str, Any]:
 
     Source: Sun et al., "Decoding at the speed of thought: harnessing parallel decoding of lexical units for LLMs" (2024). There
     a sample's pads stand where a span begins; here behind every token, as a pass of decoding may begin anywhere in a span."""
-    return carry_out("lexical units", spec, _course)
+    return run_training("lexical units", spec, _course)
 
 
-class Units(nn.Module):
+class LexicalUnitModel(nn.Module):
     """A network and the embeddings of its pads, trained together."""
 
-    def __init__(self, network: Llama, pads_PH: Tensor) -> None:
+    def __init__(self, network: TrainableLlama, pads_PH: Tensor) -> None:
         super().__init__()
         self.network, self.pads_PH = network, nn.Parameter(pads_PH)
 
@@ -55,27 +55,31 @@ class Units(nn.Module):
         pads = [pad_H.expand_as(x) for pad_H in self.pads_PH]
         for layer in trunk.layers:
             past = Past()
-            x, *pads = [through(self.network, layer, row, past) for row in (x, *pads)]  # pyright: ignore[reportArgumentType]
+            x, *pads = [run_layer_by_levels(self.network, layer, row, past) for row in (x, *pads)]  # pyright: ignore[reportArgumentType]
         return [trunk.norm(row) for row in (x, *pads)]
 
 
-def _course(spec: LexicalSpec) -> Course:
-    made = tuned.begun(spec.target, spec.lora, spec.seed, spec.longest + spec.ahead)
+def _course(spec: LexicalSpec) -> TrainingRun:
+    made = tuned.start_tuned_checkpoint(
+        spec.target, spec.lora, spec.seed, spec.longest + spec.ahead
+    )
     network = made.network
-    samples, unseen = tuned.texts(spec, network.s.vocab)
+    samples, unseen = tuned.tuning_text_samples(spec, network.s.vocab)
     lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
-    units = Units(network, _first_pads(network, samples, spec))
-    sure, unseen_sure = (certain(network, some, spec.alpha) for some in (samples, unseen))
+    units = LexicalUnitModel(network, _first_pads(network, samples, spec))
+    sure, unseen_sure = (
+        confident_token_masks(network, some, spec.alpha) for some in (samples, unseen)
+    )
 
     def plainly() -> float:
         """How surprising held-out answers are, token by token."""
-        return tuned.surprise(network, unseen, lambda rows: network.model(rows.token_BT))
+        return tuned.answer_nats(network, unseen, lambda rows: network.model(rows.token_BT))
 
     before = plainly()
 
     def loss(step: int) -> tuple[Tensor, int]:
         chosen = batch_of(lengths, spec.rows, spec.seed, step)
-        rows, sure_BT = Rows.of([samples[i] for i in chosen]), side_by_side(sure, chosen)
+        rows, sure_BT = PaddedTextRows.of([samples[i] for i in chosen]), side_by_side(sure, chosen)
         return units_loss(units, rows, sure_BT), rows.token_BT.numel()
 
     def measure() -> Mapping[str, Any]:
@@ -83,28 +87,30 @@ def _course(spec: LexicalSpec) -> Course:
             "samples": len(samples),
             "spans": round(float(torch.cat(sure).float().mean()), 4),
             "nats": {"before": round(before, 4), "after": round(plainly(), 4)},
-            "held_out": rates(units, unseen, unseen_sure),
+            "held_out": pad_hit_rates(units, unseen, unseen_sure),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         made.save(out / MODEL)
-        vocab = Vocab(network.s.vocab, frozenset(made.source.text.eos))
-        pads = Probes(
+        vocab = TokenVocabulary(network.s.vocab, frozenset(made.source.text.eos))
+        pads = SoftProbes(
             units.pads_PH.detach(), None, (0,) * len(units.pads_PH), vocab, result["held_out"]
         )
         probes.save(out, pads, {"target": spec.target})
 
-    return Course(
+    return TrainingRun(
         units,
         loss,
-        Schedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
-        identity(spec, samples=selfplay.fingerprint(samples)),
+        TrainingSchedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
+        run_identity(spec, samples=selfplay.samples_fingerprint(samples)),
         save,
         measure,
     )
 
 
-def _first_pads(network: Llama, samples: Sequence[Sample], spec: LexicalSpec) -> Tensor:
+def _first_pads(
+    network: TrainableLlama, samples: Sequence[TrainingSample], spec: LexicalSpec
+) -> Tensor:
     """Pads begin as embeddings of frequent tokens, drawn: nothing that the layers never met."""
     counts, size = selfplay.token_counts(samples), network.s.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:64]
@@ -114,7 +120,9 @@ def _first_pads(network: Llama, samples: Sequence[Sample], spec: LexicalSpec) ->
 
 
 @torch.no_grad()
-def certain(network: Llama, samples: Sequence[Sample], alpha: float) -> list[Tensor]:
+def confident_token_masks(
+    network: TrainableLlama, samples: Sequence[TrainingSample], alpha: float
+) -> list[Tensor]:
     """Of each token of each text whether it belongs to the span of the token before it: the model itself gives it at least
     this probability."""
     out = list[Tensor]()
@@ -131,7 +139,7 @@ def side_by_side(sure: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
     return nn.utils.rnn.pad_sequence([sure[i] for i in chosen], batch_first=True)
 
 
-def taught(rows: Rows, sure_BT: Tensor, pads: int) -> list[Tensor]:
+def pad_target_masks(rows: PaddedTextRows, sure_BT: Tensor, pads: int) -> list[Tensor]:
     """Of each pad the places [B, T] behind whose token it is taught. The next token is a free choice; pad j, from 1, says the
     one j behind that, where all from the second on belong to its span."""
     in_span_BT, out = rows.writes_BT, list[Tensor]()
@@ -141,13 +149,13 @@ def taught(rows: Rows, sure_BT: Tensor, pads: int) -> list[Tensor]:
     return out
 
 
-def units_loss(units: Units, rows: Rows, sure_BT: Tensor) -> Tensor:
+def units_loss(units: LexicalUnitModel, rows: PaddedTextRows, sure_BT: Tensor) -> Tensor:
     """Cross-entropy of the answer's next tokens, so that the model stays one that writes token by token, and of all pads'."""
     x_BTH, *pads = units.states(rows.token_BT)
     writes_BT = rows.writes_BT
     logits = units.network.logits(x_BTH[writes_BT])
     total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[writes_BT])
-    wheres = taught(rows, sure_BT, len(pads))
+    wheres = pad_target_masks(rows, sure_BT, len(pads))
     count = sum(int(where_BT.sum()) for where_BT in wheres)
     for j, (pad_BTH, where_BT) in enumerate(zip(pads, wheres, strict=True), 1):
         logits = units.network.logits(pad_BTH[where_BT])
@@ -157,14 +165,16 @@ def units_loss(units: Units, rows: Rows, sure_BT: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def rates(units: Units, samples: Sequence[Sample], sure: Sequence[Tensor]) -> list[list[float]]:
+def pad_hit_rates(
+    units: LexicalUnitModel, samples: Sequence[TrainingSample], sure: Sequence[Tensor]
+) -> list[list[float]]:
     """Of each pad how often its token of each rank is the text's, in spans."""
     pads = len(units.pads_PH)
     hits_PK, count_P = torch.zeros(pads, RANKS), torch.zeros(pads)
     for i, sample in enumerate(samples):
-        rows = Rows.of([sample])
+        rows = PaddedTextRows.of([sample])
         _, *states = units.states(rows.token_BT)
-        for j, where_BT in enumerate(taught(rows, sure[i][None], pads)):
+        for j, where_BT in enumerate(pad_target_masks(rows, sure[i][None], pads)):
             top_NK = units.network.logits(states[j][where_BT]).topk(RANKS).indices
             hits_PK[j] += (top_NK == rows.token_BT.roll(-2 - j, 1)[where_BT][:, None]).sum(0)
             count_P[j] += len(top_NK)

@@ -19,23 +19,32 @@ from torch.nn import functional as F
 from polydec.base import edge, files
 from polydec.base.errors import RequestError
 from polydec.lab.train import network as net
-from polydec.lab.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
-from polydec.lab.train.envelope import STATE, Course, carry_out
+from polydec.lab.train.data import (
+    BEGIN,
+    END,
+    SPECIAL,
+    DocumentSplit,
+    PackedTokenStream,
+    pack_documents,
+    split_documents,
+    training_data,
+)
+from polydec.lab.train.envelope import STATE, TrainingRun, run_training
 from polydec.lab.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.lab.train.exits import resized, widened
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.lab.train.exits import copy_with_layers, copy_with_vocab
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.objectives.known import KNOWN
 from polydec.lab.train.specs.lm import PRESETS, LMSpec
-from polydec.lab.train.target import family_of_config, require
+from polydec.lab.train.target import family_of_config, require_family
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer, with_marks
 from polydec.models.formats import rows8
 from polydec.models.sessions import sources
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TokenCorpus:
     """Of each kind the packed training stream, the held-out documents in tokens, and their size in bytes."""
 
     train: Mapping[str, np.ndarray]
@@ -46,10 +55,10 @@ class Corpus:
 def train_lm(spec: LMSpec) -> dict[str, Any]:
     """Train, save a Hugging Face directory at spec.out, and measure. See `carry_out`. Raises RequestError on a wrong spec, or
     missing data."""
-    return carry_out("lm", spec, _course)
+    return run_training("lm", spec, _course)
 
 
-def _course(spec: LMSpec) -> Course:
+def _course(spec: LMSpec) -> TrainingRun:
     preset, out = PRESETS[spec.preset], Path(spec.out)
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
@@ -68,34 +77,36 @@ def _course(spec: LMSpec) -> Course:
     )
     if first is not None and objective.marks and tokenizer.get_vocab_size() > shape.vocab:
         shape = replace(shape, vocab=tokenizer.get_vocab_size())
-        first = widened(first, shape.vocab)
+        first = copy_with_vocab(first, shape.vocab)
     if tokenizer.get_vocab_size() > shape.vocab:
         raise RequestError(
             f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
         )
     ids = {mark: mark_id(tokenizer, mark) for mark in (BEGIN, END, *objective.marks)}
     begin, end = ids[BEGIN], ids[END]
-    corpus = encode(tokenizer, parts)
-    spec = enough(spec, corpus, shape.context)
+    corpus = encode_corpus(tokenizer, parts)
+    spec = drop_short_kinds(spec, corpus, shape.context)
     student = (
-        Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
+        TrainableLlama(shape, seed=spec.seed)
+        if first is None
+        else copy_with_layers(first, shape.layers, spec.seed)
     )
-    fast, network = arithmetic(out / STATE, spec.bf16), objective.network(student)
+    fast, network = is_bf16_run(out / STATE, spec.bf16), objective.network(student)
     usual = min(preset.length, shape.context)  # tokens of a row but for the last steps
     cut = {
         k: set_aside(len(corpus.train[k]), usual) for k in spec.kinds
     }  # tokens at the end that only judge
     streams = {
-        k: Packed(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
+        k: PackedTokenStream(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
         for k in spec.kinds
     }
     apart = [
-        Packed(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
+        PackedTokenStream(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
         for k in spec.kinds
         for i in range(cut[k] // usual)
     ]
 
-    step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
+    step_loss = torch.compile(lm_step_loss, dynamic=False) if spec.compiled else lm_step_loss
     spec.depths.weights(shape.layers, 0)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -103,18 +114,20 @@ def _course(spec: LMSpec) -> Course:
         length = shape.context if late else usual
         rows = max(1, preset.rows * preset.length // length)
         batch_BT = torch.from_numpy(
-            np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)])
+            np.stack([mixture_row(streams, spec, step * rows + i, length) for i in range(rows)])
         )
         if spec.depths.on:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         if objective.marks:
             rng = np.random.default_rng([spec.seed, step])
-            with precision(fast):
+            with bf16_autocast(fast):
                 return objective.loss(network, batch_BT, ids, rng), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
     def aside() -> Tensor:
-        parts = [learn(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart]
+        parts = [
+            lm_step_loss(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart
+        ]
         return torch.stack(parts).mean()
 
     known_as: dict[str, Any] = {
@@ -147,18 +160,18 @@ def _course(spec: LMSpec) -> Course:
             "parameters": sum(p.numel() for p in student.parameters()),
             "tokens": schedule.steps * preset.rows * preset.length,
             "bf16": fast,
-            **bits(student, corpus, spec, shape),
+            **measure_bits_per_byte(student, corpus, spec, shape),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         config = shape.config(bos=begin, eos=end)
         written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
         save_directory(out, student, config, files=written)
-        rows_RT = unlearned(corpus, begin, end, usual)
+        rows_RT = held_out_rows(corpus, begin, end, usual)
         log.update(objective.save(out, network, rows_RT, result))
 
     log = dict[str, Any]()
-    return Course(
+    return TrainingRun(
         network,
         loss,
         schedule,
@@ -171,17 +184,17 @@ def _course(spec: LMSpec) -> Course:
     )
 
 
-def read_texts(spec: LMSpec) -> dict[str, Split]:
+def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
     """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
     root = training_data(spec.data)
     parts = {
-        k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
+        k: split_documents(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
         for k, mb in zip(spec.kinds, spec.train_mb)
     }
     texts = {k: part for k, part in parts.items() if part.train}
     if not texts:
         raise RequestError(
-            edge.sentence(
+            edge.error_sentence(
                 f"data is {str(root)!r}: it has no text to train on (of ten texts seven are learned from and three held out, "
                 "by their SHA-1): give more"
             )
@@ -189,19 +202,19 @@ def read_texts(spec: LMSpec) -> dict[str, Split]:
     return texts
 
 
-def unlearned(corpus: Corpus, begin: int, end: int, length: int) -> Tensor:
+def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Tensor:
     """Up to eight rows of held-out text; of the text itself where there is too little of that [R, length + 1]."""
     held = [ids for texts in corpus.unseen.values() for ids in texts]
-    stream = pack([[*ids[:-1]] for ids in held], end) if held else np.empty(0, np.uint16)
+    stream = pack_documents([[*ids[:-1]] for ids in held], end) if held else np.empty(0, np.uint16)
     stream = stream if len(stream) >= length else np.concatenate([*corpus.train.values()])
-    rows = Packed(stream, begin)
+    rows = PackedTokenStream(stream, begin)
     length = min(length, len(stream))
     return torch.from_numpy(
         np.stack([rows.row(i, length) for i in range(min(8, len(stream) // length))])
     )
 
 
-def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
+def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
     """The spec without kinds that have less text than a row holds, which are said. Raises RequestError where none has more."""
     sizes = {k: len(corpus.train[k]) for k in spec.kinds if k in corpus.train}
     there = [i for i, k in enumerate(spec.kinds) if sizes.get(k, 0) >= context]
@@ -224,14 +237,16 @@ def set_aside(tokens: int, length: int) -> int:
     return min(8, tokens // 50 // length) * length
 
 
-def learn(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool) -> Tensor:
+def lm_step_loss(
+    student: TrainableLlama, teacher: TrainableLlama | None, batch_BT: Tensor, fast: bool
+) -> Tensor:
     """Mean cross-entropy with the text, or with the teacher's laws (forward KL but for a constant), in nats a token."""
-    with precision(fast):
+    with bf16_autocast(fast):
         logits = student(batch_BT[:, :-1]).float().flatten(0, 1)
-        return F.cross_entropy(logits, goal(teacher, batch_BT))
+        return F.cross_entropy(logits, prediction_targets(teacher, batch_BT))
 
 
-def goal(teacher: Llama | None, batch_BT: Tensor) -> Tensor:
+def prediction_targets(teacher: TrainableLlama | None, batch_BT: Tensor) -> Tensor:
     """What a step predicts: the text's next tokens, or the teacher's law of each."""
     if teacher is None:
         return batch_BT[:, 1:].flatten()
@@ -240,12 +255,17 @@ def goal(teacher: Llama | None, batch_BT: Tensor) -> Tensor:
 
 
 def learn_depths(
-    student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool, spec: LMSpec, step: int
+    student: TrainableLlama,
+    teacher: TrainableLlama | None,
+    batch_BT: Tensor,
+    fast: bool,
+    spec: LMSpec,
+    step: int,
 ) -> Tensor:
     """The same at several depths, each with its weight."""
-    with precision(fast):
+    with bf16_autocast(fast):
         depths = spec.depths.weights(student.s.layers, step)
-        aim, total = goal(teacher, batch_BT), torch.zeros(())
+        aim, total = prediction_targets(teacher, batch_BT), torch.zeros(())
         for w, hidden in zip(
             depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)
         ):
@@ -253,7 +273,9 @@ def learn_depths(
     return total
 
 
-def mixed(streams: Mapping[str, Packed], spec: LMSpec, i: int, length: int) -> np.ndarray:
+def mixture_row(
+    streams: Mapping[str, PackedTokenStream], spec: LMSpec, i: int, length: int
+) -> np.ndarray:
     """The i-th row of the mixture: kinds take turns by their shares, each kind's rows are used up before one returns."""
     pattern = pattern_of(spec.shares)
     turn, at = divmod(i, len(pattern))
@@ -274,24 +296,26 @@ def find_tokenizer(
     spec: LMSpec, out: Path, texts: Sequence[str], size: int, marks: Sequence[str] = ()
 ) -> Tokenizer:
     source = spec.tokenizer or spec.teacher or spec.start
-    path = (directory(source) if source else out) / "tokenizer.json"
+    path = (model_directory(source) if source else out) / "tokenizer.json"
     if path.exists():
         try:
             return with_marks(Tokenizer.from_file(str(path)), marks)
         except Exception as e:  # whatever the library meets; it has no kind of error of its own
-            raise RequestError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
+            raise RequestError(
+                edge.error_sentence(f"{path} is not a readable tokenizer: {e}")
+            ) from None
     if source:
         raise RequestError(f"tokenizer is {source!r}: there is no tokenizer.json")
     tokenizer = train_tokenizer(texts, size, marks)
-    files.replace(path, lambda at: tokenizer.save(str(at)))
+    files.replace_file_atomically(path, lambda at: tokenizer.save(str(at)))
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
+def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus:
     end = mark_id(tokenizer, END)
     train, unseen, size = {}, {}, {}
     for kind, part in parts.items():
-        train[kind] = pack(
+        train[kind] = pack_documents(
             [
                 e.ids
                 for e in tokenizer.encode_batch_fast(list(part.train), add_special_tokens=False)
@@ -299,17 +323,19 @@ def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
             end,
         )
         unseen[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.unseen))]
-        size[kind] = sum(len(plain(t).encode("utf-8")) for t in part.unseen)
-    return Corpus(train, unseen, size)
+        size[kind] = sum(len(strip_special_marks(t).encode("utf-8")) for t in part.unseen)
+    return TokenCorpus(train, unseen, size)
 
 
-def plain(text: str) -> str:
+def strip_special_marks(text: str) -> str:
     for mark in SPECIAL:
         text = text.replace(mark, "")
     return text
 
 
-def bits(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
+def measure_bits_per_byte(
+    student: TrainableLlama, corpus: TokenCorpus, spec: LMSpec, shape: LlamaShape
+) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
     unseen = {k: corpus.unseen[k] for k in spec.kinds if corpus.held_bytes[k]}
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
@@ -340,23 +366,25 @@ WRONG = (
 """What a directory that is damaged, or another one, makes its reader raise."""
 
 
-def directory(name: str) -> Path:
-    return Path(name) if Path(name).is_dir() else sources.find(name)
+def model_directory(name: str) -> Path:
+    return Path(name) if Path(name).is_dir() else sources.find_checkpoint(name)
 
 
-def load_directory(name: str) -> Llama:
+def load_directory(name: str) -> TrainableLlama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
-    path = directory(name)
+    path = model_directory(name)
     try:
         config = edge.read_json(path / "config.json")
         family = family_of_config(config)
         network = net.from_weights(
             config,
-            rows8.unpacked(load_file(str(path / "model.safetensors"))),
+            rows8.dequantise_rows(load_file(str(path / "model.safetensors"))),
         )
     except WRONG as e:
         raise RequestError(
-            edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
+            edge.error_sentence(
+                f"model {name!r} is not a directory that `polydec train lm` wrote: {e}"
+            )
         ) from None
-    require("ar", family, name, "model")
+    require_family("ar", family, name, "model")
     return network

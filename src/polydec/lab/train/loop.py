@@ -14,16 +14,16 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.base.edge import Record, check, sentence
+from polydec.base.edge import StrictRecord, error_sentence, validate_record
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
-from polydec.lab.train.muon import Muon
-from polydec.lab.train.schedule import Schedule
+from polydec.base.files import replace_file_atomically
+from polydec.lab.train.muon import MuonOptimizer
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.models.nets.linear import has_bf16
 
 
 @dataclass(frozen=True)
-class Report:
+class LossCurvePoint:
     """One point of the loss curve: mean loss since the last, in nats; seconds of this run so far; tokens a second."""
 
     step: int
@@ -33,8 +33,8 @@ class Report:
     seconds_left: float
 
 
-def optimisers(
-    network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = ()
+def build_optimisers(
+    network: nn.Module, s: TrainingSchedule, deep: Sequence[nn.Parameter] = ()
 ) -> list[torch.optim.Optimizer]:
     """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
     decay. deep: these matrices, where the network does not name them so."""
@@ -52,12 +52,14 @@ def optimisers(
     ]
     if deep:
         out.append(
-            (torch.optim.Muon if has_bf16() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay)
+            (torch.optim.Muon if has_bf16() else MuonOptimizer)(
+                deep, lr=s.muon, weight_decay=s.weight_decay
+            )
         )
     return out
 
 
-class Best:
+class BestWeights:
     """The weights that were best on a part that is set aside; before it was looked at: none."""
 
     def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
@@ -75,14 +77,14 @@ class Best:
             }
 
 
-def fit(
+def fit_network(
     network: nn.Module,
     loss: Callable[[int], tuple[Tensor, int]],
-    s: Schedule,
+    s: TrainingSchedule,
     *,
     state: Path | None = None,
     identity: Mapping[str, Any] | None = None,
-    watch: Callable[[Report], None] = lambda r: None,
+    watch: Callable[[LossCurvePoint], None] = lambda r: None,
     aside: Callable[[], Tensor] | None = None,
     deep: Sequence[nn.Parameter] = (),
     stop: Callable[[], bool] = lambda: False,
@@ -100,8 +102,8 @@ def fit(
     says so, the checkpoint is written and KeyboardInterrupt raised, with a sentence. An interruption that nothing can be asked
     about loses at most the steps since the last checkpoint.
     """
-    known, opts = _lists(identity or {}), optimisers(network, s, deep)
-    best = None if aside is None else Best(network, aside)
+    known, opts = _lists(identity or {}), build_optimisers(network, s, deep)
+    best = None if aside is None else BestWeights(network, aside)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():
         saved = read_state(state, network, opts, known)
@@ -141,7 +143,7 @@ def fit(
             curve.append((step, total / count))
             total, now = 0.0, time.perf_counter()
             watch(
-                Report(
+                LossCurvePoint(
                     step,
                     curve[-1][1],
                     s.rate * s.factor(step - 1),
@@ -163,7 +165,7 @@ def fit(
                 "identity": known,
                 "best": None if best is None else (best.least, best.weights),
             }
-            replace(state, lambda at, content=content: torch.save(content, at))
+            replace_file_atomically(state, lambda at, content=content: torch.save(content, at))
         if stopping:
             kept = "nothing is kept" if state is None else f"{state} keeps them"
             raise KeyboardInterrupt(
@@ -174,7 +176,7 @@ def fit(
     return curve
 
 
-class State(Record):
+class TrainingCheckpointRecord(StrictRecord):
     """What a checkpoint of training holds."""
 
     model_config = ConfigDict(
@@ -189,7 +191,7 @@ class State(Record):
     best: tuple[float, dict[str, Tensor]] | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> State:
+    def _in_order(self) -> TrainingCheckpointRecord:
         steps = [0, *(at for at, _ in self.curve), self.step]
         if steps[:-1] != sorted(set(steps[:-1])) or steps[-2] > self.step:
             raise RequestError("the points of its curve are not in the order of its steps")
@@ -198,20 +200,24 @@ class State(Record):
 
 def read_state(
     path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]
-) -> State:
+) -> TrainingCheckpointRecord:
     """Put a checkpoint into a network and its optimisers. Raises RequestError with one sentence where it is damaged or belongs
     to another run; the network is then as it was."""
     anew = "delete it to start anew"
     try:
         content = torch.load(path, weights_only=True)
     except Exception as e:
-        raise RequestError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
-    saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
+        raise RequestError(
+            error_sentence(f"{path} is not a readable checkpoint: {anew} ({e})")
+        ) from None
+    saved = validate_record(
+        TrainingCheckpointRecord, content, f"{path} is not a checkpoint of training ({anew})"
+    )
     earlier = _lists(saved.identity)
     if earlier != known:
         other = [k for k in {*known, *earlier} if known.get(k) != earlier.get(k)]
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
                 "choose another directory or delete it"
             )
@@ -225,7 +231,7 @@ def read_state(
     except Exception as e:  # torch raises what its pickled parts happen to meet
         network.load_state_dict(before)
         raise RequestError(
-            sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
+            error_sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
         ) from None
     return saved
 
@@ -251,12 +257,12 @@ def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) ->
                 raise RequestError(f"{name} of the optimiser is {value!r}")
 
 
-def precision(enabled: bool) -> Any:
+def bf16_autocast(enabled: bool) -> Any:
     """bf16 arithmetic inside, or none."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
 
 
-def arithmetic(state: Path, asked: bool | None = None) -> bool:
+def is_bf16_run(state: Path, asked: bool | None = None) -> bool:
     """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock decides.
 
     Args:

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from polydec.base.files import replace
+from polydec.base.files import replace_file_atomically
 from polydec.models.formats import adapters
 
 
-class Low(nn.Module):
+class LowRankUpdate(nn.Module):
     """A matrix with `up` times `down` added, which is nothing at first."""
 
     def __init__(self, rows: int, columns: int, rank: int, g: torch.Generator) -> None:
@@ -27,17 +27,17 @@ class Low(nn.Module):
         return weight + self.up @ self.down
 
 
-def adapt(network: nn.Module, rank: int, seed: int) -> None:
+def add_lora_adapters(network: nn.Module, rank: int, seed: int) -> None:
     """Put an adapter on every linear part of the network's layers; nothing else is trained from then on."""
     g = torch.Generator().manual_seed(seed)
     network.requires_grad_(False)
     for name, part in list(network.named_modules()):
         if isinstance(part, nn.Linear) and ".layers." in f".{name}.":
-            low = Low(part.out_features, part.in_features, rank, g)
+            low = LowRankUpdate(part.out_features, part.in_features, rank, g)
             parametrize.register_parametrization(part, "weight", low)
 
 
-def merge(network: nn.Module) -> None:
+def merge_lora_adapters(network: nn.Module) -> None:
     """Make the adapters part of the weights, and trainable all of them."""
     for part in network.modules():
         if parametrize.is_parametrized(part, "weight"):
@@ -45,7 +45,7 @@ def merge(network: nn.Module) -> None:
     network.requires_grad_(True)
 
 
-def save(path: Path, network: nn.Module, base: str) -> None:
+def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
     """Write the adapters of a network into a directory, as PEFT does. base: a name of the checkpoint that they change."""
     tensors, names, rank = dict[str, Tensor](), set[str](), 0
     for name, part in network.named_modules():
@@ -67,6 +67,10 @@ def save(path: Path, network: nn.Module, base: str) -> None:
         "target_modules": sorted(names),
     }
     path.mkdir(parents=True, exist_ok=True)
-    replace(path / adapters.WEIGHTS, lambda at: save_file(tensors, at, {"format": "pt"}))
+    replace_file_atomically(
+        path / adapters.WEIGHTS, lambda at: save_file(tensors, at, {"format": "pt"})
+    )
     text = json.dumps(config, indent=2) + "\n"
-    replace(path / adapters.CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    replace_file_atomically(
+        path / adapters.CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8")
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
-class Muon(torch.optim.Optimizer):
+class MuonOptimizer(torch.optim.Optimizer):
     """Momentum (0.95, Nesterov's) whose matrix of a step is made nearly orthogonal; decoupled weight decay; the rate grows with
     the root of rows over columns. For matrices only.
 
@@ -31,12 +31,12 @@ class Muon(torch.optim.Optimizer):
                     continue
                 momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
                 momentum.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(momentum, group["momentum"]))
+                update = orthogonalise_matrix(p.grad.lerp(momentum, group["momentum"]))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(update, alpha=-group["lr"] * math.sqrt(max(1.0, p.shape[0] / p.shape[1])))
 
 
-def orthogonal(matrix: Tensor, rounds: int = 5) -> Tensor:
+def orthogonalise_matrix(matrix: Tensor, rounds: int = 5) -> Tensor:
     """A matrix of the same singular vectors whose singular values lie near 1 (about 0.7 to 1.2), by Newton and Schulz."""
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm().clamp(min=1e-7)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.base.files import replace
-from polydec.lab.train.shape import Shape
+from polydec.base.files import replace_file_atomically
+from polydec.lab.train.shape import LlamaShape
 from polydec.models.formats import rows8
 from polydec.models.formats.fields import require_shapes
 
 
-class Norm(nn.Module):
+class LlamaRMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
@@ -28,8 +28,8 @@ class Norm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
-class Attention(nn.Module):
-    def __init__(self, s: Shape) -> None:
+class LlamaAttention(nn.Module):
+    def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.s, kv, self.causal = s, s.kv_heads * s.head, True
         self.q_proj, self.k_proj = (
@@ -50,7 +50,7 @@ class Attention(nn.Module):
             p(x_BTH).view(B, T, -1, s.head).transpose(1, 2)
             for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
+        q, k = apply_rotary_embedding(q, cos_TD, sin_TD), apply_rotary_embedding(k, cos_TD, sin_TD)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
         y = F.scaled_dot_product_attention(
             q, k, v, see_TT, is_causal=self.causal and see_TT is None
@@ -58,8 +58,8 @@ class Attention(nn.Module):
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
-class Mlp(nn.Module):
-    def __init__(self, s: Shape) -> None:
+class LlamaMLP(nn.Module):
+    def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.gate_proj, self.up_proj = (nn.Linear(s.width, s.inner, bias=False) for _ in "gu")
         self.down_proj = nn.Linear(s.inner, s.width, bias=False)
@@ -68,10 +68,10 @@ class Mlp(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Expert(nn.Module):
+class MixtralExpert(nn.Module):
     """An MLP under the names that Mixtral's have: gate w1, down w2, up w3."""
 
-    def __init__(self, s: Shape) -> None:
+    def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.w1, self.w3 = (nn.Linear(s.width, s.inner, bias=False) for _ in "gu")
         self.w2 = nn.Linear(s.inner, s.width, bias=False)
@@ -80,7 +80,7 @@ class Expert(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-class Experts(nn.Module):
+class MixtralMoeBlock(nn.Module):
     """Several MLPs, of which a row goes through those that a router finds likeliest; their chances, shared out among them,
     weigh what they add. balance: of the rows read last, how far the router is from using all alike (1: it does; the number of
     experts: all rows go the same way).
@@ -88,11 +88,11 @@ class Experts(nn.Module):
     Source: Jiang et al., "Mixtral of experts" (2024); the balance: Fedus et al., "Switch transformers" (2021).
     """
 
-    def __init__(self, s: Shape) -> None:
+    def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.used = s.used
         self.gate = nn.Linear(s.width, s.experts, bias=False)
-        self.experts = nn.ModuleList(Expert(s) for _ in range(s.experts))
+        self.experts = nn.ModuleList(MixtralExpert(s) for _ in range(s.experts))
         self.balance = torch.ones(())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,27 +110,27 @@ class Experts(nn.Module):
         return out_NH.view_as(x)
 
 
-def balance(network: nn.Module) -> Tensor:
+def load_balance_loss(network: nn.Module) -> Tensor:
     """What the mixtures of a network say of the rows that were read last, on average; 1 where there are none."""
-    found = [part.balance for part in network.modules() if isinstance(part, Experts)]
+    found = [part.balance for part in network.modules() if isinstance(part, MixtralMoeBlock)]
     return torch.stack(found).mean() if found else torch.ones(())
 
 
-class Layer(nn.Module):
+class LlamaDecoderLayer(nn.Module):
     """One layer: its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the shape has experts."""
 
-    mlp: Mlp
-    block_sparse_moe: Experts
+    mlp: LlamaMLP
+    block_sparse_moe: MixtralMoeBlock
 
-    def __init__(self, s: Shape) -> None:
+    def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = (
-            Norm(s.width, s.eps),
-            Norm(s.width, s.eps),
+            LlamaRMSNorm(s.width, s.eps),
+            LlamaRMSNorm(s.width, s.eps),
         )
-        self.self_attn = Attention(s)
+        self.self_attn = LlamaAttention(s)
         self.second = "block_sparse_moe" if s.experts else "mlp"
-        self.add_module(self.second, (Experts if s.experts else Mlp)(s))
+        self.add_module(self.second, (MixtralMoeBlock if s.experts else LlamaMLP)(s))
 
     def forward(
         self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
@@ -139,21 +139,21 @@ class Layer(nn.Module):
         return x + getattr(self, self.second)(self.post_attention_layernorm(x))
 
 
-class Trunk(nn.Module):
+class LlamaBackbone(nn.Module):
     """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
     `embed_tokens.proj` where its width is another."""
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, s: Shape, outer: Tensor | None = None) -> None:
+    def __init__(self, s: LlamaShape, outer: Tensor | None = None) -> None:
         super().__init__()
         self.s = s
         self.embed_tokens = (
-            nn.Embedding(s.vocab, s.width) if outer is None else Borrowed(outer, s.width)
+            nn.Embedding(s.vocab, s.width) if outer is None else FrozenEmbedding(outer, s.width)
         )
-        self.layers = nn.ModuleList(Layer(s) for _ in range(s.layers))
-        self.norm = Norm(s.width, s.eps)
+        self.layers = nn.ModuleList(LlamaDecoderLayer(s) for _ in range(s.layers))
+        self.norm = LlamaRMSNorm(s.width, s.eps)
         inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
         angle = torch.outer(torch.arange(s.context).double(), inverse).repeat(1, 2)
         self.register_buffer("cos", angle.cos().float(), persistent=False)
@@ -177,7 +177,7 @@ class Trunk(nn.Module):
         return x
 
 
-class Borrowed(nn.Module):
+class FrozenEmbedding(nn.Module):
     weight: Tensor
 
     def __init__(self, table_VE: Tensor, width: int) -> None:
@@ -192,7 +192,7 @@ class Borrowed(nn.Module):
         return x if self.proj is None else self.proj(x)
 
 
-class Llama(nn.Module):
+class TrainableLlama(nn.Module):
     """logits over all tokens, or over `tokens` (int, C) only, with a head of its own.
 
     position_T: where the tokens stand (None: one behind the other); see_TT: whom each sees (None: all before it, or, where
@@ -202,13 +202,18 @@ class Llama(nn.Module):
     tokens: Tensor | None
 
     def __init__(
-        self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0
+        self,
+        s: LlamaShape,
+        *,
+        outer: Tensor | None = None,
+        tokens: Tensor | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.s = s
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.model = Trunk(s, outer)
+            self.model = LlamaBackbone(s, outer)
             self.lm_head = None if tokens is None else nn.Linear(s.width, len(tokens), bias=False)
             for name, p in self.named_parameters():
                 if p.ndim == 2:
@@ -229,11 +234,11 @@ class Llama(nn.Module):
 
 def from_weights(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None
-) -> Llama:
+) -> TrainableLlama:
     """A network with these weights, in fp32, without gradients; `context`: positions to prepare, None: the config's."""
-    shape = Shape.of(config, context)
+    shape = LlamaShape.of(config, context)
     require_shapes(weights, _matrices(shape, weights))
-    network = Llama(
+    network = TrainableLlama(
         shape,
         tokens=None
         if "lm_head.weight" not in weights
@@ -243,7 +248,7 @@ def from_weights(
     return network.requires_grad_(False).eval()
 
 
-def _matrices(s: Shape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """The shapes that a network of this form asks of its files. Raises RequestError for more layers than they can hold."""
     if s.layers > len(weights):
         raise RequestError(
@@ -261,22 +266,22 @@ def _matrices(s: Shape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, .
     return out
 
 
-def bidirectional(network: Llama) -> Llama:
+def make_bidirectional(network: TrainableLlama) -> TrainableLlama:
     """The same network, in which every position sees all others from now on."""
     for part in network.modules():
-        if isinstance(part, Attention):
+        if isinstance(part, LlamaAttention):
             part.causal = False
     return network
 
 
-def rotate(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+def apply_rotary_embedding(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return (x * cos_TD + torch.cat([-b, a], dim=-1) * sin_TD).to(x.dtype)
 
 
 def save_directory(
     path: str | Path,
-    network: Llama,
+    network: TrainableLlama,
     config: Mapping[str, Any],
     *,
     files: Mapping[str, Any],
@@ -288,13 +293,13 @@ def save_directory(
     path.mkdir(parents=True, exist_ok=True)
     tensors = network.state_dict()
     weights = (
-        rows8.packed(tensors)
+        rows8.quantise_rows(tensors)
         if dtype == torch.int8
         else {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
     )
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
-    replace(
+    replace_file_atomically(
         path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})
     )
     config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
@@ -304,4 +309,6 @@ def save_directory(
             if isinstance(value, str)
             else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
         )
-        replace(path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))
+        replace_file_atomically(
+            path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8")
+        )

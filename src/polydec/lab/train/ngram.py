@@ -11,7 +11,7 @@ from polydec.base.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Level:
+class KneserNeyLevel:
     """One order: sorted keys of its n-grams with their discounted mass, and of its contexts the total and the share that
     goes to the next lower order."""
 
@@ -31,13 +31,13 @@ class NGram:
 
     order: int
     size: int
-    levels: tuple[Level, ...]  # order 1 first
+    levels: tuple[KneserNeyLevel, ...]  # order 1 first
 
     @staticmethod
     def train(streams: Sequence[np.ndarray], size: int, order: int = 5) -> NGram:
         """streams: arrays of token ids below `size`; n-grams do not cross from one to the next. order x bits of the
         vocabulary must stay within 62 (order 5: up to 4,096 tokens)."""
-        bits = width(size)
+        bits = token_bit_width(size)
         if order < 1 or order * bits > 62:
             raise RequestError(
                 f"order is {order}: with {size} tokens it must lie in 1 to {62 // bits}"
@@ -45,22 +45,22 @@ class NGram:
         if not streams or all(len(s) < order for s in streams):
             raise RequestError(f"streams are shorter than order ({order}): nothing to count")
         keys, counts = np.unique(
-            np.concatenate([windows(s, order, bits) for s in streams]), return_counts=True
+            np.concatenate([packed_ngram_keys(s, order, bits) for s in streams]), return_counts=True
         )
-        levels: list[Level] = []
+        levels: list[KneserNeyLevel] = []
         for n in range(order, 0, -1):
-            levels.append(smooth(keys, counts, bits))
+            levels.append(smooth_ngram_counts(keys, counts, bits))
             keys, counts = np.unique(keys & ((1 << bits * (n - 1)) - 1), return_counts=True)
         return NGram(order, size, tuple(reversed(levels)))
 
     def logp(self, stream: np.ndarray) -> np.ndarray:
         """Of every token of `stream` but the first order - 1 its log-probability after the tokens before it, in nats."""
-        bits, count = width(self.size), len(stream) - self.order + 1
+        bits, count = token_bit_width(self.size), len(stream) - self.order + 1
         p = np.full(count, 1.0 / self.size)
         for n, level in enumerate(self.levels, 1):
-            key = windows(stream[self.order - n :], n, bits)
-            mass = lookup(level.key, level.mass, key, 0.0)
-            p = mass + lookup(level.context, level.back, key >> bits, 1.0) * p
+            key = packed_ngram_keys(stream[self.order - n :], n, bits)
+            mass = lookup_sorted_keys(level.key, level.mass, key, 0.0)
+            p = mass + lookup_sorted_keys(level.context, level.back, key >> bits, 1.0) * p
         return np.log(p)
 
     def law(self, context: Sequence[int]) -> np.ndarray:
@@ -69,11 +69,11 @@ class NGram:
         return np.exp([self.logp(np.array([*tail, x]))[0] for x in range(self.size)])
 
 
-def width(size: int) -> int:
+def token_bit_width(size: int) -> int:
     return max(1, (size - 1).bit_length())
 
 
-def windows(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
+def packed_ngram_keys(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
     """Every n consecutive tokens as one number, the last token lowest."""
     wide = stream.astype(np.int64)
     count = max(0, len(wide) - n + 1)
@@ -83,12 +83,12 @@ def windows(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
     return out
 
 
-def smooth(keys: np.ndarray, counts: np.ndarray, bits: int) -> Level:
+def smooth_ngram_counts(keys: np.ndarray, counts: np.ndarray, bits: int) -> KneserNeyLevel:
     ones, twos = int((counts == 1).sum()), int((counts == 2).sum())
     discount = ones / (ones + 2 * twos) if ones and twos else 0.5
     context, start, followers = np.unique(keys >> bits, return_index=True, return_counts=True)
     total = np.add.reduceat(counts, start)
-    return Level(
+    return KneserNeyLevel(
         keys,
         (counts - discount) / np.repeat(total, followers),
         context,
@@ -96,7 +96,7 @@ def smooth(keys: np.ndarray, counts: np.ndarray, bits: int) -> Level:
     )
 
 
-def lookup(
+def lookup_sorted_keys(
     keys: np.ndarray, values: np.ndarray, wanted: np.ndarray, otherwise: float
 ) -> np.ndarray:
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -12,15 +12,15 @@ import numpy as np
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import selfplay
 from polydec.lab.train.envelope import write_down
 from polydec.lab.train.own_text import write_text
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.ngrams import NGramSpec
-from polydec.lab.train.target import autoregressive
+from polydec.lab.train.target import load_autoregressive_model
 from polydec.models.learned.kinds.ngrams import LAST, MIX, NGrams, save
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 
 def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
@@ -29,31 +29,35 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     65,535 tokens."""
     out, began = Path(spec.out), time.perf_counter()
     path, unseen_file = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
-    point = autoregressive(spec.target)
+    point = load_autoregressive_model(spec.target)
     if point.lm.vocab.size > LAST:
         raise RequestError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
         )
     if spec.corpus is not None:
-        return _keep(spec, point.lm.vocab, paragraphs(Path(spec.corpus), point.text), None, began)
+        return _keep(
+            spec, point.lm.vocab, read_paragraph_samples(Path(spec.corpus), point.text), None, began
+        )
     if spec.text is None:
         write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
-    samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
+    samples = [s for s in selfplay.read_samples(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
-    held_out = selfplay.read(unseen_file, point.lm.vocab.size) if unseen_file.exists() else None
+    held_out = (
+        selfplay.read_samples(unseen_file, point.lm.vocab.size) if unseen_file.exists() else None
+    )
     return _keep(spec, point.lm.vocab, samples, held_out, began)
 
 
 def _keep(
     spec: NGramSpec,
-    vocab: Vocab,
-    samples: Sequence[Sample],
-    unseen: Sequence[Sample] | None,
+    vocab: TokenVocabulary,
+    samples: Sequence[TrainingSample],
+    unseen: Sequence[TrainingSample] | None,
     began: float,
 ) -> dict[str, Any]:
     """Count and save; what was measured."""
-    out, table = Path(spec.out), count(samples, spec, vocab)
+    out, table = Path(spec.out), count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
         "tokens": sum(len(s.output_ids) for s in samples),
@@ -61,7 +65,7 @@ def _keep(
         "seconds": round(time.perf_counter() - began, 1),
     }
     if unseen is not None:
-        result["held_out"] = judge(table, unseen)
+        result["held_out"] = measure_ngram_guesses(table, unseen)
     about = {
         "target": spec.target,
         "least": spec.least,
@@ -74,13 +78,15 @@ def _keep(
     return result
 
 
-def paragraphs(path: Path, text: Text) -> list[Sample]:
+def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
     """The paragraphs of a file of plain text, which blank lines end, as answers to nothing. Raises RequestError on a file that
     cannot be read, is no UTF-8, or holds none."""
     try:
         lines = edge.read_bytes(path, most=1 << 30).decode().splitlines()
     except UnicodeDecodeError:
-        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: it is no UTF-8")) from None
+        raise RequestError(
+            edge.error_sentence(f"corpus is {str(path)!r}: it is no UTF-8")
+        ) from None
     parts, part = list[str](), list[str]()
     for line in (*lines, ""):
         if line.strip():
@@ -88,25 +94,29 @@ def paragraphs(path: Path, text: Text) -> list[Sample]:
         elif part:
             parts.append("\n".join(part))
             part = []
-    samples = [Sample((), ids) for part in parts if (ids := text.encode(part, special=False))]
+    samples = [
+        TrainingSample((), ids) for part in parts if (ids := text.encode(part, special=False))
+    ]
     if not samples:
-        raise RequestError(edge.sentence(f"corpus is {str(path)!r}: no text in it"))
+        raise RequestError(edge.error_sentence(f"corpus is {str(path)!r}: no text in it"))
     return samples
 
 
-def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:
+def count_ngrams(
+    samples: Sequence[TrainingSample], spec: NGramSpec, vocab: TokenVocabulary
+) -> NGrams:
     """Contexts, and the chances of what follows them: in how many answers each does, by interpolated absolute discounting
     (Ney, Essen and Kneser, 1994). Repetitions within one answer count once, as do answers that are there twice, so that
     loops do not."""
     unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
     next_N, answer_N, context_NO = _positions(unique, spec.order)
-    lower = _Level.none(next_N, answer_N)
+    lower = _ContextCountLevel.none(next_N, answer_N)
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     key_N, known_N = np.zeros(len(next_N), np.uint64), np.ones(len(next_N), bool)
     for n in range(spec.order):
         known_N &= context_NO[:, n] >= 0
         before_N, key_N = key_N, _longer(key_N, context_NO[:, n])
-        lower = _Level.of(
+        lower = _ContextCountLevel.of(
             key_N[known_N],
             before_N[known_N],
             next_N[known_N],
@@ -120,7 +130,9 @@ def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:
     return NGrams(spec.order, vocab, key_M[order_M], follower_MK[order_M], chance_MK[order_M])
 
 
-def _positions(samples: Sequence[Sample], order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _positions(
+    samples: Sequence[TrainingSample], order: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each token of an answer: itself, the answer's number, and the `order` tokens before it, nearest first (-1: none)."""
     tokens, answers, contexts = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for i, s in enumerate(samples):
@@ -139,7 +151,7 @@ def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Level:
+class _ContextCountLevel:
     """Pairs (context, next token) of one length: the pair's key (ascending), the context's, the token, its chance; and
     contexts (ascending) with the number of answers they stand in."""
 
@@ -151,11 +163,11 @@ class _Level:
     answers_M: np.ndarray
 
     @staticmethod
-    def none(next_N: np.ndarray, answer_N: np.ndarray) -> _Level:
+    def none(next_N: np.ndarray, answer_N: np.ndarray) -> _ContextCountLevel:
         """The level of the empty context."""
         nothing = np.zeros(len(next_N), np.uint64)
-        uniform = _Level(*[np.zeros(0, np.uint64)] * 6)
-        return _Level.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
+        uniform = _ContextCountLevel(*[np.zeros(0, np.uint64)] * 6)
+        return _ContextCountLevel.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
 
     @staticmethod
     def of(
@@ -163,9 +175,9 @@ class _Level:
         before_N: np.ndarray,
         next_N: np.ndarray,
         answer_N: np.ndarray,
-        lower: _Level,
+        lower: _ContextCountLevel,
         discount: float,
-    ) -> _Level:
+    ) -> _ContextCountLevel:
         once_N = np.unique(
             np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]),
             axis=1,
@@ -183,7 +195,7 @@ class _Level:
             below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
             chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
         at_Q = np.unique(np.stack([key_N, answer_N.astype(np.uint64)]), axis=1)[0]
-        return _Level(
+        return _ContextCountLevel(
             pair_P,
             key_P,
             token_P,
@@ -209,7 +221,7 @@ class _Level:
         return self.key_M[enough_M], follower_MK[enough_M], chance_MK[enough_M]
 
 
-def judge(table: NGrams, samples: Sequence[Sample]) -> dict[str, float]:
+def measure_ngram_guesses(table: NGrams, samples: Sequence[TrainingSample]) -> dict[str, float]:
     """On greedy answers without a penalty: the share of tokens that were the table's first choice, of those where that had
     a chance of a half or more, and the share of these that came true."""
     guesses = list[tuple[float, bool]]()

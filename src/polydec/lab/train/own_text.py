@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.scheduler import run
-from polydec.core.types import Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import RowDetail, ScoreRequest
 from polydec.lab.train import selfplay
 from polydec.lab.train.data import training_data
-from polydec.lab.train.progress import counted
-from polydec.lab.train.selfplay import Mode, Record, Sample
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.sessions.lm import LM
-from polydec.models.text.tokenizer import Text
+from polydec.lab.train.progress import show_count_progress
+from polydec.lab.train.selfplay import PassRecorder, SamplingMode, TrainingSample
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.sessions.lm import CausalLaw
+from polydec.models.text.tokenizer import Tokenizer
 
 
-class Wanting(Protocol):
+class TrainingTextSpec(Protocol):
     """Which text a training wants."""
 
     @property
@@ -39,7 +39,7 @@ class Wanting(Protocol):
     def seed(self) -> int: ...
 
 
-class Gathering(Wanting, Protocol):
+class SampledTextSpec(TrainingTextSpec, Protocol):
     """The same, and how it is drawn: see StopHeadSpec."""
 
     @property
@@ -47,7 +47,7 @@ class Gathering(Wanting, Protocol):
 
 
 def write_text(
-    point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int
+    point: ModelBundle, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int
 ) -> None:
     """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
     into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `training_data`."""
@@ -55,8 +55,8 @@ def write_text(
         (path, each, False),
         (path.with_name("held.jsonl"), max(1, each // 10), True),
     ):
-        with counted(f"writing {file.name}") as watch:
-            selfplay.write(
+        with show_count_progress(f"writing {file.name}") as watch:
+            selfplay.write_answers(
                 file,
                 point.lm,
                 point.text,
@@ -69,7 +69,7 @@ def write_text(
             )
 
 
-def place(spec: Gathering, unseen: bool) -> Path:
+def answer_text_path(spec: SampledTextSpec, unseen: bool) -> Path:
     """Where `gather` keeps the target's answers."""
     return (
         Path(spec.text)
@@ -78,23 +78,23 @@ def place(spec: Gathering, unseen: bool) -> Path:
     )
 
 
-def gather(
-    spec: Gathering,
-    lm: LM,
-    text: Text,
+def gather_target_text(
+    spec: SampledTextSpec,
+    lm: CausalLaw,
+    text: Tokenizer,
     unseen: bool,
-    record: Record | None = None,
+    record: PassRecorder | None = None,
     *,
     mixed: bool = False,
-) -> list[Sample]:
+) -> list[TrainingSample]:
     """The target's answers, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many). record: keeps what the
     passes give; mixed: every prompt in a mode of its own, else all without a penalty at the spec's temperature."""
-    path = place(spec, unseen)
+    path = answer_text_path(spec, unseen)
     if not path.exists():
         part = path.with_name(
             f"{path.stem}.part.jsonl"
         )  # what an interrupted run has collected counts
-        selfplay.write(
+        selfplay.write_answers(
             part,
             lm,
             text,
@@ -104,13 +104,13 @@ def gather(
             max_tokens=spec.max_tokens,
             seed=spec.seed,
             live=32,
-            mode=None if mixed else Mode(spec.temperature, 1.0),
+            mode=None if mixed else SamplingMode(spec.temperature, 1.0),
             longest=800,
             room=spec.max_tokens,
             record=record,
         )
         part.rename(path)
-    samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
+    samples = [s for s in selfplay.read_samples(path, lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
     return samples
@@ -121,7 +121,7 @@ WINDOW = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class TargetTextStates:
     """The target's text with the prompts, text after text. state_NH: before each token, as sessions give them; entry_ND: the
     same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
     written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; number_N: its
@@ -135,14 +135,18 @@ class Lessons:
     end_N: Tensor
 
     @staticmethod
-    def of(lm: LM, samples: Sequence[Sample], depths: Sequence[int] = ()) -> Lessons:
+    def of(
+        lm: CausalLaw, samples: Sequence[TrainingSample], depths: Sequence[int] = ()
+    ) -> TargetTextStates:
         """The target reads the samples."""
-        made = [states(lm, (*s.prompt_ids, *s.output_ids), depths) for s in samples]
+        made = [read_target_states(lm, (*s.prompt_ids, *s.output_ids), depths) for s in samples]
         state, entry = (torch.cat(rows) for rows in zip(*made, strict=True))
-        return Lessons.over(samples, state, entry)
+        return TargetTextStates.over(samples, state, entry)
 
     @staticmethod
-    def over(samples: Sequence[Sample], state_NH: Tensor, entry_ND: Tensor) -> Lessons:
+    def over(
+        samples: Sequence[TrainingSample], state_NH: Tensor, entry_ND: Tensor
+    ) -> TargetTextStates:
         """Of states that are known."""
         window, answer, size = list[Tensor](), list[Tensor](), list[int]()
         for s in samples:
@@ -152,7 +156,7 @@ class Lessons:
             answer.append(torch.arange(1, len(ids)) >= len(s.prompt_ids))
             size.append(len(ids) - 1)
         sizes = torch.tensor(size)
-        return Lessons(
+        return TargetTextStates(
             state_NH,
             entry_ND,
             torch.cat(window),
@@ -173,12 +177,18 @@ class Lessons:
         return at_N[self.answer_N[at_N + length - 1]]
 
 
-def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+def read_target_states(
+    lm: CausalLaw, ids: Sequence[int], depths: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
     """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
     same). Raises RequestError where the target shows none."""
     session = lm.open(ids)
-    scores = run(
-        [session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))]
+    scores = run_coroutines(
+        [
+            session.prefill(
+                ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True, exits=tuple(depths))
+            )
+        ]
     )[0]
     session.close()
     if scores.hidden_NH is None:

@@ -18,17 +18,17 @@ from torch.nn import functional as F
 
 from polydec.lab.train import facts
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.extended import extend
-from polydec.lab.train.facts import DIGITS, Page
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.extended import forward_with_past
+from polydec.lab.train.facts import DIGITS, FactPage
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.network import Llama, save_directory
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
-from polydec.models.learned.passages import Marks
+from polydec.models.learned.passages import PassageMarks
 
 OPENING, CLOSING, AGAIN = "<|passage|>", "<|behind|>", "<|again|>"
 """Around a passage, and before what is written once more."""
@@ -47,26 +47,29 @@ IDS: Mapping[str, int] = {x: mark_id(TOKENIZER, x) for x in (BEGIN, END, *MARKED
     for x in facts.KEYS + facts.KEYS.lower() + "0123456789;?"
 }
 FILES = tokenizer_files(TOKENIZER, CONTEXT, MARKED)
-MARKS = Marks(IDS[OPENING], IDS[CLOSING])
+MARKS = PassageMarks(IDS[OPENING], IDS[CLOSING])
 
 
-def drawn(seed: int, step: int, count: int, unseen: bool = False) -> list[Page]:
-    return [facts.page(f"{seed} {step} {i}", LINES, RECORDS, ASKED, unseen) for i in range(count)]
+def draw_pages(seed: int, step: int, count: int, unseen: bool = False) -> list[FactPage]:
+    return [
+        facts.draw_fact_page(f"{seed} {step} {i}", LINES, RECORDS, ASKED, unseen)
+        for i in range(count)
+    ]
 
 
-def lined(pages: Sequence[Page]) -> Tensor:
+def encode_page_lines(pages: Sequence[FactPage]) -> Tensor:
     """Their lines [B, L, K]."""
     return torch.tensor([[[IDS[x] for x in line] for line in p.lines] for p in pages])
 
 
-def asking(pages: Sequence[Page]) -> Tensor:
+def encode_page_questions(pages: Sequence[FactPage]) -> Tensor:
     """Their questions with answers, one behind another [B, Q (2 + DIGITS)]."""
     return torch.tensor(
         [[IDS[x] for key, number in p.asked for x in f"?{key}{number}"] for p in pages]
     )
 
 
-def behind(decoder: Llama, page_BTH: Tensor, token_BU: Tensor) -> Tensor:
+def page_continuation_logits(decoder: TrainableLlama, page_BTH: Tensor, token_BU: Tensor) -> Tensor:
     """Logits at the tokens that follow pages, of which each input is given [B, U, V]."""
     trunk, B = decoder.model, len(token_BU)
     before, after = (
@@ -74,11 +77,11 @@ def behind(decoder: Llama, page_BTH: Tensor, token_BU: Tensor) -> Tensor:
         for names in ((BEGIN, OPENING), (CLOSING,))
     )
     x = torch.cat([before, page_BTH, after, trunk.embed_tokens(token_BU)], dim=1)
-    state = extend(trunk, x)[0][:, -token_BU.shape[1] :]
+    state = forward_with_past(trunk, x)[0][:, -token_BU.shape[1] :]
     return decoder.logits(trunk.norm(state))
 
 
-def answered(logits_BUV: Tensor, token_BU: Tensor) -> tuple[Tensor, Tensor]:
+def page_answer_nats(logits_BUV: Tensor, token_BU: Tensor) -> tuple[Tensor, Tensor]:
     """Nats of each digit of the answers, and whether it is the likeliest token [B, Q, DIGITS]."""
     told = logits_BUV.unflatten(1, (-1, 2 + DIGITS))[:, :, 1:-1]
     goal = token_BU.unflatten(1, (-1, 2 + DIGITS))[:, :, 2:]
@@ -86,61 +89,68 @@ def answered(logits_BUV: Tensor, token_BU: Tensor) -> tuple[Tensor, Tensor]:
     return nats.view(goal.shape), told.argmax(-1) == goal
 
 
-def rewritten(decoder: Llama, page_BTH: Tensor, line_BLK: Tensor) -> tuple[Tensor, Tensor]:
+def page_rewriting_nats(
+    decoder: TrainableLlama, page_BTH: Tensor, line_BLK: Tensor
+) -> tuple[Tensor, Tensor]:
     """Nats of each token of the lines that are written once more behind what stands for them, with
     the tokens before it, and whether it is the likeliest [B, T]."""
     goal_BT = line_BLK.flatten(1)
     again_B1 = torch.full((len(goal_BT), 1), IDS[AGAIN])
-    logits = behind(decoder, page_BTH, torch.cat([again_B1, goal_BT[:, :-1]], dim=1))
+    logits = page_continuation_logits(
+        decoder, page_BTH, torch.cat([again_B1, goal_BT[:, :-1]], dim=1)
+    )
     nats = F.cross_entropy(logits.flatten(0, 1), goal_BT.flatten(), reduction="none")
     return nats.view(goal_BT.shape), logits.argmax(-1) == goal_BT
 
 
-def words(decoder: Llama, line_BLK: Tensor) -> Tensor:
+def embed_page_words(decoder: TrainableLlama, line_BLK: Tensor) -> Tensor:
     """Lines as the decoder reads words [B, T, H]."""
     return decoder.model.embed_tokens(line_BLK).flatten(1, 2)
 
 
-def schedule(spec: ContextSpec) -> Schedule:
-    return Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+def page_reader_schedule(spec: ContextSpec) -> TrainingSchedule:
+    return TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
 
 
-def save(out: Path, decoder: Llama) -> None:
+def save_page_reader(out: Path, decoder: TrainableLlama) -> None:
     config = decoder.s.config(bos=IDS[BEGIN], eos=IDS[END])
     save_directory(out, decoder, config, files=FILES, dtype=torch.float32)
 
 
-def found(spec: ContextSpec, steps: int) -> Path:
+def ensure_page_reader(spec: ContextSpec, steps: int) -> Path:
     """Where the decoder lies that reads words: as given, else trained beside what is made."""
     if spec.target:
         return Path(spec.target)
     own = replace(spec, out=str(Path(spec.out) / "words"), steps=steps)
-    carry_out(f"context {spec.kind}, on words", own, course)
+    run_training(f"context {spec.kind}, on words", own, prepare_page_reader)
     return Path(own.out)
 
 
-def course(spec: ContextSpec) -> Course:
+def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
     """Of the decoder alone."""
     heads = spec.width // 16
-    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
-    decoder = Llama(shape, seed=spec.seed)
+    shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
+    decoder = TrainableLlama(shape, seed=spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        pages = drawn(spec.seed, step, spec.rows)
-        line_BLK, token_BU = lined(pages), asking(pages)
-        nats, _ = answered(behind(decoder, words(decoder, line_BLK), token_BU), token_BU)
-        few = int(torch.randint(1, MOST + 1, (), generator=dice(spec.seed, step, "lines")))
+        pages = draw_pages(spec.seed, step, spec.rows)
+        line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
+        nats, _ = page_answer_nats(
+            page_continuation_logits(decoder, embed_page_words(decoder, line_BLK), token_BU),
+            token_BU,
+        )
+        few = int(torch.randint(1, MOST + 1, (), generator=generator_for(spec.seed, step, "lines")))
         some = line_BLK[:, :few]
-        again, _ = rewritten(decoder, words(decoder, some), some)
+        again, _ = page_rewriting_nats(decoder, embed_page_words(decoder, some), some)
         return nats.mean() + again.mean(), spec.rows * CONTEXT
 
     def put(out: Path, result: Any) -> None:
-        save(out, decoder)
+        save_page_reader(out, decoder)
 
     own = ("kind", "reasoning", "target", "nodes", "hops", "latents", "encoder", "at_once")
-    return Course(decoder, loss, schedule(spec), identity(spec, *own), put)
+    return TrainingRun(decoder, loss, page_reader_schedule(spec), run_identity(spec, *own), put)
 
 
-def read(at: Path) -> Llama:
+def load_page_reader(at: Path) -> TrainableLlama:
     """A decoder as `save` wrote it, frozen."""
     return load_directory(str(at))

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from polydec.base.edge import check, sentence
+from polydec.base.edge import error_sentence, validate_record
 from polydec.base.errors import FileError
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 from polydec.models.formats import text_rows
 
 NAMES = "source and target, or a question with its answer"
 
 
-class Line(Record):
+class PairLineRecord(StrictRecord):
     """A row that is a pair by name."""
 
     source: str
@@ -25,23 +25,23 @@ class Line(Record):
 
 
 @dataclass(frozen=True)
-class Pair:
+class TextPair:
     """What is read, and what is written from it."""
 
     source: str
     target: str
 
 
-def read(path: Path) -> Iterator[Pair]:
+def read_text_pairs(path: Path) -> Iterator[TextPair]:
     """The pairs of a file or a folder as `text_rows.files` takes them: JSON lines with `source` and `target`, and rows with
     a question and its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
     size, any_read = 0, False
-    for file in text_rows.files(path):
+    for file in text_rows.list_text_files(path):
         for pair in _of_file(file):
             size += len(pair.source) + len(pair.target)
             if size > text_rows.LARGEST:
                 raise FileError(
-                    sentence(
+                    error_sentence(
                         f"data is {str(path)!r}: it has more than {text_rows.LARGEST:,} characters"
                     )
                 )
@@ -49,43 +49,49 @@ def read(path: Path) -> Iterator[Pair]:
             yield pair
     if not any_read:
         raise FileError(
-            sentence(f"data is {str(path)!r}: there is no pair in it (a row needs {NAMES})")
+            error_sentence(f"data is {str(path)!r}: there is no pair in it (a row needs {NAMES})")
         )
 
 
-def _of_file(file: Path) -> Iterator[Pair]:
+def _of_file(file: Path) -> Iterator[TextPair]:
     if not file.name.removesuffix(".gz").endswith(".jsonl"):
-        exchanges = (item.exchange for item in text_rows.read(file))
-        yield from (Pair(*exchange) for exchange in exchanges if exchange is not None)
+        exchanges = (item.exchange for item in text_rows.read_text_rows(file))
+        yield from (TextPair(*exchange) for exchange in exchanges if exchange is not None)
         return
-    for what, fields in text_rows.objects(file):
+    for what, fields in text_rows.read_json_lines(file):
         if "source" in fields or "target" in fields:
-            line = check(Line, {k: v for k, v in fields.items() if k in Line.model_fields}, what)
+            line = validate_record(
+                PairLineRecord,
+                {k: v for k, v in fields.items() if k in PairLineRecord.model_fields},
+                what,
+            )
             if not line.source:
-                raise FileError(sentence(f"{what}: source is empty"))
-            yield Pair(line.source, line.target)
-        elif (exchange := text_rows.item(fields, what, "").exchange) is not None:
-            yield Pair(*exchange)
+                raise FileError(error_sentence(f"{what}: source is empty"))
+            yield TextPair(line.source, line.target)
+        elif (exchange := text_rows.parse_text_row(fields, what, "").exchange) is not None:
+            yield TextPair(*exchange)
 
 
 @dataclass(frozen=True)
-class Bucket:
+class LengthBucket:
     """Pairs of like lengths. longest: tokens of their longest source and of their longest target; chosen: their indices."""
 
     longest: tuple[int, int]
     chosen: tuple[int, ...]
 
 
-def buckets(lengths: Sequence[tuple[int, int]], first: int, second: int) -> list[Bucket]:
+def bucket_by_length(
+    lengths: Sequence[tuple[int, int]], first: int, second: int
+) -> list[LengthBucket]:
     """Every pair in exactly one bucket: by the source's length into at most `first` parts with about as many source
     tokens each, and each of these by the target's length into at most `second` parts with about as many target tokens each.
 
     lengths: tokens of source and target, at least 1 each. Source: Canary-Flash (2025), bucketing in two dimensions."""
-    out = list[Bucket]()
+    out = list[LengthBucket]()
     for part in _even(range(len(lengths)), [s for s, _ in lengths], first):
         for small in _even(part, [t for _, t in lengths], second):
             longest = max(lengths[i][0] for i in small), max(lengths[i][1] for i in small)
-            out.append(Bucket(longest, tuple(small)))
+            out.append(LengthBucket(longest, tuple(small)))
     return out
 
 
@@ -101,7 +107,7 @@ def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class BucketBatchSampler:
     """Which pairs each step learns from: those of a bucket, as many as take `tokens` with what fills them up.
 
     `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have tokens."""
@@ -113,8 +119,8 @@ class Steps:
     seed: int = 0
 
     @cached_property
-    def all(self) -> list[Bucket]:
-        return buckets(self.lengths, self.first, self.second)
+    def all(self) -> list[LengthBucket]:
+        return bucket_by_length(self.lengths, self.first, self.second)
 
     @cached_property
     def _shares(self) -> np.ndarray:

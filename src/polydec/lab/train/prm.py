@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.own_text import states
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.solutions import Drawn, draw
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.own_text import read_target_states
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.solutions import LabelledSolution, draw_solutions
 from polydec.lab.train.specs.prm import PrmSpec
-from polydec.lab.train.target import autoregressive
+from polydec.lab.train.target import load_autoregressive_model
 from polydec.models.learned.kinds import step_reward
 from polydec.models.learned.kinds.step_reward import StepReward
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.checkpoint import ModelBundle
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class StepRewardExamples:
     """States behind steps (N, H), whether all was right there (N, 1 or 0), and of which kind of problem each is (N)."""
 
     state_NH: Tensor
@@ -33,7 +33,7 @@ class Lessons:
     kind_N: tuple[str, ...]
 
 
-class Head(nn.Module):
+class TrainableStepReward(nn.Module):
     """The weights of a StepReward, to be trained."""
 
     def __init__(self, start: StepReward) -> None:
@@ -51,15 +51,15 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     solutions of training problems, and a checker labels every step: it is right so far and can still be finished, or not.
     Every eighth problem is set aside; the weights that are best there are saved. The target is left as it is. See
     `carry_out`. Raises RequestError on a wrong spec, or a target that shows no states."""
-    return carry_out("prm", spec, _course)
+    return run_training("prm", spec, _course)
 
 
-def _course(spec: PrmSpec) -> Course:
+def _course(spec: PrmSpec) -> TrainingRun:
     out = Path(spec.out)
-    point = autoregressive(spec.target)
+    point = load_autoregressive_model(spec.target)
 
-    def solve(file: str, each: int, unseen: bool) -> list[Drawn]:
-        return draw(
+    def solve(file: str, each: int, unseen: bool) -> list[LabelledSolution]:
+        return draw_solutions(
             out / file,
             point,
             spec.kinds,
@@ -71,18 +71,23 @@ def _course(spec: PrmSpec) -> Course:
 
     drawn = solve("text.jsonl", spec.each, unseen=False)
     lessons, aside = (
-        learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8])
+        label_solution_steps(point, part)
+        for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8])
     )
-    unseen = learn(point, solve("held.jsonl", max(1, spec.each // 4), unseen=True))
-    head = Head(step_reward.fresh(lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed))
+    unseen = label_solution_steps(point, solve("held.jsonl", max(1, spec.each // 4), unseen=True))
+    head = TrainableStepReward(
+        step_reward.new_step_reward(
+            lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed
+        )
+    )
 
-    def loss_of(part: Lessons, picked: Tensor | slice = slice(None)) -> Tensor:
+    def loss_of(part: StepRewardExamples, picked: Tensor | slice = slice(None)) -> Tensor:
         return binary_cross_entropy_with_logits(
             head.reward().logit(part.state_NH[picked]), part.right_N[picked]
         )
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = dice(spec.seed, step, "rows")
+        g = generator_for(spec.seed, step, "rows")
         return loss_of(
             lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)
         ), spec.rows
@@ -91,14 +96,14 @@ def _course(spec: PrmSpec) -> Course:
         return {
             "states": len(lessons.right_N),
             "loss_aside": float(loss_of(aside).detach()),
-            "held_out": judge(head.reward(), unseen),
+            "held_out": measure_step_reward(head.reward(), unseen),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         about = {"target": spec.target, "temperature": spec.temperature}
         step_reward.save(out, head.reward(), about)
 
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
         decay=1.0,
@@ -106,11 +111,13 @@ def _course(spec: PrmSpec) -> Course:
         log_every=min(50, spec.steps),
         judge_every=25,
     )
-    known_as = identity(spec, states=len(lessons.right_N))
-    return Course(head, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
+    known_as = run_identity(spec, states=len(lessons.right_N))
+    return TrainingRun(head, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
 
 
-def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
+def label_solution_steps(
+    point: ModelBundle, drawn: Sequence[LabelledSolution]
+) -> StepRewardExamples:
     """The states behind every line of these solutions, and whether all is right there. What was cut off in a line has none.
 
     Raises:
@@ -125,7 +132,7 @@ def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
     )
     for d in drawn:
         ends = [i for i, x in enumerate(d.output_ids) if x in closing]
-        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][
+        behind_NH = read_target_states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][
             len(d.prompt_ids) :
         ]
         state += [behind_NH[i] for i in ends]
@@ -136,11 +143,11 @@ def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
             f"none of {len(drawn)} solutions of the target has a line that ends: give more problems (each) or "
             "a target that solves them"
         )
-    return Lessons(torch.stack(state), torch.tensor(right).float(), tuple(kind))
+    return StepRewardExamples(torch.stack(state), torch.tensor(right).float(), tuple(kind))
 
 
 @torch.no_grad()
-def judge(reward: StepReward, lessons: Lessons) -> dict[str, Any]:
+def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict[str, Any]:
     """steps: how many; right: the share that is; told: how often a value above 1/2 says what is so; ranked: of each kind of
     problem how often, of a right and a wrong step of it, the right one is valued more (0.5 is chance; None where all are right
     or all are wrong). Over all kinds together it would mostly say that easy kinds are easy."""

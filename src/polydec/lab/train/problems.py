@@ -25,7 +25,7 @@ LARGEST = 30
 
 
 @dataclass(frozen=True)
-class Problem:
+class ReasoningProblem:
     """question: as it is asked; steps: one right solution, line by line, the answer's line left out; answer: without "="."""
 
     kind: str
@@ -43,10 +43,10 @@ def require_kinds(kinds: Sequence[str]) -> None:
     if not kinds:
         raise RequestError(f"kinds is empty: name some of {', '.join(KINDS)}")
     for kind in kinds:
-        make(kind, 0, 0)
+        draw_problem(kind, 0, 0)
 
 
-def make(kind: str, seed: int, number: int, unseen: bool = False) -> Problem:
+def draw_problem(kind: str, seed: int, number: int, unseen: bool = False) -> ReasoningProblem:
     """A problem of this kind. unseen: one whose question is held out from training (SHA-1), else one that is not. Raises
     RequestError for a kind that is unknown."""
     if kind not in KINDS:
@@ -57,24 +57,24 @@ def make(kind: str, seed: int, number: int, unseen: bool = False) -> Problem:
     return problem
 
 
-def labels(problem: Problem, text: str) -> tuple[bool, ...]:
+def label_solution_lines(problem: ReasoningProblem, text: str) -> tuple[bool, ...]:
     """Of each line that a text wrote: whether what stands so far is right and can still be finished."""
     lines = text.split("\n")
     right, _ = _right(problem, lines)
     return tuple(i < right for i in range(len(lines)))
 
 
-def right_until(problem: Problem, text: str) -> int:
+def right_until(problem: ReasoningProblem, text: str) -> int:
     """Of how many characters a text may be the beginning of a right solution, line breaks included."""
     return _right(problem, text.split("\n"))[1]
 
 
-def solved(problem: Problem, text: str) -> bool:
+def is_right_solution(problem: ReasoningProblem, text: str) -> bool:
     """Whether the text is a right solution, every step of it: any one where several are."""
-    return text.split("\n")[-1].startswith("=") and all(labels(problem, text))
+    return text.split("\n")[-1].startswith("=") and all(label_solution_lines(problem, text))
 
 
-def _right(problem: Problem, lines: Sequence[str]) -> tuple[int, int]:
+def _right(problem: ReasoningProblem, lines: Sequence[str]) -> tuple[int, int]:
     """How many lines are right and can still be finished, and the same in characters, in the middle of a line too."""
     after, characters = KINDS[problem.kind].after, 0
     for i, line in enumerate(lines):
@@ -91,7 +91,9 @@ def _alike(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
-def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], str]:
+def draw_flawed_solution(
+    problem: ReasoningProblem, seed: int, number: int
+) -> tuple[tuple[str, ...], str]:
     """How a wrong solution begins: lines that are right, and one that spoils it."""
     r, kind = random.Random(f"flawed {problem.question} {seed} {number}"), KINDS[problem.kind]
     lines = problem.solution.split("\n")
@@ -104,16 +106,16 @@ def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], s
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProblemKind:
     """draw: a problem; after: every line that may follow these, which are right, on the way to a solution, none behind the
     answer; slip: what somebody may write by mistake instead of a line that follows these; most often it is wrong."""
 
-    draw: Callable[[random.Random], Problem]
+    draw: Callable[[random.Random], ReasoningProblem]
     after: Callable[[str, Sequence[str]], Sequence[str]]
     slip: Callable[[random.Random, str, Sequence[str], str], str]
 
 
-def apply(a: int, sign: str, b: int) -> int | None:
+def apply_sign(a: int, sign: str, b: int) -> int | None:
     """a sign b, where it is a number from 0 to LARGEST; else None."""
     value = a + b if sign == "+" else a - b if sign == "-" else a * b
     return value if 0 <= value <= LARGEST else None
@@ -127,7 +129,7 @@ def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: st
     return line[:at] + r.choice("0123456789") + line[at + 1 :]
 
 
-def _draw_chain(r: random.Random) -> Problem:
+def _draw_chain(r: random.Random) -> ReasoningProblem:
     value = r.randint(1, LARGEST)
     question, steps = str(value), list[str]()
     for _ in range(r.randint(3, 7)):
@@ -135,18 +137,18 @@ def _draw_chain(r: random.Random) -> Problem:
         while after is None:
             sign = r.choice("+-*")
             other = r.randint(2, 9) if sign == "*" else r.randint(1, LARGEST)
-            after = apply(value, sign, other)
+            after = apply_sign(value, sign, other)
         question += f"{sign}{other}"
         steps.append(f"{value}{sign}{other}={after}")
         value = after
-    return Problem("chain", question, tuple(steps), str(value))
+    return ReasoningProblem("chain", question, tuple(steps), str(value))
 
 
 def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
     first, *rest = re.findall(r"[+*-]?\d+", question)
     value, right = int(first), list[str]()
     for part in rest:
-        after = apply(value, part[0], int(part[1:]))
+        after = apply_sign(value, part[0], int(part[1:]))
         assert after is not None
         right.append(f"{value}{part}={after}")
         value = after
@@ -161,7 +163,7 @@ def _moves(left: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
     for i, j in permutations(range(len(left)), 2):
         rest = tuple(x for k, x in enumerate(left) if k not in (i, j))
         for sign in "+-*":
-            value = apply(left[i], sign, left[j])
+            value = apply_sign(left[i], sign, left[j])
             if value is not None:
                 after = (value, *rest)
                 after_move[f"{left[i]}{sign}{left[j]}={' '.join(map(str, after))}"] = after
@@ -176,7 +178,7 @@ def _reaches(left: tuple[int, ...], goal: int) -> bool:
     return any(_reaches(tuple(sorted(after)), goal) for after in _moves(left).values())
 
 
-def _draw_make(r: random.Random) -> Problem:
+def _draw_make(r: random.Random) -> ReasoningProblem:
     numbers = [r.randint(1, 9) for _ in range(r.choice((3, 3, 4)))]
     left: tuple[int, ...] = tuple(numbers)
     steps = list[str]()
@@ -186,7 +188,9 @@ def _draw_make(r: random.Random) -> Problem:
         steps.append(step)
         left = moves[step]
     goal = sum(left)  # one number
-    return Problem("make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal))
+    return ReasoningProblem(
+        "make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal)
+    )
 
 
 def _after_make(question: str, lines: Sequence[str]) -> Sequence[str]:
@@ -226,7 +230,7 @@ def _fits(order: str, clue: str) -> bool:
     return CLUES[sign](order.index(a) + 1, int(b) if b.isdigit() else order.index(b) + 1)
 
 
-def _draw_order(r: random.Random) -> Problem:
+def _draw_order(r: random.Random) -> ReasoningProblem:
     names = "ABCDE"[: r.choice((3, 4, 4))]
     secret = "".join(r.sample(names, len(names)))
     every = [f"{a}{sign}{b}" for a, b in permutations(names, 2) for sign in "<~^"]
@@ -241,7 +245,7 @@ def _draw_order(r: random.Random) -> Problem:
             clues.append(clue)
             orders = left
     steps = tuple(f"{name}={secret.index(name) + 1}" for name in names)
-    return Problem("order", f"{names} {' '.join(clues)}", steps, secret)
+    return ReasoningProblem("order", f"{names} {' '.join(clues)}", steps, secret)
 
 
 @lru_cache(1 << 14)
@@ -266,9 +270,9 @@ def _slip_order(r: random.Random, question: str, before: Sequence[str], line: st
     return "".join(letters)
 
 
-KINDS: Mapping[str, Kind] = {
-    "chain": Kind(_draw_chain, _after_chain, _slip_digit),
-    "make": Kind(_draw_make, _after_make, _slip_make),
-    "order": Kind(_draw_order, _after_order, _slip_order),
+KINDS: Mapping[str, ProblemKind] = {
+    "chain": ProblemKind(_draw_chain, _after_chain, _slip_digit),
+    "make": ProblemKind(_draw_make, _after_make, _slip_make),
+    "order": ProblemKind(_draw_order, _after_order, _slip_order),
 }
 """By name, how a kind of problem is drawn and checked."""

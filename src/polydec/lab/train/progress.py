@@ -8,26 +8,26 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from polydec.lab.train.loop import Report
+from polydec.lab.train.loop import LossCurvePoint
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     minutes, s = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{s:02d}" if minutes >= 60 else f"{minutes}:{s:02d}"
 
 
 @contextmanager
-def shown(
+def show_training_progress(
     title: str, steps: int, *, console: Console | None = None
-) -> Iterator[Callable[[Report], None]]:
+) -> Iterator[Callable[[LossCurvePoint], None]]:
     """Gives the function that `fit` calls; a moving bar on a terminal, a line a report elsewhere."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
 
-        def line(r: Report) -> None:
+        def line(r: LossCurvePoint) -> None:
             console.print(
                 f"{title}: step {r.step}/{steps}, loss {r.loss:.4f} nats, {r.tokens_per_second:.0f} tokens/s, "
-                f"{clock(r.seconds_left)} left",
+                f"{format_duration(r.seconds_left)} left",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -43,18 +43,18 @@ def shown(
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=steps, note="")
 
-        def move(r: Report) -> None:
+        def move(r: LossCurvePoint) -> None:
             bar.update(
                 task,
                 completed=r.step,
-                note=f"loss {r.loss:.3f} · {r.tokens_per_second:.0f} tokens/s · {clock(r.seconds_left)} left",
+                note=f"loss {r.loss:.3f} · {r.tokens_per_second:.0f} tokens/s · {format_duration(r.seconds_left)} left",
             )
 
         yield move
 
 
 @contextmanager
-def counted(
+def show_count_progress(
     title: str, *, every: int = 50, console: Console | None = None
 ) -> Iterator[Callable[[int, int], None]]:
     """Gives a function of (how many are done, of how many); a moving bar on a terminal, a line every so many elsewhere."""

@@ -14,17 +14,23 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import problems
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.grow import grown
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.grow import grow_network
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, Shape, Trunk, balance, save_directory
-from polydec.lab.train.problems import LARGEST, Problem
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.solutions import Drawn, draw
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import (
+    LlamaBackbone,
+    LlamaShape,
+    TrainableLlama,
+    load_balance_loss,
+    save_directory,
+)
+from polydec.lab.train.problems import LARGEST, ReasoningProblem
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.solutions import LabelledSolution, draw_solutions
 from polydec.lab.train.specs.reasoner import CONTEXT, ReasonerSpec
 from polydec.lab.train.tokens import tokenizer_files, train_tokenizer
 from polydec.models.learned.kinds import step_reward
@@ -44,10 +50,10 @@ NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""
 
 
-class Reasoner(nn.Module):
+class ReasonerModel(nn.Module):
     """A network, and what judges, while it learns, whether all is right that it has read of a solution."""
 
-    def __init__(self, network: Llama, seed: int) -> None:
+    def __init__(self, network: TrainableLlama, seed: int) -> None:
         super().__init__()
         self.network = network
         with torch.random.fork_rng():
@@ -56,7 +62,7 @@ class Reasoner(nn.Module):
             nn.init.zeros_(out.weight)  # what it does not know yet moves no state
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
-    def reward(self, vocab: Vocab) -> StepReward:
+    def reward(self, vocab: TokenVocabulary) -> StepReward:
         """What judges, for whoever decodes with the network."""
         (a, b), (c, d) = (
             (m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear)
@@ -65,7 +71,7 @@ class Reasoner(nn.Module):
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
         """Nats a learned token, and `judging` times nats a judged one. A batch that holds none of either adds 0 for it."""
-        state_BTH = states(self.network.model, token_BT)
+        state_BTH = last_layer_states(self.network.model, token_BT)
         logits = self.network.logits(self.network.model.norm(state_BTH))
         wrote = F.cross_entropy(
             logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED, reduction="sum"
@@ -75,10 +81,10 @@ class Reasoner(nn.Module):
         judged = F.binary_cross_entropy_with_logits(
             seen, right_BT[judged_BT].float(), reduction="sum"
         ) / judged_BT.sum().clamp(min=1)
-        return wrote + judging * judged + EVEN * (balance(self.network) - 1.0)
+        return wrote + judging * judged + EVEN * (load_balance_loss(self.network) - 1.0)
 
 
-def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
+def last_layer_states(trunk: LlamaBackbone, token_BT: Tensor) -> Tensor:
     """What leaves the last layer, before the final norm: what a decoder sees as hidden states."""
     x, T = trunk.embed_tokens(token_BT), token_BT.shape[1]
     cos_TD, sin_TD = trunk.get_buffer("cos")[:T], trunk.get_buffer("sin")[:T]
@@ -90,44 +96,44 @@ def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
 def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model
     at spec.out/prm. See `carry_out`. Raises RequestError on a wrong spec."""
-    return carry_out("reasoner", spec, _course)
+    return run_training("reasoner", spec, _course)
 
 
-def _course(spec: ReasonerSpec) -> Course:
+def _course(spec: ReasonerSpec) -> TrainingRun:
     out = Path(spec.out)
     tokenizer = number_tokenizer()
     heads, inner = spec.width // 32, 3 * spec.width
-    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
+    shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
     if spec.experts:
         shape = replace(shape, inner=inner // 2, experts=spec.experts)
     network = (
-        Llama(shape, seed=spec.seed)
+        TrainableLlama(shape, seed=spec.seed)
         if spec.start is None
-        else grown(load_directory(spec.start), shape, spec.seed)
+        else grow_network(load_directory(spec.start), shape, spec.seed)
     )
-    own = list[Drawn]()
+    own = list[LabelledSolution]()
     if spec.own and spec.start is not None:
-        own = draw(
+        own = draw_solutions(
             out / "own.jsonl",
-            checkpoint.load(spec.start),
+            checkpoint.load_bundle(spec.start),
             spec.kinds,
             spec.own,
             temperature=1.0,
             seed=spec.seed,
         )
     learner, rows = (
-        Reasoner(network, spec.seed),
-        Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
+        ReasonerModel(network, spec.seed),
+        ReasonerRows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
     )
-    apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
+    apart = ReasonerRows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
 
-    bf16 = arithmetic(out / STATE)
+    bf16 = is_bf16_run(out / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        with precision(bf16):
+        with bf16_autocast(bf16):
             return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
     )
     config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
@@ -136,25 +142,27 @@ def _course(spec: ReasonerSpec) -> Course:
         written = tokenizer_files(tokenizer, CONTEXT)
         save_directory(out, learner.network, config, files=written, dtype=torch.int8)
         about = {"target": out.name, "temperature": 1.0}
-        vocab = checkpoint.load(str(out)).lm.vocab
+        vocab = checkpoint.load_bundle(str(out)).lm.vocab
         step_reward.save(out / "prm", learner.reward(vocab), about)
 
-    return Course(
+    return TrainingRun(
         learner,
         loss,
         schedule,
-        identity(spec, bf16=bf16),
+        run_identity(spec, bf16=bf16),
         save,
         lambda: {"parameters": sum(p.numel() for p in learner.network.parameters())},
         lambda: learner.loss(*apart, spec.judging if own else 0.0),
     )
 
 
-class Rows:
+class ReasonerRows:
     """Batches of problems as the chat template writes them, one behind the other until a row is full. own: solutions to be
     judged, none: solutions that end with a slip."""
 
-    def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[Drawn] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[LabelledSolution] = ()
+    ) -> None:
         self._tokenizer, self._spec, self._own = tokenizer, spec, own
 
     def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,11 +198,13 @@ class Rows:
                 yield drawn.prompt_ids, False, ()
                 yield drawn.output_ids, False, [int(yes) for yes in drawn.right]
                 continue
-            problem = problems.make(r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60))
-            yield self._ids(asked(problem.question)), False, ()
+            problem = problems.draw_problem(
+                r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60)
+            )
+            yield self._ids(reasoner_prompt(problem.question)), False, ()
             lines, wrong = problem.solution.split("\n"), ""
             if is_flawed:
-                before, wrong = problems.flawed(problem, self._spec.seed, 0)
+                before, wrong = problems.draw_flawed_solution(problem, self._spec.seed, 0)
                 lines = [*before, wrong]
             for i, line in enumerate(lines):
                 ids = self._ids(line + (END if line.startswith("=") else "\n"))
@@ -219,11 +229,11 @@ def number_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def asked(question: str) -> str:
+def reasoner_prompt(question: str) -> str:
     """The prompt, as the chat template writes it."""
     return BEGIN + USER + question + END + ASSISTANT
 
 
-def chat(problem: Problem) -> str:
+def reasoner_chat_text(problem: ReasoningProblem) -> str:
     """A problem and its solution as the model should write it."""
-    return asked(problem.question) + problem.solution + END
+    return reasoner_prompt(problem.question) + problem.solution + END

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.files import lock, replace
-from polydec.core.protocols import Scores, Session
+from polydec.base.files import hold_file_lock, replace_file_atomically
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
-from polydec.lab.train.progress import counted
-from polydec.lab.train.selfplay import Sample, digests
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.train.progress import show_count_progress
+from polydec.lab.train.selfplay import TrainingSample, sample_prefix_digests
 from polydec.methods.speculative.drafters._states import states_after
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.models.sessions.lm import LM
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.models.sessions.lm import CausalLaw
 
 HALF = 65504.0
 """The largest number of fp16."""
 
 
 @dataclass(frozen=True)
-class Recorder:
+class StateRecordingDrafter:
     """Drafts nothing, and keeps the states of all passes: of each depth a list of parts.
 
     Exact: law, under any exact verifier.
@@ -36,28 +36,28 @@ class Recorder:
     depths: tuple[int, ...]
     parts: list[Tensor] = field(default_factory=list[Tensor])
 
-    def open(self, prompt: Sequence[int], session: Session) -> Recording:
-        return Recording(self)
+    def open(self, prompt: Sequence[int], session: Session) -> StateRecordingGuess:
+        return StateRecordingGuess(self)
 
 
 @dataclass(frozen=True)
-class Recording:
+class StateRecordingGuess:
     """One answer's."""
 
-    to: Recorder
+    to: StateRecordingDrafter
     price = 0.0
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, exits=self.to.depths, prompt=True)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING, exits=self.to.depths, prompt=True)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return Draft.chain(root)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.to.parts.append(states_after(scores, (0, *verdict.path), self.to.depths))
 
-    def fork(self, session: Session, choice: int | None = None) -> Recording:
+    def fork(self, session: Session, choice: int | None = None) -> StateRecordingGuess:
         raise RequestError("a recording has one answer")
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class StateFile:
         """Bytes of a row."""
         return 2 * self.width * len(self.depths)
 
-    def complete_samples(self, samples: Sequence[Sample]) -> int:
+    def complete_samples(self, samples: Sequence[TrainingSample]) -> int:
         """How many of the first samples have their states here. Raises RequestError where the file is of another target."""
         lines = self._lines
         if lines and lines[0] != self._first:
@@ -107,19 +107,21 @@ class StateFile:
         room = (self.path.stat().st_size if self.path.exists() else 0) // self.row
         count = 0
         for sample, line in zip(samples, lines[1:]):
-            room -= positions(sample)
-            if line != digest(sample) or room < 0:
+            room -= recorded_position_count(sample)
+            if line != sample_digest(sample) or room < 0:
                 break
             count += 1
         return count
 
-    def hold(self, samples: Sequence[Sample]) -> int:
+    def hold(self, samples: Sequence[TrainingSample]) -> int:
         """The same; what follows those is cut off."""
         count = self.complete_samples(samples)
         lines = [self._first, *self._lines[1 : 1 + count], ""]
-        replace(self.index, lambda at: at.write_text("\n".join(lines), encoding="utf-8"))
+        replace_file_atomically(
+            self.index, lambda at: at.write_text("\n".join(lines), encoding="utf-8")
+        )
         with open(self.path, "ab") as f:
-            f.truncate(sum(map(positions, samples[:count])) * self.row)
+            f.truncate(sum(map(recorded_position_count, samples[:count])) * self.row)
         return count
 
     @property
@@ -135,65 +137,70 @@ class StateFile:
         """The states of a sample of two tokens: nobody sees the pass that writes the second."""
         return torch.empty(0, self.width * len(self.depths))
 
-    def add(self, sample: Sample, state_ND: Tensor) -> None:
+    def add(self, sample: TrainingSample, state_ND: Tensor) -> None:
         """The states of the next sample."""
-        assert state_ND.shape == (positions(sample), self.width * len(self.depths)), (
+        assert state_ND.shape == (recorded_position_count(sample), self.width * len(self.depths)), (
             "a state for each token but the last two"
         )
         with open(self.path, "ab") as f:
             f.write(state_ND.float().clamp(-HALF, HALF).half().numpy().tobytes())
         with open(self.index, "a", encoding="utf-8") as f:
-            f.write(digest(sample) + "\n")
+            f.write(sample_digest(sample) + "\n")
 
-    def complete(self, lm: LM, samples: Sequence[Sample]) -> None:
+    def complete(self, lm: CausalLaw, samples: Sequence[TrainingSample]) -> None:
         """The target reads the samples whose states are not here yet. Raises RequestError where another process writes here."""
         if self.index.exists() and self.complete_samples(samples) == len(samples):
             return
-        with lock(self.path), counted(f"reading for {self.path.name}") as watch:
+        with (
+            hold_file_lock(self.path),
+            show_count_progress(f"reading for {self.path.name}") as watch,
+        ):
             count = self.hold(samples)
             for i, sample in enumerate(samples[count:], count + 1):
                 ids = (*sample.prompt_ids, *sample.output_ids)[:-1]
                 self.add(sample, read_states(lm, ids, self.depths) if len(ids) > 1 else self._none)
                 watch(i, len(samples))
 
-    def read(self, samples: Sequence[Sample]) -> Tensor:
+    def read(self, samples: Sequence[TrainingSample]) -> Tensor:
         """The states of all these samples [N, D], fp16 and mapped: what is asked for is read."""
-        rows = sum(map(positions, samples))
+        rows = sum(map(recorded_position_count, samples))
         return torch.from_file(
             str(self.path), False, rows * self.row // 2, dtype=torch.float16
         ).view(rows, -1)
 
 
-def read_states(lm: LM, ids: Sequence[int], depths: Sequence[int]) -> Tensor:
+def read_states(lm: CausalLaw, ids: Sequence[int], depths: Sequence[int]) -> Tensor:
     """After each of these tokens but the last, at these depths, one behind another. Raises RequestError where the target shows
     none."""
     session = lm.open(ids)
-    scores = run([session.prefill(Want(law=Reads.NOTHING, prompt=True, exits=tuple(depths)))])[0]
+    scores = run_coroutines(
+        [session.prefill(ScoreRequest(law=RowDetail.NOTHING, prompt=True, exits=tuple(depths)))]
+    )[0]
     session.close()
     return states_after(scores, range(len(ids) - 1), depths)
 
 
-def positions(sample: Sample) -> int:
+def recorded_position_count(sample: TrainingSample) -> int:
     """How many states are kept of it."""
     return max(0, len(sample.prompt_ids) + len(sample.output_ids) - 2)
 
 
-def digest(sample: Sample) -> str:
-    return digests([sample])[0]
+def sample_digest(sample: TrainingSample) -> str:
+    return sample_prefix_digests([sample])[0]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class StatePassRecorder:
     """Keeps the target's states while it writes."""
 
-    lm: LM
+    lm: CausalLaw
     file: StateFile
 
-    def begin(self, samples: Sequence[Sample]) -> None:
+    def begin(self, samples: Sequence[TrainingSample]) -> None:
         self.file.complete(self.lm, samples)
 
-    def watcher(self) -> Recorder:
-        return Recorder(self.file.depths)
+    def watcher(self) -> StateRecordingDrafter:
+        return StateRecordingDrafter(self.file.depths)
 
-    def keep(self, sample: Sample, watcher: Recorder) -> None:
+    def keep(self, sample: TrainingSample, watcher: StateRecordingDrafter) -> None:
         self.file.add(sample, torch.cat(watcher.parts))

@@ -10,7 +10,7 @@ from polydec.base.options import above_zero, at_least_one
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainingSchedule:
     """How a run is driven.
 
     steps: optimiser steps; rate: the highest learning rate of AdamW; warmup: the share of the steps in which it rises

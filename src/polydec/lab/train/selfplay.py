@@ -18,25 +18,25 @@ from polydec.base import edge, files
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, Task
-from polydec.lab.train.data import bucket, collected, held_out, read_rows
+from polydec.core.scheduler import ScheduledTask, Scheduler
+from polydec.lab.train.data import hash_bucket, held_out, is_collection_folder, read_rows
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
 from polydec.methods.speculative.loop.protocols import Drafter
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.formats import text_rows
-from polydec.models.sessions.lm import LM
-from polydec.models.text.tokenizer import Text
+from polydec.models.sessions.lm import CausalLaw
+from polydec.models.text.tokenizer import Tokenizer
 
 D = TypeVar("D", bound=Drafter)
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrainingSample:
     """One answer. temperature 0 is greedy; penalty: of repetition, 1 is none; kind: what the prompt asks for."""
 
     prompt_ids: tuple[int, ...]
@@ -47,25 +47,25 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Mode:
+class SamplingMode:
     temperature: float
     penalty: float
 
 
 MODES = (
-    Mode(0.0, 1.0),
-    Mode(0.0, 1.0),
-    Mode(0.0, 1.1),
-    Mode(0.7, 1.0),
+    SamplingMode(0.0, 1.0),
+    SamplingMode(0.0, 1.0),
+    SamplingMode(0.0, 1.1),
+    SamplingMode(0.7, 1.0),
 )  # a prompt's own by its hash
 
 
-Asked = tuple[str, tuple[int, ...], Mode]
+Asked = tuple[str, tuple[int, ...], SamplingMode]
 """What is asked for, the prompt in ids, and how its answer is drawn."""
 
 
-def mode_of(user: str) -> Mode:
-    return MODES[bucket(f"mode:{user}") % len(MODES)]
+def mode_of(user: str) -> SamplingMode:
+    return MODES[hash_bucket(f"mode:{user}") % len(MODES)]
 
 
 def _join(row: Mapping[str, Any], *fields: str) -> str:
@@ -102,33 +102,33 @@ SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def asked(root: Path) -> Iterator[tuple[str, list[str]]]:
+def prompts_by_kind(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Of each kind of work the prompts, each once: of the collection by SOURCES, of one's own data by category or file."""
-    if collected(root):
+    if is_collection_folder(root):
         for kind, (file, ask) in SOURCES.items():
             if (root / file).exists():
                 yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
         return
     texts_by_kind = dict[str, dict[str, None]]()
-    for item in text_rows.read(root):
+    for item in text_rows.read_text_rows(root):
         texts_by_kind.setdefault(item.kind, {}).update(dict.fromkeys(item.prompts))
     yield from ((kind, list(texts)) for kind, texts in texts_by_kind.items())
 
 
-def prompts(
+def draw_prompts(
     root: Path, each: int, *, unseen: bool = False, seed: int = 0, longest: int = 2400
 ) -> list[tuple[str, str]]:
     """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `unseen` only
     the others; none longer than `longest` characters; files that are absent are left out."""
     rng, out = random.Random(seed), list[tuple[str, str]]()
-    for kind, texts in asked(root):
+    for kind, texts in prompts_by_kind(root):
         texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
     if not out:
         part = "held out" if unseen else "to learn from"
         raise RequestError(
-            edge.sentence(
+            edge.error_sentence(
                 f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
                 "(of ten prompts seven are learned from and three held out, by their SHA-1): give more"
             )
@@ -136,47 +136,49 @@ def prompts(
     return out
 
 
-class Record(Protocol):
+class PassRecorder(Protocol):
     """Keeps what the passes of answers gave. begin: what it keeps of these samples is there, and nothing behind them; watcher:
     a drafter that sees one answer's passes and drafts nothing; keep: what it saw of the next sample."""
 
-    def begin(self, samples: Sequence[Sample], /) -> None: ...
+    def begin(self, samples: Sequence[TrainingSample], /) -> None: ...
     def watcher(self) -> Any: ...
-    def keep(self, sample: Sample, watcher: Any, /) -> None: ...
+    def keep(self, sample: TrainingSample, watcher: Any, /) -> None: ...
 
 
-def answers(
-    lm: LM, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32
-) -> Iterator[Sample]:
+def generate_answers(
+    lm: CausalLaw, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32
+) -> Iterator[TrainingSample]:
     """Answers to (kind, prompt in ids, mode), in the same order; `live` of them are written at once."""
     numbered = list(enumerate(asked))
     return (
         sample
-        for sample, _ in watched(lm, numbered, Nothing, max_tokens=max_tokens, seed=seed, live=live)
+        for sample, _ in generate_watched_answers(
+            lm, numbered, NothingDrafter, max_tokens=max_tokens, seed=seed, live=live
+        )
     )
 
 
-def watched(
-    lm: LM,
+def generate_watched_answers(
+    lm: CausalLaw,
     asked: Sequence[tuple[int, Asked]],
     watcher: Callable[[], D],
     *,
     max_tokens: int,
     seed: int,
     live: int,
-) -> Iterator[tuple[Sample, D]]:
+) -> Iterator[tuple[TrainingSample, D]]:
     """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
     its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
     asked."""
     scheduler, waiting, of = Scheduler(), deque(asked), dict(asked)
-    running, ended = dict[Task, tuple[int, D]](), dict[int, tuple[Sample, D]]()
+    running, ended = dict[ScheduledTask, tuple[int, D]](), dict[int, tuple[TrainingSample, D]]()
     for number in of:
         while number not in ended:
             while waiting and len(running) < live:
                 n, (_, ids, mode) = waiting.popleft()
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
                 law, watched_drafter = (
-                    Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)),
+                    ShapedTarget(lm, *build_shapers(sampling, eos=lm.vocab.eos)),
                     watcher(),
                 )
                 request = Request(
@@ -184,7 +186,12 @@ def watched(
                 )
                 running[
                     scheduler.submit(
-                        answer_one(Speculative(law, watched_drafter, Match(), Fixed(0)), request)
+                        answer_one(
+                            SpeculativeDecoder(
+                                law, watched_drafter, MatchVerifier(), FixedPolicy(0)
+                            ),
+                            request,
+                        )
                     )
                 ] = n, watched_drafter
             scheduler.step()
@@ -194,16 +201,18 @@ def watched(
                     raise task.error
                 kind, ids, mode = of[n]
                 ended[n] = (
-                    Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind),
+                    TrainingSample(
+                        ids, task.result.token_ids, mode.temperature, mode.penalty, kind
+                    ),
                     watched_drafter,
                 )
         yield ended.pop(number)
 
 
-def write(
+def write_answers(
     path: Path,
-    lm: LM,
-    text: Text,
+    lm: CausalLaw,
+    text: Tokenizer,
     root: Path,
     each: int,
     *,
@@ -211,34 +220,34 @@ def write(
     seed: int = 0,
     live: int = 32,
     unseen: bool = False,
-    mode: Mode | None = None,
+    mode: SamplingMode | None = None,
     longest: int = 2400,
     room: int = 32,
-    record: Record | None = None,
+    record: PassRecorder | None = None,
     watch: Callable[[int, int], None] = lambda n, of: None,
 ) -> None:
     """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
     characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
     many)."""
     asked = list[Asked]()
-    for kind, user in prompts(root, each, unseen=unseen, seed=seed, longest=longest):
+    for kind, user in draw_prompts(root, each, unseen=unseen, seed=seed, longest=longest):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
-    collect(
+    collect_answers(
         path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch
     )
 
 
-def collect(
+def collect_answers(
     path: Path,
-    lm: LM,
+    lm: CausalLaw,
     asked: Sequence[Asked],
     *,
     max_tokens: int,
     seed: int = 0,
     live: int = 32,
-    record: Record | None = None,
+    record: PassRecorder | None = None,
     watch: Callable[[int, int], None] = lambda n, of: None,
 ) -> None:
     """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
@@ -246,8 +255,8 @@ def collect(
     whoever goes on ends with the same file. record: keeps what the passes gave. Raises RequestError where another process
     collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.lock(path, wait=0.0):
-        there = read(path) if path.exists() else []
+    with files.hold_file_lock(path, wait=0.0):
+        there = read_samples(path) if path.exists() else []
         numbered = {
             (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
             for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
@@ -262,9 +271,9 @@ def collect(
             files.end_last_line(path, _is_sample)
         if record is not None:
             record.begin(there)
-        watcher = Nothing if record is None else record.watcher
+        watcher = NothingDrafter if record is None else record.watcher
         with open(path, "a", encoding="utf-8") as f:
-            for sample, seen in watched(
+            for sample, seen in generate_watched_answers(
                 lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
             ):
                 if record is not None:
@@ -275,7 +284,7 @@ def collect(
                 watch(done, len(asked))
 
 
-class _Line(edge.Record):
+class _SampleLineRecord(edge.StrictRecord):
     """A line of a file of samples."""
 
     prompt_ids: Annotated[list[Token], Field(min_length=1)]
@@ -285,8 +294,8 @@ class _Line(edge.Record):
     kind: str = ""
 
     @property
-    def sample(self) -> Sample:
-        return Sample(
+    def sample(self) -> TrainingSample:
+        return TrainingSample(
             tuple(self.prompt_ids),
             tuple(self.output_ids),
             self.temperature,
@@ -295,11 +304,11 @@ class _Line(edge.Record):
         )
 
 
-def read(path: Path, size: int | None = None) -> list[Sample]:
+def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
     """Samples of a JSONL file; a last line that an interruption cut short is left out. size: tokens of the vocabulary that
     they must belong to, if it is known. Raises RequestError with one sentence on a file that cannot be read, and on any other
     line that is no sample."""
-    out: list[Sample] = []
+    out: list[TrainingSample] = []
     lines = edge.read_bytes(path, most=1 << 34).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
@@ -315,7 +324,7 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
         strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
             raise RequestError(
-                edge.sentence(
+                edge.error_sentence(
                     f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"
                 )
             )
@@ -323,11 +332,11 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
     return out
 
 
-def fitting(path: Path, vocab: int, longest: int) -> list[Sample]:
+def read_fitting_samples(path: Path, vocab: int, longest: int) -> list[TrainingSample]:
     """The samples of a file that are no longer than this. Raises RequestError where there is none."""
     out = [
         s
-        for s in read(path, vocab)
+        for s in read_samples(path, vocab)
         if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= longest
     ]
     if not out:
@@ -335,8 +344,8 @@ def fitting(path: Path, vocab: int, longest: int) -> list[Sample]:
     return out
 
 
-def _sample(line: bytes, what: str) -> Sample:
-    return edge.check(_Line, edge.parse_object(line, what), what).sample
+def _sample(line: bytes, what: str) -> TrainingSample:
+    return edge.validate_record(_SampleLineRecord, edge.parse_object(line, what), what).sample
 
 
 def _is_sample(line: bytes) -> bool:
@@ -347,12 +356,12 @@ def _is_sample(line: bytes) -> bool:
     return True
 
 
-def fingerprint(samples: Sequence[Sample]) -> str:
+def samples_fingerprint(samples: Sequence[TrainingSample]) -> str:
     """What is computed from these samples may be kept under this name: how many there are, and a digest of their tokens."""
-    return f"{len(samples)} {digests(samples)[-1] if samples else ''}"
+    return f"{len(samples)} {sample_prefix_digests(samples)[-1] if samples else ''}"
 
 
-def digests(samples: Sequence[Sample]) -> list[str]:
+def sample_prefix_digests(samples: Sequence[TrainingSample]) -> list[str]:
     """Of each sample a digest of it and all before it: two files that agree up to a sample agree in its digest."""
     out, whole = list[str](), hashlib.sha1()
     for s in samples:
@@ -361,7 +370,7 @@ def digests(samples: Sequence[Sample]) -> list[str]:
     return out
 
 
-def token_counts(samples: Iterable[Sample]) -> dict[int, int]:
+def token_counts(samples: Iterable[TrainingSample]) -> dict[int, int]:
     """How often each token stands in the answers; prompts count a tenth, as text that may be copied."""
     counts: dict[int, float] = {}
     for s in samples:

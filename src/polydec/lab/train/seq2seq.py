@@ -20,15 +20,15 @@ from polydec.base import edge, files
 from polydec.base.errors import RequestError
 from polydec.lab.train import pairs
 from polydec.lab.train.data import BEGIN, END, held_out
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.pairs import Pair
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.pairs import TextPair
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.seq2seq import HEAD, Seq2SeqSpec
-from polydec.lab.train.t5 import T5, padded, weights
+from polydec.lab.train.t5 import TrainableT5, pad_id_rows, published_t5_tensors
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
-from polydec.models.formats.seq2seq import T5Shape, read
-from polydec.models.sessions.sources import find
+from polydec.models.formats.seq2seq import T5Shape, read_seq2seq_config
+from polydec.models.sessions.sources import find_checkpoint
 
 JUDGED = 512
 """Held-out pairs that are measured, at most."""
@@ -37,7 +37,7 @@ TEXTS = 20_000
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedPairs:
     """Pairs in tokens, each with its end: what is learned, and what is measured."""
 
     learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -59,24 +59,24 @@ def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
     data.
 
     Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths."""
-    return carry_out("seq2seq", spec, _course)
+    return run_training("seq2seq", spec, _course)
 
 
-def _course(spec: Seq2SeqSpec) -> Course:
+def _course(spec: Seq2SeqSpec) -> TrainingRun:
     out = Path(spec.out)
-    texts = list(islice(pairs.read(Path(spec.data)), spec.most))
+    texts = list(islice(pairs.read_text_pairs(Path(spec.data)), spec.most))
     tokenizer = _tokenizer(spec, out, texts)
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
-    examples = encoded(texts, tokenizer, spec.longest)
+    examples = encode_pairs(texts, tokenizer, spec.longest)
     shape = shape_of(spec, tokenizer.get_vocab_size())
     published = shape.published(begin, end)
-    network = T5(read(published, {}), shape.inner, spec.seed)
-    fast = arithmetic(out / STATE)
-    steps = pairs.Steps(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+    network = TrainableT5(read_seq2seq_config(published, {}), shape.inner, spec.seed)
+    fast = is_bf16_run(out / STATE)
+    steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
         chosen = [examples.learned[i] for i in steps.of(step)]
-        logits_NV, right_N = scored(network, chosen, begin, fast)
+        logits_NV, right_N = score_pairs(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
     def measure() -> Mapping[str, Any]:
@@ -84,14 +84,14 @@ def _course(spec: Seq2SeqSpec) -> Course:
             "parameters": sum(p.numel() for p in network.parameters()),
             "pairs": len(examples.learned),
             "padding": steps.padding(min(200, spec.steps)),
-            **judged(network, examples.unseen[:JUDGED], begin),
+            **measure_seq2seq(network, examples.unseen[:JUDGED], begin),
             "out": spec.out,
         }
 
     def save(at: Path, result: Mapping[str, Any]) -> None:
-        files.replace(
+        files.replace_file_atomically(
             at / "model.safetensors",
-            lambda to: save_file(dict(weights(network)), to, {"format": "pt"}),
+            lambda to: save_file(dict(published_t5_tensors(network)), to, {"format": "pt"}),
         )
         beside = tokenizer_files(tokenizer, spec.longest)
         beside["tokenizer_config.json"] = {
@@ -101,11 +101,13 @@ def _course(spec: Seq2SeqSpec) -> Course:
         beside["generation_config.json"] = {k: published[k] for k in ids}
         for name, content in {**beside, "config.json": published}.items():
             text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-            files.replace(at / name, lambda to, text=text: Path(to).write_text(text, "utf-8"))
+            files.replace_file_atomically(
+                at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
+            )
 
-    schedule = Schedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
-    same = identity(spec, bf16=fast, pairs=examples.digest)
-    return Course(
+    schedule = TrainingSchedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
+    same = run_identity(spec, bf16=fast, pairs=examples.digest)
+    return TrainingRun(
         network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
     )
 
@@ -115,14 +117,20 @@ def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
     return T5Shape(vocab, spec.width, HEAD, inner, spec.encoder, spec.decoder)
 
 
-def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[Pair]) -> Tokenizer:
+def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Tokenizer:
     """The one that is asked for, the one that this run had before, or a new one. It puts END behind every text."""
-    path = find(spec.tokenizer) / "tokenizer.json" if spec.tokenizer else out / "tokenizer.json"
+    path = (
+        find_checkpoint(spec.tokenizer) / "tokenizer.json"
+        if spec.tokenizer
+        else out / "tokenizer.json"
+    )
     if path.exists():
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as e:  # whatever the library meets; it has no kind of error of its own
-            raise RequestError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
+            raise RequestError(
+                edge.error_sentence(f"{path} is not a readable tokenizer: {e}")
+            ) from None
     elif spec.tokenizer:
         raise RequestError(f"tokenizer is {spec.tokenizer!r}: there is no tokenizer.json")
     else:
@@ -134,11 +142,11 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[Pair]) -> Tokenizer
     )
     if not spec.tokenizer:
         out.mkdir(parents=True, exist_ok=True)
-        files.replace(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
+        files.replace_file_atomically(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
     return tokenizer
 
 
-def encoded(texts: Sequence[Pair], tokenizer: Tokenizer, longest: int) -> Encoded:
+def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) -> EncodedPairs:
     """Raises RequestError where no pair can be learned."""
     sides = [
         [e.ids for e in tokenizer.encode_batch_fast([getattr(p, side) for p in texts])]
@@ -152,24 +160,27 @@ def encoded(texts: Sequence[Pair], tokenizer: Tokenizer, longest: int) -> Encode
         raise RequestError(
             f"longest is {longest}: none of the {len(texts)} pairs is that short and not held out"
         )
-    return Encoded(learned, unseen)
+    return EncodedPairs(learned, unseen)
 
 
-def scored(
-    network: T5, chosen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int, fast: bool
+def score_pairs(
+    network: TrainableT5,
+    chosen: Sequence[tuple[Sequence[int], Sequence[int]]],
+    begin: int,
+    fast: bool,
 ) -> tuple[Tensor, Tensor]:
     """Of all tokens of these pairs' targets, one behind another, the logits [N, V] and the right tokens [N]."""
-    source_BS, there_BS = padded([source for source, _ in chosen])
-    text_BT, here_BT = padded([(begin, *target[:-1]) for _, target in chosen])
+    source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
+    text_BT, here_BT = pad_id_rows([(begin, *target[:-1]) for _, target in chosen])
     right_N = torch.tensor([x for _, target in chosen for x in target])
-    with precision(fast):
+    with bf16_autocast(fast):
         states_NW = network(source_BS, there_BS, text_BT, here_BT)[here_BT]
         return network.logits(states_NW).float(), right_N
 
 
 @torch.no_grad()
-def judged(
-    network: T5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
+def measure_seq2seq(
+    network: TrainableT5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
 ) -> dict[str, float | None]:
     """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose
     tokens all are. None where there is no such pair."""
@@ -178,7 +189,7 @@ def judged(
     nats, right, whole, count = 0.0, 0, 0, 0
     for at in range(0, len(unseen), 32):
         chosen = unseen[at : at + 32]
-        logits_NV, right_N = scored(network, chosen, begin, False)
+        logits_NV, right_N = score_pairs(network, chosen, begin, False)
         nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
         same_N = logits_NV.argmax(-1) == right_N
         texts = same_N.split([len(target) for _, target in chosen])

@@ -10,7 +10,7 @@ from polydec.base.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Shape:
+class LlamaShape:
     """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads;
     experts: MLPs of `inner` units that a layer has, of which each row goes through `used`; 0: it has one MLP.
 
@@ -49,7 +49,7 @@ class Shape:
         return self.width // self.heads
 
     @staticmethod
-    def of(config: Mapping[str, Any], context: int | None = None) -> Shape:
+    def of(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
         """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
         c, rope = config, config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
@@ -65,7 +65,7 @@ class Shape:
                 f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
                 "plain Llama skeleton can be trained or taught from here"
             )
-        return Shape(
+        return LlamaShape(
             c["vocab_size"],
             c["hidden_size"],
             c["num_hidden_layers"],

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from polydec.lab.train import selfplay, tuned
 from polydec.lab.train.draft import batch_of
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.network import Llama
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.skipping import SkippingSpec
-from polydec.lab.train.tuned import Rows
+from polydec.lab.train.tuned import PaddedTextRows
 from polydec.methods.economics.depth import kept_layers
 
 
@@ -27,46 +27,50 @@ def train_skipping(spec: SkippingSpec) -> dict[str, Any]:
 
     Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
     There all weights but the embeddings are trained, on a task's own answers (`text`)."""
-    return carry_out("skipping", spec, _course)
+    return run_training("skipping", spec, _course)
 
 
-def _course(spec: SkippingSpec) -> Course:
-    made = tuned.begun(spec.target, spec.lora, spec.seed, spec.longest)
+def _course(spec: SkippingSpec) -> TrainingRun:
+    made = tuned.start_tuned_checkpoint(spec.target, spec.lora, spec.seed, spec.longest)
     network, keep = made.network, kept_layers(made.network.s.layers, spec.speed, even=spec.even)
-    samples, unseen = tuned.texts(spec, network.s.vocab)
+    samples, unseen = tuned.tuning_text_samples(spec, network.s.vocab)
     lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        rows = Rows.of([samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)])
+        rows = PaddedTextRows.of(
+            [samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)]
+        )
         known_BT = rows.known_BT
-        logits = network.logits(skipped(network, rows, keep)[known_BT])
+        logits = network.logits(layer_skipping_states(network, rows, keep)[known_BT])
         label = rows.token_BT.roll(-1, 1)[known_BT]
         return F.cross_entropy(logits, label), int(known_BT.sum())
 
     before = {
-        "whole": surprise(network, unseen, range(network.s.layers)),
-        "untuned": surprise(network, unseen, keep),
+        "whole": layer_skipping_nats(network, unseen, range(network.s.layers)),
+        "untuned": layer_skipping_nats(network, unseen, keep),
     }
 
     def measure() -> Mapping[str, Any]:
         after = {
-            "tuned": surprise(network, unseen, keep),
-            "tuned_whole": surprise(network, unseen, range(network.s.layers)),
+            "tuned": layer_skipping_nats(network, unseen, keep),
+            "tuned_whole": layer_skipping_nats(network, unseen, range(network.s.layers)),
         }
         nats = {name: round(x, 4) for name, x in {**before, **after}.items()}
         return {"samples": len(samples), "layers": list(keep), "nats": nats}
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        Schedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
-        identity(spec, samples=selfplay.fingerprint(samples)),
+        TrainingSchedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
+        run_identity(spec, samples=selfplay.samples_fingerprint(samples)),
         lambda out, result: made.save(out),
         measure,
     )
 
 
-def skipped(network: Llama, rows: Rows, keep: Collection[int]) -> Tensor:
+def layer_skipping_states(
+    network: TrainableLlama, rows: PaddedTextRows, keep: Collection[int]
+) -> Tensor:
     """States ready for the head [B, T, H]: a prompt's tokens pass every layer, the answer's these only. As in decoding, each
     layer sees the prompt's keys and values of its own, and the row that ends the prompt is one of the prompt's."""
     trunk, T = network.model, rows.token_BT.shape[1]
@@ -78,6 +82,10 @@ def skipped(network: Llama, rows: Rows, keep: Collection[int]) -> Tensor:
     return trunk.norm(x)
 
 
-def surprise(network: Llama, samples: Sequence[Sample], keep: Collection[int]) -> float:
+def layer_skipping_nats(
+    network: TrainableLlama, samples: Sequence[TrainingSample], keep: Collection[int]
+) -> float:
     """Mean of -log p of the answers' tokens, in nats, where these layers run."""
-    return tuned.surprise(network, samples, lambda rows: skipped(network, rows, keep))
+    return tuned.answer_nats(
+        network, samples, lambda rows: layer_skipping_states(network, rows, keep)
+    )

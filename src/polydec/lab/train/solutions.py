@@ -8,49 +8,49 @@ from itertools import accumulate
 from pathlib import Path
 
 from polydec.lab.train import problems, selfplay
-from polydec.lab.train.problems import Problem
-from polydec.lab.train.progress import counted
-from polydec.lab.train.selfplay import Mode
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.text.tokenizer import Text
+from polydec.lab.train.problems import ReasoningProblem
+from polydec.lab.train.progress import show_count_progress
+from polydec.lab.train.selfplay import SamplingMode
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.text.tokenizer import Tokenizer
 
 LONGEST = 96
 """Tokens of a solution at most."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class LabelledSolution:
     """A solution of a problem. right: of each of its tokens, whether all up to it may begin a right solution; of an end of the
     text, whether it is one."""
 
-    problem: Problem
+    problem: ReasoningProblem
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     right: tuple[bool, ...]
 
 
-def draw(
+def draw_solutions(
     path: Path,
-    point: Checkpoint,
+    point: ModelBundle,
     kinds: Sequence[str],
     each: int,
     *,
     temperature: float,
     seed: int,
     unseen: bool = False,
-) -> list[Drawn]:
+) -> list[LabelledSolution]:
     """A solution of each of `each` problems a kind, kept in `path`; what stands there already is not drawn anew. unseen: of
     problems that are held out from training."""
-    asked = dict[tuple[int, ...], Problem]()
+    asked = dict[tuple[int, ...], ReasoningProblem]()
     for i in range(each):
         for kind in dict.fromkeys(kinds):
-            problem = problems.make(kind, seed, i, unseen)
+            problem = problems.draw_problem(kind, seed, i, unseen)
             asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
-    with counted(f"{'held-out ' * unseen}solutions", every=500) as watch:
-        selfplay.collect(
+    with show_count_progress(f"{'held-out ' * unseen}solutions", every=500) as watch:
+        selfplay.collect_answers(
             path,
             point.lm,
-            [(p.kind, ids, Mode(temperature, 1.0)) for ids, p in asked.items()],
+            [(p.kind, ids, SamplingMode(temperature, 1.0)) for ids, p in asked.items()],
             max_tokens=LONGEST,
             seed=seed,
             live=64,
@@ -58,16 +58,18 @@ def draw(
         )
     eos = point.lm.vocab.eos
     return [
-        Drawn(p, s.prompt_ids, s.output_ids, right(p, point.text, s.output_ids, eos))
-        for s in selfplay.read(path, point.lm.vocab.size)
+        LabelledSolution(
+            p, s.prompt_ids, s.output_ids, right_token_flags(p, point.text, s.output_ids, eos)
+        )
+        for s in selfplay.read_samples(path, point.lm.vocab.size)
         if (p := asked.get(s.prompt_ids)) is not None
     ]
 
 
-def right(
-    problem: Problem, text: Text, tokens: Sequence[int], eos: frozenset[int]
+def right_token_flags(
+    problem: ReasoningProblem, text: Tokenizer, tokens: Sequence[int], eos: frozenset[int]
 ) -> tuple[bool, ...]:
-    """Of each token of a solution, as `Drawn` says."""
+    """Of each token of a solution, as `LabelledSolution` says."""
     ended = bool(tokens) and tokens[-1] in eos
     pieces = [
         text.decode((x,)) or "\0" for x in tokens[: len(tokens) - ended]
@@ -75,4 +77,4 @@ def right(
     written = "".join(pieces)
     until = problems.right_until(problem, written)
     begun = tuple(end <= until for end in accumulate(map(len, pieces)))
-    return (*begun, problems.solved(problem, written)) if ended else begun
+    return (*begun, problems.is_right_solution(problem, written)) if ended else begun

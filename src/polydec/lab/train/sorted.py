@@ -7,8 +7,8 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.lm import load_directory, train_lm
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.specs.sorted import SortedSpec
 
@@ -18,7 +18,7 @@ def exits_of(layers: int) -> tuple[int, ...]:
     return tuple(sorted({layers // 2, 3 * layers // 4, layers} - {0}))
 
 
-def narrow(target: Shape, width: int) -> Shape:
+def narrow_shape(target: LlamaShape, width: int) -> LlamaShape:
     """The target's shape at another width: heads of the same size, as many to a key as there, inner width in proportion."""
     if width % target.head:
         raise RequestError(
@@ -41,7 +41,7 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
     layers = spec.layers or max(2, target.layers // 2)
     exits = spec.exits or exits_of(layers)
     rate, muon = (1e-3, 0.01) if begun else (6e-3, 0.02)
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
     )
     result = train_lm(
@@ -51,7 +51,7 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
             start=spec.target if begun else None,
             tokenizer=spec.target,
             layers=layers,
-            shape=None if begun else narrow(target, spec.width),
+            shape=None if begun else narrow_shape(target, spec.width),
             teacher=spec.target if spec.distil else None,
             schedule=schedule,
             exits=exits,

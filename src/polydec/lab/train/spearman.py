@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def spearman(score_N: Tensor, value_N: Tensor) -> float | None:
+def spearman_correlation(score_N: Tensor, value_N: Tensor) -> float | None:
     """The correlation of the ranks of both, -1 to 1; equal ones share the mean of their ranks. None where one of the two has a
     single value, or there are fewer than two.
 

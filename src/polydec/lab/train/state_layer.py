@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.network import Shape, rotate
+from polydec.lab.train.network import LlamaShape, apply_rotary_embedding
 from polydec.models.formats.fields import PublishedFields
 from polydec.models.learned.kinds.narrow import NarrowLayer
 from polydec.models.learned.published import PublishedLayer
-from polydec.models.learned.state_layer import EPS, StateLayer, shapes
+from polydec.models.learned.state_layer import EPS, StateLayer, state_layer_shapes
 from polydec.models.learned.state_stack import StateStack
 
 Past = list[tuple[Tensor, Tensor]]
@@ -24,20 +24,22 @@ Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
 """The same of several layers: of each level one pair a layer."""
 
 
-class Block(nn.Module):
+class TrainableStateLayer(nn.Module):
     """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
     many of these the norm behind it goes over too."""
 
     def __init__(
-        self, target: Shape, seed: int, wide: int | None = None, length: int = 4096
+        self, target: LlamaShape, seed: int, wide: int | None = None, length: int = 4096
     ) -> None:
         super().__init__()
         g, self._target = torch.Generator().manual_seed(seed), target
         self.wide = wide or target.width
         self.beside = self.wide - target.width
-        made = begun(shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g)
+        made = initialise_tensors(
+            state_layer_shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g
+        )
         self._names, self.weights = list(made), nn.ParameterList(made.values())
-        self._turn = turns(target, length)
+        self._turn = rotary_tables(target, length)
 
     @property
     def layer(self) -> StateLayer:
@@ -51,7 +53,7 @@ class Block(nn.Module):
         """Queries, keys and values [B, heads, T, head] of rows at these places."""
         w = self.layer.tensors
         n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
-        return projected(self._target, w, self._turn, n_BTH, at_T)
+        return project_qkv(self._target, w, self._turn, n_BTH, at_T)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """Become the first layer of a Llama. Raises RequestError where it has another shape."""
@@ -76,21 +78,21 @@ class Block(nn.Module):
         )  # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
         x = x_BTS + F.pad(
-            attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
+            attend_state_layer(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
         )
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
-        return x[..., -H:] + mlp(w, n)
+        return x[..., -H:] + swiglu_mlp(w, n)
 
 
-class Stack(nn.Module):
+class TrainableStateStack(nn.Module):
     """Several layers one behind another, each with entries of its own in the past."""
 
     beside = 0
 
-    def __init__(self, target: Shape, seed: int, layers: int) -> None:
+    def __init__(self, target: LlamaShape, seed: int, layers: int) -> None:
         super().__init__()
         self.wide = target.width
-        self.blocks = nn.ModuleList(Block(target, seed + i) for i in range(layers))
+        self.blocks = nn.ModuleList(TrainableStateLayer(target, seed + i) for i in range(layers))
 
     @property
     def layer(self) -> StateStack:
@@ -100,7 +102,7 @@ class Stack(nn.Module):
     def forward(
         self, x_BTS: Tensor, past: Pasts | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `Block.forward`; of each level the past has the keys and values of every layer."""
+        """See `TrainableStateLayer.forward`; of each level the past has the keys and values of every layer."""
         past = [] if past is None else past
         x, made = x_BTS, list[tuple[Tensor, Tensor]]()
         for i, block in enumerate(self.blocks):
@@ -120,7 +122,7 @@ class NarrowBlock(nn.Module):
 
     def __init__(
         self,
-        target: Shape,
+        target: LlamaShape,
         seed: int,
         begin: Mapping[str, Tensor] | None,
         scale: float,
@@ -130,7 +132,7 @@ class NarrowBlock(nn.Module):
         W, self.wide, self.block = (
             target.width,
             2 * target.width,
-            Block(target, seed, length=length),
+            TrainableStateLayer(target, seed, length=length),
         )
         self.join = nn.Parameter(
             torch.cat([torch.eye(W), torch.eye(W)], 1)
@@ -148,7 +150,7 @@ class NarrowBlock(nn.Module):
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `Block.forward`."""
+        """See `TrainableStateLayer.forward`."""
         return self.block(F.linear(x_BTS, self.join), past, at_T)
 
 
@@ -160,13 +162,13 @@ class PublishedBlock(nn.Module):
 
     def __init__(
         self,
-        target: Shape,
+        target: LlamaShape,
         seed: int,
         layout: Callable[[PublishedFields], dict[str, tuple[int, ...]]],
         length: int = 4096,
     ) -> None:
         super().__init__()
-        self._target, self._turn = target, turns(target, length)
+        self._target, self._turn = target, rotary_tables(target, length)
         self._about = PublishedFields(
             vocab_size=target.vocab,
             hidden_size=target.width,
@@ -177,7 +179,7 @@ class PublishedBlock(nn.Module):
             rms_norm_eps=EPS,
             rope_theta=target.theta,
         )
-        made = begun(layout(self._about), torch.Generator().manual_seed(seed))
+        made = initialise_tensors(layout(self._about), torch.Generator().manual_seed(seed))
         self._names, self.weights = list(made), nn.ParameterList(made.values())
         self.wide = made["self_attn.q_proj.weight"].shape[1]
 
@@ -189,7 +191,7 @@ class PublishedBlock(nn.Module):
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `Block.forward`."""
+        """See `TrainableStateLayer.forward`."""
         w = self.layer.tensors
         n = state = x_BTS.float()  # the stream, whatever products are made in
         if "hidden_norm.weight" in w:
@@ -201,15 +203,17 @@ class PublishedBlock(nn.Module):
                 ],
                 -1,
             )
-        x = state + attend(self._target, w, self._turn, n, past, at_T)
-        return x + mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
+        x = state + attend_state_layer(self._target, w, self._turn, n, past, at_T)
+        return x + swiglu_mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
 
     @staticmethod
     def _norm(x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], weight, EPS)
 
 
-def begun(shape: Mapping[str, tuple[int, ...]], g: torch.Generator) -> dict[str, nn.Parameter]:
+def initialise_tensors(
+    shape: Mapping[str, tuple[int, ...]], g: torch.Generator
+) -> dict[str, nn.Parameter]:
     """Tensors to train: matrices at random, norms of 1."""
     return {
         name: nn.Parameter(
@@ -219,53 +223,57 @@ def begun(shape: Mapping[str, tuple[int, ...]], g: torch.Generator) -> dict[str,
     }
 
 
-def turns(target: Shape, length: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(target: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary embedding at `length` positions."""
     inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
 
-def attend(
-    s: Shape,
+def attend_state_layer(
+    s: LlamaShape,
     w: Mapping[str, Tensor],
     turn: tuple[Tensor, Tensor],
     n_BTS: Tensor,
     past: Past | None,
     at_T: Tensor | None,
 ) -> Tensor:
-    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `Block.forward`."""
+    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `TrainableStateLayer.forward`."""
     past = [] if past is None else past
     T, level = n_BTS.shape[1], len(past)
     first_T = torch.arange(T) if at_T is None or not level else at_T
-    q, k, v = projected(s, w, turn, n_BTS, first_T + level)
+    q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
     y = (
-        behind(q, past, first_T)
+        attend_draft_levels(q, past, first_T)
         if level
         else F.scaled_dot_product_attention(q, k, v, is_causal=True)
     )
     return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
 
 
-def projected(
-    s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor, place_T: Tensor
+def project_qkv(
+    s: LlamaShape,
+    w: Mapping[str, Tensor],
+    turn: tuple[Tensor, Tensor],
+    n_BTS: Tensor,
+    place_T: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
     cos, sin = (t[place_T] for t in turn)
-    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    q, k = apply_rotary_embedding(q, cos, sin), apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     return q, k, v
 
 
-def mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
+def swiglu_mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
     inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
     return F.linear(inner, w["mlp.down_proj.weight"])
 
 
-def behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
+def attend_draft_levels(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
     """Attention of drafted entries: over the text up to each one's position, and over the entries behind that position."""
     (text_k, text_v), levels = past[0], past[1:]
     scale = q.shape[-1] ** -0.5

@@ -18,33 +18,33 @@ from torch.nn import functional as F
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import selfplay, texts
 from polydec.lab.train.data import training_data
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.kinds import KINDS
-from polydec.lab.train.loop import arithmetic, precision
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import from_weights
-from polydec.lab.train.own_text import Lessons, gather, place
-from polydec.lab.train.recorded import Recorded, StateFile
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.own_text import TargetTextStates, answer_text_path, gather_target_text
+from polydec.lab.train.recorded import StateFile, StatePassRecorder
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.states import StatesSpec
-from polydec.lab.train.students import Kind, Shown, Student
-from polydec.lab.train.target import autoregressive
-from polydec.lab.train.teacher import Teacher
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.nothing import Nothing
+from polydec.lab.train.students import DrafterKind, DrafterStudent, TeacherContext
+from polydec.lab.train.target import load_autoregressive_model
+from polydec.lab.train.teacher import TeacherModel
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
 from polydec.methods.speculative.loop.protocols import Drafter
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.ranked import Ranked
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.ranked import RankedTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import narrow
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 RANKS = 8
 """Ranks of each level whose hits are counted, for trees."""
@@ -64,21 +64,23 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote.
     Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`. Raises RequestError
     on a wrong spec, missing data, or a target outside the Llama skeleton."""
-    return carry_out("states", spec, _course, time.process_time)
+    return run_training("states", spec, _course, time.process_time)
 
 
-def _course(spec: StatesSpec) -> Course:
+def _course(spec: StatesSpec) -> TrainingRun:
     out, kind = Path(spec.out), KINDS[spec.kind]
     point, source = (
-        autoregressive(spec.target, compute=spec.compute),
+        load_autoregressive_model(spec.target, compute=spec.compute),
         sources.open_source(spec.target),
     )
     target, fast = (
         from_weights(source.config, source.weights),
-        arithmetic(out / STATE, spec.bf16),
+        is_bf16_run(out / STATE, spec.bf16),
     )
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
-    gathered = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
+    gathered = DrafterTrainingData(
+        spec, point, TeacherModel(target, False).fingerprint, depths, target.s.width
+    )
     samples, lessons, unseen_lessons = gathered.samples, gathered.lessons, gathered.unseen_lessons
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
@@ -86,7 +88,7 @@ def _course(spec: StatesSpec) -> Course:
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
-        Shown(
+        TeacherContext(
             target,
             point.lm.vocab,
             torch.tensor(sorted(frequent)),
@@ -108,15 +110,15 @@ def _course(spec: StatesSpec) -> Course:
     looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = dice(spec.seed, step, "rows")
+        g = generator_for(spec.seed, step, "rows")
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
         student.at(step, spec.steps)
-        with precision(fast):
-            return divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
+        with bf16_autocast(fast):
+            return level_divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
 
     def on_aside() -> Tensor:
-        with precision(fast):
-            value, right = divergence(student, lessons, looked, spec, kind)
+        with bf16_autocast(fast):
+            value, right = level_divergence(student, lessons, looked, spec, kind)
         seen.append([round(float(value), 3), *right])
         print(
             f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}",
@@ -125,8 +127,10 @@ def _course(spec: StatesSpec) -> Course:
         )
         return value
 
-    known_as = identity(spec, "save_every", bf16=fast, samples=selfplay.fingerprint(samples))
-    schedule = Schedule(
+    known_as = run_identity(
+        spec, "save_every", bf16=fast, samples=selfplay.samples_fingerprint(samples)
+    )
+    schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
         warmup=0.1,
@@ -138,13 +142,15 @@ def _course(spec: StatesSpec) -> Course:
 
     @cache
     def known() -> list[list[float]]:
-        return rates(student, lessons, aside, spec.length, levels)
+        return level_hit_rates(student, lessons, aside, spec.length, levels)
 
     def drafter(nodes: int) -> Drafter:
-        return kind.drafter(student.model(known()), Ranked.of(deep(known()), nodes))
+        return kind.drafter(
+            student.model(known()), RankedTree.of(extend_level_rates(known()), nodes)
+        )
 
     def measure() -> dict[str, Any]:
-        lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
+        lm = checkpoint.load_bundle(spec.target, dtype="torch").lm if kind.torch else point.lm
         share = cost_of(lm, drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
         return {
             "kind": spec.kind,
@@ -154,7 +160,7 @@ def _course(spec: StatesSpec) -> Course:
             "layers": spec.layers,
             "answers": int(lessons.answer_N.sum()),
             "share": share,
-            "held_out": rates(
+            "held_out": level_hit_rates(
                 student,
                 unseen_lessons,
                 unseen_lessons.pieces(spec.length, levels),
@@ -173,7 +179,7 @@ def _course(spec: StatesSpec) -> Course:
         about = {"target": spec.target, "start": spec.start}
         kind.save(out, student.model(known(), result["share"]), about)
 
-    return Course(
+    return TrainingRun(
         student,
         loss,
         schedule,
@@ -188,29 +194,29 @@ def _course(spec: StatesSpec) -> Course:
 
 
 @dataclass(frozen=True)
-class Given:
+class DrafterTrainingData:
     """What is learned from and measured on, gathered when it is asked for. known_as: what the target is recognised by; depths:
     those that the drafter reads; width: of a state."""
 
     spec: StatesSpec
-    point: checkpoint.Checkpoint
+    point: checkpoint.ModelBundle
     known_as: str
     depths: tuple[int, ...]
     width: int
 
     @cached_property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[TrainingSample]:
         """The target's own."""
         return self._written(False)
 
     @cached_property
-    def unseen(self) -> list[Sample]:
+    def unseen(self) -> list[TrainingSample]:
         """Its answers to held-out prompts."""
         return self._written(True)
 
-    def _written(self, unseen: bool) -> list[Sample]:
-        record = Recorded(self.point.lm, self._file(place(self.spec, unseen)))
-        return gather(
+    def _written(self, unseen: bool) -> list[TrainingSample]:
+        record = StatePassRecorder(self.point.lm, self._file(answer_text_path(self.spec, unseen)))
+        return gather_target_text(
             self.spec,
             self.point.lm,
             self.point.text,
@@ -225,40 +231,44 @@ class Given:
         return StateFile.beside(text, depths, self.width, self.known_as)
 
     @cached_property
-    def read(self) -> list[Sample]:
+    def read(self) -> list[TrainingSample]:
         """Texts of others."""
         if not self.spec.texts:
             return []
-        return texts.samples(
+        return texts.read_text_samples(
             training_data(self.spec.data), self.point.text, self.spec.texts, self.spec.seed
         )
 
     @cached_property
-    def lessons(self) -> Lessons:
+    def lessons(self) -> TargetTextStates:
         """The target's own answers, and behind them the texts."""
-        return self._lessons(place(self.spec, False), [*self.samples, *self.read])
+        return self._lessons(answer_text_path(self.spec, False), [*self.samples, *self.read])
 
     @cached_property
-    def unseen_lessons(self) -> Lessons:
-        return self._lessons(place(self.spec, True), self.unseen)
+    def unseen_lessons(self) -> TargetTextStates:
+        return self._lessons(answer_text_path(self.spec, True), self.unseen)
 
-    def _lessons(self, text: Path, samples: Sequence[Sample]) -> Lessons:
+    def _lessons(self, text: Path, samples: Sequence[TrainingSample]) -> TargetTextStates:
         file = self._file(text)
         file.complete(self.point.lm, samples)
         row_ND = file.read(samples)
         known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
-        return Lessons.over(
+        return TargetTextStates.over(
             known, row_ND[:, -self.width :], row_ND[:, : self.width * max(1, len(self.depths))]
         )
 
 
-def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+def extend_level_rates(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     """Rates of at least LEVELS levels where there is one: what is trained for one step goes on by itself."""
     return [*rates, *[rates[-1]] * (LEVELS - len(rates) if len(rates) == 1 else 0)]
 
 
-def divergence(
-    student: Student, lessons: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind
+def level_divergence(
+    student: DrafterStudent,
+    lessons: TargetTextStates,
+    row_B: Tensor,
+    spec: StatesSpec,
+    kind: DrafterKind,
 ) -> tuple[Tensor, list[float]]:
     """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
     states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
@@ -307,8 +317,8 @@ def divergence(
 
 
 @torch.no_grad()
-def rates(
-    student: Student, lessons: Lessons, pieces: Tensor, length: int, levels: int
+def level_hit_rates(
+    student: DrafterStudent, lessons: TargetTextStates, pieces: Tensor, length: int, levels: int
 ) -> list[list[float]]:
     """Of each level, how often its token of each rank is what the target wrote."""
     hits_LK, counted_L = torch.zeros(levels, RANKS), torch.zeros(levels)
@@ -329,25 +339,27 @@ def rates(
 
 
 def tokens_per_pass(
-    lm: LM,
-    samples: Sequence[Sample],
+    lm: CausalLaw,
+    samples: Sequence[TrainingSample],
     max_tokens: int,
     drafter: Drafter,
     nodes: int,
     depth: int = 16,
 ) -> float:
     """Of greedy answers to the prompts of these samples."""
-    decoder = Speculative(Shaped(lm, Greedy()), drafter, Match(), Fixed(depth, nodes))
-    results = run(
+    decoder = SpeculativeDecoder(
+        ShapedTarget(lm, GreedyRule()), drafter, MatchVerifier(), FixedPolicy(depth, nodes)
+    )
+    results = run_coroutines(
         [answer_one(decoder, Request(s.prompt_ids, max_tokens=max_tokens)) for s in samples]
     )
     return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
 
 
-def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> float:
+def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], rows: int) -> float:
     """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
 
-    class Timed:
+    class ProposalTimer:
         seconds, count = 0.0, 0
 
         def open(self, prompt: Sequence[int], session: Any) -> Any:
@@ -357,23 +369,37 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> f
             async def propose(*asked: Any) -> Any:
                 start = time.process_time()
                 draft = await inner(*asked)
-                Timed.seconds, Timed.count = (
-                    Timed.seconds + time.process_time() - start,
-                    Timed.count + 1,
+                ProposalTimer.seconds, ProposalTimer.count = (
+                    ProposalTimer.seconds + time.process_time() - start,
+                    ProposalTimer.count + 1,
                 )
                 return draft
 
             object.__setattr__(guess, "propose", propose)  # many a guess is frozen
             return guess
 
-    target = Shaped(lm, Greedy())
+    target = ShapedTarget(lm, GreedyRule())
     requests = [Request(s.prompt_ids, max_tokens=32) for s in samples]
     for request in requests:
-        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), request)])
+        run_coroutines(
+            [
+                answer_one(
+                    SpeculativeDecoder(
+                        target, ProposalTimer(), MatchVerifier(), FixedPolicy(2 * LEVELS, rows)
+                    ),
+                    request,
+                )
+            ]
+        )
     start, passes = time.process_time(), 0
     for request in requests:
-        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[
-            0
-        ].stats.passes
+        passes += run_coroutines(
+            [
+                answer_one(
+                    SpeculativeDecoder(target, NothingDrafter(), MatchVerifier(), FixedPolicy(0)),
+                    request,
+                )
+            ]
+        )[0].stats.passes
     one_pass = (time.process_time() - start) / passes
-    return round(Timed.seconds / max(Timed.count, 1) / one_pass, 3)
+    return round(ProposalTimer.seconds / max(ProposalTimer.count, 1) / one_pass, 3)

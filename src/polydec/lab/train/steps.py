@@ -13,11 +13,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.lab.train.automata import BEGIN, END, PAD, Writing, word
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Llama, Shape, save_directory
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.automata import BEGIN, END, PAD, ScratchpadFormat, random_symbol_word
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.steps import HEAD, StepsSpec
 from polydec.lab.train.tokens import tokenizer_files
 
@@ -31,13 +31,13 @@ APART = 256
 def train_steps(spec: StepsSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
     spec."""
-    return carry_out("steps", spec, _course)
+    return run_training("steps", spec, _course)
 
 
-def _course(spec: StepsSpec) -> Course:
-    writing = Writing(spec.task, spec.longest)
+def _course(spec: StepsSpec) -> TrainingRun:
+    writing = ScratchpadFormat(spec.task, spec.longest)
     heads = spec.width // HEAD
-    shape = Shape(
+    shape = LlamaShape(
         len(writing.tokens),
         spec.width,
         spec.layers,
@@ -46,46 +46,48 @@ def _course(spec: StepsSpec) -> Course:
         4 * spec.width,
         writing.positions,
     )
-    network, bf16 = Llama(shape, seed=spec.seed), arithmetic(Path(spec.out) / STATE)
+    network, bf16 = TrainableLlama(shape, seed=spec.seed), is_bf16_run(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        token_BT, goal_BT = batch(spec, writing, step, spec.rows)
-        with precision(bf16):
-            return nats(network, token_BT, goal_BT), token_BT.numel()
+        token_BT, goal_BT = draw_scratchpad_batch(spec, writing, step, spec.rows)
+        with bf16_autocast(bf16):
+            return learned_token_nats(network, token_BT, goal_BT), token_BT.numel()
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         config = shape.config(bos=writing.id(BEGIN), eos=writing.id(END))
-        files = tokenizer_files(tokenizer(writing), shape.context)
+        files = tokenizer_files(build_scratchpad_tokenizer(writing), shape.context)
         del files["tokenizer_config.json"]["chat_template"]  # a word is no turn of a talk
         save_directory(out, network, config, files=files, dtype=torch.float32)
 
-    apart = batch(spec, writing, -1, APART)
+    apart = draw_scratchpad_batch(spec, writing, -1, APART)
     about = {k: v for k, v in asdict(spec).items() if k != "out"}
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
-        identity(spec, bf16=bf16),
+        TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
+        run_identity(spec, bf16=bf16),
         save,
         lambda: {"parameters": sum(p.numel() for p in network.parameters())},
-        lambda: nats(network, *apart),
+        lambda: learned_token_nats(network, *apart),
         log={"about": about},
     )
 
 
-def nats(network: Llama, token_BT: Tensor, goal_BT: Tensor) -> Tensor:
+def learned_token_nats(network: TrainableLlama, token_BT: Tensor, goal_BT: Tensor) -> Tensor:
     """Nats a learned token."""
     logits = network(token_BT).float().flatten(0, 1)
     return F.cross_entropy(logits, goal_BT.flatten(), ignore_index=NOT_LEARNED)
 
 
-def batch(spec: StepsSpec, writing: Writing, step: int, rows: int) -> tuple[Tensor, Tensor]:
+def draw_scratchpad_batch(
+    spec: StepsSpec, writing: ScratchpadFormat, step: int, rows: int
+) -> tuple[Tensor, Tensor]:
     """Tokens [rows, T], and of each what should follow it where that is learned: all that stands behind the prompt. A function
     of the step alone; step -1 is set aside."""
     r = Random(f"{spec.task} {spec.seed} {step}")
     read, goals = list[list[int]](), list[list[int]]()
     for _ in range(rows):
-        symbols, budget = word(r, r.choice(spec.lengths)), r.choice(spec.budgets)
+        symbols, budget = random_symbol_word(r, r.choice(spec.lengths)), r.choice(spec.budgets)
         prompt, behind = writing.prompt(symbols, budget), writing.written(symbols, budget)
         read.append([*prompt, *behind[:-1]])
         goals.append([*[NOT_LEARNED] * (len(prompt) - 1), *behind])
@@ -96,7 +98,7 @@ def batch(spec: StepsSpec, writing: Writing, step: int, rows: int) -> tuple[Tens
     )
 
 
-def tokenizer(writing: Writing) -> Tokenizer:
+def build_scratchpad_tokenizer(writing: ScratchpadFormat) -> Tokenizer:
     """A token a word, with spaces between them, as in "a b b <pad> <linear>"."""
     made = Tokenizer(models.WordLevel({t: i for i, t in enumerate(writing.tokens)}, PAD))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,30 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.train import selfplay
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.own_text import gather
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.selfplay import Sample
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.own_text import gather_target_text
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.stop_head import StopHeadSpec
-from polydec.lab.train.target import pair
+from polydec.lab.train.target import load_target_and_draft
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.stop_head import StopHead
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class StopHeadExamples:
     """States of the draft after drafted tokens (N, H) and the chance with which each token is accepted (N)."""
 
     hidden_NH: Tensor
     accepted_N: Tensor
 
 
-class Head(nn.Module):
+class TrainableStopHead(nn.Module):
     """The weights of a StopHead, to be trained."""
 
     def __init__(self, start: StopHead, tied: bool) -> None:
@@ -55,28 +55,32 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     constant. Every eighth text is set aside, and the weights that are best on these are saved: the head, which begins as the
     best constant, has more of them than a small run has positions. The draft is left as it is. See `carry_out`. Raises
     RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
-    return carry_out("stop-head", spec, _course)
+    return run_training("stop-head", spec, _course)
 
 
-def _course(spec: StopHeadSpec) -> Course:
-    point, small, name = pair(spec.target, spec.draft)
+def _course(spec: StopHeadSpec) -> TrainingRun:
+    point, small, name = load_target_and_draft(spec.target, spec.draft)
     samples, unseen = (
-        gather(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
+        gather_target_text(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
     )
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
     lessons, aside, unseen_lessons = (
-        learn(point.lm, small.lm, part, spec, number) for number, part in enumerate(parts)
+        label_drafted_tokens(point.lm, small.lm, part, spec, number)
+        for number, part in enumerate(parts)
     )
-    start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
-    network = Head(
-        StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied
+    start = stop_head.new_stop_head(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
+    network = TrainableStopHead(
+        StopHead(
+            start.blocks, (start.out[0], best_constant_logits(lessons.accepted_N, spec.weight))
+        ),
+        spec.tied,
     )
 
     def loss_aside() -> Tensor:
         return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        g = dice(spec.seed, step, "rows")
+        g = generator_for(spec.seed, step, "rows")
         picked = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
         return weighted_bce(
             network.head().logits(lessons.hidden_NH[picked]),
@@ -84,80 +88,86 @@ def _course(spec: StopHeadSpec) -> Course:
             spec.weight,
         ), spec.rows
 
-    known_as = identity(
+    known_as = run_identity(
         spec,
         draft=name,
         positions=len(lessons.accepted_N),
-        samples=selfplay.fingerprint(samples),
+        samples=selfplay.samples_fingerprint(samples),
     )
 
     def measure() -> dict[str, Any]:
         return {
             "positions": len(lessons.accepted_N),
             "loss_aside": float(loss_aside().detach()),
-            "held_out": judge(network.head(), unseen_lessons, spec.weight),
+            "held_out": measure_stop_head(network.head(), unseen_lessons, spec.weight),
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
         about = {k: known_as[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
         stop_head.save(out, network.head(), about)
 
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
     )
-    return Course(network, loss, schedule, known_as, save, measure, loss_aside)
+    return TrainingRun(network, loss, schedule, known_as, save, measure, loss_aside)
 
 
-def learn(
-    target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, part: int
-) -> Lessons:
+def label_drafted_tokens(
+    target: CausalLaw,
+    draft: CausalLaw,
+    samples: Sequence[TrainingSample],
+    spec: StopHeadSpec,
+    part: int,
+) -> StopHeadExamples:
     """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
     which names its draws."""
-    g = dice(spec.seed, part, "drafts")
+    g = generator_for(spec.seed, part, "drafts")
     hidden, accepted = list[Tensor](), list[Tensor]()
     for s in samples:
-        p_TV, q_TV = (laws(lm, s, spec.temperature) for lm in (target, draft))
+        p_TV, q_TV = (teacher_forced_laws(lm, s, spec.temperature) for lm in (target, draft))
         for _ in range(spec.rounds if spec.temperature else 1):
             token_T = q_TV.multinomial(1, generator=g)[:, 0]
             p_T, q_T = (t.gather(1, token_T[:, None])[:, 0] for t in (p_TV, q_TV))
             own_T = torch.rand(len(token_T), generator=g) >= spec.mixing
             read = torch.where(own_T, token_T, torch.tensor(s.output_ids))
-            hidden.append(states(draft, s.prompt_ids, read.tolist())[own_T])
+            hidden.append(teacher_forced_states(draft, s.prompt_ids, read.tolist())[own_T])
             accepted.append((p_T / q_T).clamp(max=1.0)[own_T])
-    return Lessons(torch.cat(hidden), torch.cat(accepted).float())
+    return StopHeadExamples(torch.cat(hidden), torch.cat(accepted).float())
 
 
-def laws(lm: LM, sample: Sample, temperature: float) -> Tensor:
+def teacher_forced_laws(lm: CausalLaw, sample: TrainingSample, temperature: float) -> Tensor:
     """The law (T, V) of each output token after the true text before it."""
 
     async def score() -> Tensor:
         session = lm.open(sample.prompt_ids)
-        await session.prefill(Want(law=Reads.NOTHING))
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         scores = await session.score(
-            Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), Want()
+            Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), ScoreRequest()
         )
         return torch.stack([scores.weights(i) for i in range(len(sample.output_ids))]).double()
 
-    logits_TV = run([score()])[0]
+    logits_TV = run_coroutines([score()])[0]
     if temperature == 0.0:
         return torch.nn.functional.one_hot(logits_TV.argmax(-1), logits_TV.shape[-1]).double()
     return (logits_TV / temperature).softmax(-1)
 
 
-def states(lm: LM, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
+def teacher_forced_states(lm: CausalLaw, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
     """The draft's state after each of these tokens."""
 
     async def score() -> Tensor:
         session = lm.open(prompt)
-        await session.prefill(Want(law=Reads.NOTHING))
+        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         hidden_NH = (
-            await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))
+            await session.score(
+                Draft.chain(prompt[-1], read), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+            )
         ).hidden_NH
         if hidden_NH is None:
             raise RequestError("draft shows no hidden states: the head cannot be trained on it")
         return hidden_NH[1:].float()
 
-    return run([score()])[0]
+    return run_coroutines([score()])[0]
 
 
 def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor:
@@ -169,18 +179,20 @@ def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor
     )
 
 
-def constant(accepted_N: Tensor, weight: float) -> Tensor:
+def best_constant_logits(accepted_N: Tensor, weight: float) -> Tensor:
     """The two log chances that have the least loss where every token gets the same."""
     accepted, rejected = accepted_N.sum(), weight * (1.0 - accepted_N).sum()
     return (torch.stack([rejected, accepted]) / (accepted + rejected)).clamp(min=1e-6).log()
 
 
 @torch.no_grad()
-def judge(head: StopHead, lessons: Lessons, weight: float) -> Mapping[str, float]:
+def measure_stop_head(
+    head: StopHead, lessons: StopHeadExamples, weight: float
+) -> Mapping[str, float]:
     """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
     of which one is likelier to be accepted, the head says which (0.5 is chance)."""
     y, logits = lessons.accepted_N, head.logits(lessons.hidden_NH)
-    same = constant(y, weight).expand(len(y), 2)
+    same = best_constant_logits(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
     a, b = torch.randint(len(y), (2, 20000), generator=g)
     score = logits[:, 1] - logits[:, 0]

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from torch import Tensor
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.core.effects import gather
-from polydec.core.law import normalise
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import normalise_log_weights
 from polydec.core.protocols import Target
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.train.specs.strength import StrengthSpec
-from polydec.lab.train.target import require
-from polydec.laws.contrasts.steered import Steered, calibrated
+from polydec.lab.train.target import require_family
+from polydec.laws.contrasts.steered import SteeringVectorContrast, calibrate_steering_strength
 from polydec.methods.registry.kit import family_of
 from polydec.models.formats import text_rows
-from polydec.request.loaded import LM
+from polydec.request.loaded import LoadedModel
 from polydec.request.loading import load
 
 Rows = tuple[Tensor, Tensor, int]
@@ -33,7 +33,7 @@ MOST = 1000.0
 
 
 @dataclass(frozen=True)
-class Strength:
+class SteeringStrength:
     """strength: the best of those tried; closed: what the closed form says; before, after: -log p of the answers' tokens, in
     nats a token, under the tuned model and under the steered one; tokens: how many these are."""
 
@@ -49,12 +49,12 @@ def find_strength(spec: StrengthSpec) -> dict[str, float]:
     do."""
     pairs = read_pairs(Path(spec.data))
     lm = load(spec.target, draft=spec.draft, ngrams=None)
-    return vars(strength(lm, pairs, head=spec.head, raw=spec.raw))
+    return vars(best_steering_strength(lm, pairs, head=spec.head, raw=spec.raw))
 
 
-def strength(
-    lm: LM, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw: bool = False
-) -> Strength:
+def best_steering_strength(
+    lm: LoadedModel, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw: bool = False
+) -> SteeringStrength:
     """The strength for `--steer svdecode` under which answers are likeliest, EOS included.
 
     lm: the tuned model, whose draft is the model before tuning; pairs: prompts and right answers that neither was tuned on,
@@ -63,43 +63,45 @@ def strength(
     adaptation" (SVDecode), 2025, which picks it on a small labelled set; the closed form and the factors tried around it are
     our choice.
     """
-    rule = Steered(0.0, head)  # says so where the head is out of range
+    rule = SteeringVectorContrast(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
         raise RequestError("there is no model before tuning: name it as the draft (--draft)")
     for field, point in (("target", lm.checkpoint), ("draft", lm.draft)):
-        require("ar", family_of(point.lm), point.name, field)
+        require_family("ar", family_of(point.lm), point.name, field)
     if not pairs:
         raise RequestError("pairs is empty: give at least one prompt with its answer")
     laws, texts = (
         (lm.checkpoint.lm, lm.draft.lm),
         [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)],
     )
-    closed = calibrated(_every(laws, texts), head)
+    closed = calibrate_steering_strength(_every(laws, texts), head)
     lost, count = dict.fromkeys((min(closed * f, MOST) for f in FACTORS), 0.0), 0
     for tuned_V, before_V, token in _every(
         laws, texts
     ):  # once more: rows of all texts together are too large to keep
         count += 1
         for mu in lost:
-            lost[mu] -= float(normalise(replace(rule, strength=mu).mix(tuned_V, [before_V]))[token])
+            lost[mu] -= float(
+                normalise_log_weights(replace(rule, strength=mu).mix(tuned_V, [before_V]))[token]
+            )
     best = min(lost, key=lambda mu: lost[mu])
-    return Strength(best, closed, lost[0.0] / count, lost[best] / count, count)
+    return SteeringStrength(best, closed, lost[0.0] / count, lost[best] / count, count)
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Prompts and answers of a file of JSON lines, in any of the forms of text_rows.py that have
     both. Raises RequestError with one sentence that names the wrong line."""
     out = list[tuple[str, str]]()
-    for what, fields in text_rows.objects(path):
-        pair = text_rows.item(fields, what, "").exchange
+    for what, fields in text_rows.read_json_lines(path):
+        pair = text_rows.parse_text_row(fields, what, "").exchange
         if pair is None:
-            raise RequestError(sentence(f"{what} must have a prompt and an answer"))
+            raise RequestError(error_sentence(f"{what} must have a prompt and an answer"))
         out.append(pair)
     return out
 
 
 def _ids(
-    lm: LM, at: int, prompt: str, answer: str, raw: bool
+    lm: LoadedModel, at: int, prompt: str, answer: str, raw: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not answer.strip():
         raise RequestError(f"pairs[{at}] has no answer: give a text of at least one character")
@@ -112,7 +114,7 @@ def _every(
 ) -> Iterator[Rows]:
     ends = sorted(laws[0].vocab.eos)
     for prompt, answer in texts:
-        yield from run([_rows(laws, prompt, answer, ends)])[0]
+        yield from run_coroutines([_rows(laws, prompt, answer, ends)])[0]
 
 
 async def _rows(
@@ -123,7 +125,7 @@ async def _rows(
     sessions = [law.open(prompt) for law in laws]
     try:
         draft = Draft.chain(prompt[-1], answer)
-        tuned, before = await gather(*(s.score(draft, Want()) for s in sessions))
+        tuned, before = await gather_coroutines(*(s.score(draft, ScoreRequest()) for s in sessions))
         end_V = tuned.row(len(answer))
         tokens = (*answer, max(ends, key=lambda x: float(end_V[x])))
         return [(tuned.row(i), before.row(i), token) for i, token in enumerate(tokens)]

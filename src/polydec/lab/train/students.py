@@ -11,26 +11,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.core.types import Vocab
-from polydec.lab.train.network import Llama
-from polydec.lab.train.state_layer import Block, NarrowBlock, PublishedBlock, Stack
-from polydec.models.learned.state_layer import EPS, even
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.state_layer import (
+    NarrowBlock,
+    PublishedBlock,
+    TrainableStateLayer,
+    TrainableStateStack,
+)
+from polydec.models.learned.state_layer import EPS, rms_normalised
 from polydec.models.sessions.sources import open_source
 
 Rates = Sequence[Sequence[float]]
-Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
+Make = Callable[[Sequence[Tensor], Any, TokenVocabulary, Rates, float], Any]
 """An artefact of its tensors, its layer, the target's vocabulary, rates and share."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
-    guessed; seed; begin: tensors that it may begin with, by the names of `Kind.begins`; None: there are none; copies: of each
-    probe; layers: of the drafter; enters: the layer of each transferred state, none: the middle
-    one."""
+class TeacherContext:
+    """What a student reads of its target. tokens: the most frequent ones of the text, for a head of
+    its own; levels: tokens guessed; seed; begin: tensors that it may begin with, by the names of
+    `DrafterKind.begins`; None: there are none; copies: of each probe; layers: of the drafter;
+    enters: the layer of each transferred state, none: the middle one."""
 
-    target: Llama
-    vocab: Vocab
+    target: TrainableLlama
+    vocab: TokenVocabulary
     tokens: Tensor
     levels: int
     seed: int
@@ -62,7 +67,7 @@ class Shown:
         return self.table_VH[self.tokens].clone()
 
 
-class Student(nn.Module):
+class DrafterStudent(nn.Module):
     """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay.
     columns: the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm
     leaves them."""
@@ -72,9 +77,9 @@ class Student(nn.Module):
 
     def __init__(
         self,
-        shown: Shown,
+        shown: TeacherContext,
         tensors: Sequence[Tensor],
-        block: Block | Stack | NarrowBlock | PublishedBlock | None,
+        block: TrainableStateLayer | TrainableStateStack | NarrowBlock | PublishedBlock | None,
         make: Make,
     ) -> None:
         super().__init__()
@@ -103,7 +108,7 @@ class Student(nn.Module):
         return (
             F.smooth_l1_loss(made, self.entry(state))
             if self.normed
-            else F.smooth_l1_loss(even(made), even(state))
+            else F.smooth_l1_loss(rms_normalised(made), rms_normalised(state))
         )
 
     @property
@@ -134,7 +139,7 @@ class Student(nn.Module):
         )
 
 
-class HeadStudent(Student):
+class HeadStudent(DrafterStudent):
     """Heads, each of which goes on where the one before it stopped."""
 
     def forward(
@@ -152,7 +157,7 @@ class HeadStudent(Student):
             yield made, self.logits(made, model.head(k)), torch.arange(T)
 
 
-class LayerStudent(Student):
+class LayerStudent(DrafterStudent):
     """A layer that reads true states and then, level by level, the tokens behind each and what it made itself."""
 
     def forward(
@@ -199,7 +204,7 @@ class LayerStudent(Student):
 
 
 @dataclass(frozen=True)
-class Kind:
+class DrafterKind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
     is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
     target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
@@ -207,7 +212,7 @@ class Kind:
     of the fields of a spec that mean nothing to some kinds (SOME), those that it reads; begins: the tensors of what `start`
     names."""
 
-    start: Callable[[Shown], Student]
+    start: Callable[[TeacherContext], DrafterStudent]
     drafter: Callable[[Any, Any], Any]
     save: Callable[..., None]
     levels: int = 3

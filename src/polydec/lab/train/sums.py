@@ -20,7 +20,7 @@ SIGNS = "+-*"
 
 
 @dataclass(frozen=True)
-class Sum:
+class LastDigitSum:
     """question: as it is asked; chain: a digit for each step; answer: its last digit."""
 
     question: str
@@ -31,7 +31,7 @@ class Sum:
         return self.chain[-1]
 
 
-def drawn(seed: str, steps: int, unseen: bool = False) -> Sum:
+def draw_last_digit_sum(seed: str, steps: int, unseen: bool = False) -> LastDigitSum:
     """A sum of this name. unseen: one whose question is held out from training (SHA-1), else one
     that is not."""
     dice = random.Random(f"sum {seed} {steps}")
@@ -40,7 +40,7 @@ def drawn(seed: str, steps: int, unseen: bool = False) -> Sum:
     return made
 
 
-def _drawn(dice: random.Random, steps: int) -> Sum:
+def _drawn(dice: random.Random, steps: int) -> LastDigitSum:
     value = dice.randrange(10)
     question, chain = str(value), ""
     for _ in range(steps):
@@ -49,4 +49,4 @@ def _drawn(dice: random.Random, steps: int) -> Sum:
             value + other if sign == "+" else value - other if sign == "-" else value * other
         ) % 10
         question, chain = f"{question}{sign}{other}", f"{chain}{value}"
-    return Sum(question, chain)
+    return LastDigitSum(question, chain)

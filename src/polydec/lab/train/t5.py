@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
 from polydec.models.formats.seq2seq import Seq2SeqConfig
-from polydec.models.nets.seq2seq import buckets
+from polydec.models.nets.seq2seq import relative_position_buckets
 
 
 class RMSNorm(nn.Module):
@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-class Attention(nn.Module):
+class TrainableT5Attention(nn.Module):
     """placed: whether it has the table of relative positions, which all layers of a tower share."""
 
     def __init__(self, c: Seq2SeqConfig, placed: bool) -> None:
@@ -48,7 +48,7 @@ class Attention(nn.Module):
         return self.o(mixed.transpose(1, 2).flatten(2))
 
 
-class MLP(nn.Module):
+class T5FeedForward(nn.Module):
     def __init__(self, c: Seq2SeqConfig, inner: int) -> None:
         super().__init__()
         self.wi = nn.Linear(c.width, inner, bias=False)
@@ -60,7 +60,7 @@ class MLP(nn.Module):
         return self.wo(relu(self.wi(x)))
 
 
-class Part(nn.Module):
+class TrainableT5Sublayer(nn.Module):
     """A residual step: what it does, under its published name, and the norm before it."""
 
     def __init__(self, c: Seq2SeqConfig, name: str, does: nn.Module) -> None:
@@ -73,13 +73,15 @@ class Part(nn.Module):
         return self.get_submodule(self.name)
 
 
-class Block(nn.Module):
+class TrainableT5Block(nn.Module):
     def __init__(self, c: Seq2SeqConfig, inner: int, decoder: bool, placed: bool) -> None:
         super().__init__()
-        parts = [Part(c, "SelfAttention", Attention(c, placed))]
+        parts = [TrainableT5Sublayer(c, "SelfAttention", TrainableT5Attention(c, placed))]
         if decoder:
-            parts.append(Part(c, "EncDecAttention", Attention(c, False)))
-        self.layer = nn.ModuleList([*parts, Part(c, "DenseReluDense", MLP(c, inner))])
+            parts.append(TrainableT5Sublayer(c, "EncDecAttention", TrainableT5Attention(c, False)))
+        self.layer = nn.ModuleList(
+            [*parts, TrainableT5Sublayer(c, "DenseReluDense", T5FeedForward(c, inner))]
+        )
 
     def forward(self, x: Tensor, seen: Tensor, read: Tensor | None, there: Tensor | None) -> Tensor:
         own, *cross, mlp = cast(Sequence[Any], self.layer)
@@ -90,14 +92,16 @@ class Block(nn.Module):
         return x + mlp.does(mlp.layer_norm(x))
 
 
-class Tower(nn.Module):
+class TrainableT5Tower(nn.Module):
     """An encoder or a decoder. both: whether a position sees later ones."""
 
     def __init__(self, c: Seq2SeqConfig, inner: int, decoder: bool, both: bool) -> None:
         super().__init__()
         self.config, self.both = c, both
         count = c.layers if decoder else c.first
-        self.block = nn.ModuleList([Block(c, inner, decoder, i == 0) for i in range(count)])
+        self.block = nn.ModuleList(
+            [TrainableT5Block(c, inner, decoder, i == 0) for i in range(count)]
+        )
         self.final_layer_norm = RMSNorm(c.width, c.eps)
 
     def apart(self, length: int) -> Tensor:
@@ -105,7 +109,7 @@ class Tower(nn.Module):
         at = torch.arange(length)
         first: Any = self.block[0]
         table = first.layer[0].does.relative_attention_bias
-        bias = table(buckets(at, at, self.both, self.config)).permute(2, 0, 1)
+        bias = table(relative_position_buckets(at, at, self.both, self.config)).permute(2, 0, 1)
         return bias if self.both else bias + _hidden(at[None, :] <= at[:, None])
 
     def forward(
@@ -128,7 +132,7 @@ def _hidden(seen: Tensor) -> Tensor:
     return torch.where(seen, 0.0, -1e9)
 
 
-class T5(nn.Module):
+class TrainableT5(nn.Module):
     """both: whether a position of the decoder sees later ones; rows: of the table of embeddings beyond the vocabulary's, for
     marks that are read and never written."""
 
@@ -140,8 +144,8 @@ class T5(nn.Module):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             self.shared = nn.Embedding(config.vocab + rows, config.width)
-            self.encoder = Tower(config, inner, False, True)
-            self.decoder = Tower(config, inner, True, both)
+            self.encoder = TrainableT5Tower(config, inner, False, True)
+            self.decoder = TrainableT5Tower(config, inner, True, both)
 
     @property
     def deep(self) -> list[nn.Parameter]:
@@ -165,7 +169,7 @@ class T5(nn.Module):
         return states_NW @ table.to(states_NW.dtype).T * self.config.width**-0.5
 
 
-def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
+def pad_id_rows(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
     """Rows of ids side by side, the short ones filled up, and which positions hold a token: [B, T] both."""
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
@@ -173,6 +177,6 @@ def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor
     return ids, here
 
 
-def weights(network: T5) -> Mapping[str, Tensor]:
+def published_t5_tensors(network: TrainableT5) -> Mapping[str, Tensor]:
     """What a published file holds."""
     return {k: v.detach().float().contiguous() for k, v in network.state_dict().items()}

@@ -5,42 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
 from polydec.methods.registry.kit import CALLED, family_of
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint, denoiser, inserter
-from polydec.models.sessions.checkpoint import Checkpoint
+from polydec.models.sessions.checkpoint import ModelBundle
 
 SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
 """A model of each family, to name where another one was given."""
 
 
-def require(family: str, family_read: str, name: str, field: str = "target") -> None:
+def require_family(family: str, family_read: str, name: str, field: str = "target") -> None:
     """Raise RequestError where the model called `name` is of another family than this one."""
     if family_read != family:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"{field} is {name!r}, {CALLED[family_read]} model: it must be {CALLED[family]} model, "
                 f"such as {SUCH[family]}"
             )
         )
 
 
-def autoregressive(name: str, field: str = "target", **how: Any) -> Checkpoint:
+def load_autoregressive_model(name: str, field: str = "target", **how: Any) -> ModelBundle:
     """The model of this name, as `checkpoint.load` loads it. Raises RequestError where it does not continue texts."""
-    point = checkpoint.load(name, **how)
-    require("ar", family_of(point.lm), name, field)
+    point = checkpoint.load_bundle(name, **how)
+    require_family("ar", family_of(point.lm), name, field)
     return point
 
 
-def pair(target: str, draft: str | None) -> tuple[Checkpoint, Checkpoint, str]:
+def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, ModelBundle, str]:
     """A target, its draft model (None: the embedded one's) and the draft's name. Raises RequestError where there is none, or
     the two do not write the same tokens."""
     name = draft or zoo.default_draft(target)
     if name is None:
         raise RequestError(f"draft is none and {target} has no embedded one: name the draft model")
-    point, small = autoregressive(target), autoregressive(name, "draft")
+    point, small = load_autoregressive_model(target), load_autoregressive_model(name, "draft")
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     return point, small, name
 
@@ -56,17 +56,17 @@ def of_one_canvas(model: Any, name: str) -> None:
     """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
     that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
     another kind, or a layer that was taught on laws that the model does not have."""
-    require("diffusion", family_of(model), name)
+    require_family("diffusion", family_of(model), name)
     if model.block:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"target is {name!r}, which is block-causal (blocks of {model.block}): this training is for models "
                 f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
             )
         )
     if model.shifted:
         raise RequestError(
-            sentence(
+            error_sentence(
                 f"target is {name!r}, whose laws stand one position before their gaps: this training is for models "
                 f"where they stand at the gaps, such as {SUCH['diffusion']}"
             )

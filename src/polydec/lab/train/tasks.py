@@ -53,7 +53,7 @@ TOWNS = (
 
 
 @dataclass(frozen=True)
-class Task:
+class SyntheticTask:
     """What is asked, and the right answer."""
 
     question: str
@@ -61,7 +61,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Variety:
+class TaskVariety:
     """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
     small letters as well; people: half of the names and towns of `slots` are made of syllables, and ages have one to three
     digits."""
@@ -92,78 +92,80 @@ class Variety:
         return "".join(r.choice(values) for _ in range(self.count(r)))
 
 
-SIX = Variety()
+SIX = TaskVariety()
 """Lists of six digits, and the names that are listed here: what the embedded models were trained on."""
 
-VARIED = Variety(3, 9, True, True)
+VARIED = TaskVariety(3, 9, True, True)
 """Lengths and values that vary."""
 
 
-def variety(varied: bool) -> Variety:
+def task_variety(varied: bool) -> TaskVariety:
     """What `--varied` asks for."""
     return VARIED if varied else SIX
 
 
-def _copy(r: random.Random, of: Variety) -> Task:
+def _copy(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    return Task(f"copy: {items}", items)
+    return SyntheticTask(f"copy: {items}", items)
 
 
-def _reverse(r: random.Random, of: Variety) -> Task:
+def _reverse(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    return Task(f"reverse: {items}", items[::-1])
+    return SyntheticTask(f"reverse: {items}", items[::-1])
 
 
-def _sort(r: random.Random, of: Variety) -> Task:
+def _sort(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    return Task(f"sort: {items}", "".join(sorted(items)))
+    return SyntheticTask(f"sort: {items}", "".join(sorted(items)))
 
 
-def _shuffle(r: random.Random, of: Variety) -> Task:
+def _shuffle(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = r.sample(of.values, of.count(r))
-    return Task("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
+    return SyntheticTask("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
 
 
-def _fill(r: random.Random, of: Variety) -> Task:
+def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
     start, count = r.randrange(10), of.count(r)
     items = "".join(DIGITS[(start + i) % 10] for i in range(count))
     shown = r.randrange(count)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
-    return Task("fill: " + " ".join(seen), items)
+    return SyntheticTask("fill: " + " ".join(seen), items)
 
 
-def _pick(r: random.Random, of: Variety) -> Task:
+def _pick(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    return Task(f"pick: {items}", r.choice(items) * len(items))
+    return SyntheticTask(f"pick: {items}", r.choice(items) * len(items))
 
 
-def _count(r: random.Random, of: Variety) -> Task:
+def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
     seen = of.items(r, DIGITS)
     start = r.choice(seen)
-    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen))))
+    return SyntheticTask(
+        f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen)))
+    )
 
 
-def _chain(r: random.Random, of: Variety) -> Task:
+def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
     places = r.sample(DIGITS, of.count(r) - 1)
     steps = [a + b for a, b in pairwise(places)]
-    return Task(
+    return SyntheticTask(
         f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:])
     )
 
 
-def _sums(r: random.Random, of: Variety) -> Task:
+def _sums(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r, DIGITS)
     sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
-    return Task(f"sums: {items}", "".join(map(str, sums)))
+    return SyntheticTask(f"sums: {items}", "".join(map(str, sums)))
 
 
-def _slots(r: random.Random, of: Variety) -> Task:
+def _slots(r: random.Random, of: TaskVariety) -> SyntheticTask:
     if of.people:
         name, town = (_name(r) if r.random() < 0.5 else r.choice(known) for known in (NAMES, TOWNS))
         age = r.randrange(10 ** r.randint(1, 3))
     else:
         name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
-    return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
+    return SyntheticTask(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
 def _name(r: random.Random) -> str:
@@ -174,37 +176,37 @@ def _name(r: random.Random) -> str:
     ).capitalize()
 
 
-def _replace(r: random.Random, of: Variety) -> Task:
+def _replace(r: random.Random, of: TaskVariety) -> SyntheticTask:
     *items, new = r.sample(of.values, of.count(r) + 1)
     question = f"replace: {''.join(items)} {new}"
     items[r.randrange(len(items))] = new
-    return Task(question, "".join(items))
+    return SyntheticTask(question, "".join(items))
 
 
-def _same(r: random.Random, of: Variety) -> Task:
+def _same(r: random.Random, of: TaskVariety) -> SyntheticTask:
     digit = r.choice(of.values)
-    return Task(f"same: {digit}", digit * ENDLESS)
+    return SyntheticTask(f"same: {digit}", digit * ENDLESS)
 
 
-def _keep(r: random.Random, of: Variety) -> Task:
+def _keep(r: random.Random, of: TaskVariety) -> SyntheticTask:
     seen = of.items(r)
-    return Task(f"keep: {seen}", r.choice(seen) * ENDLESS)
+    return SyntheticTask(f"keep: {seen}", r.choice(seen) * ENDLESS)
 
 
-def _on(r: random.Random, of: Variety) -> Task:
+def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
     start = r.choice(DIGITS)
-    return Task(f"on: {start}", _up(start))
+    return SyntheticTask(f"on: {start}", _up(start))
 
 
-def _repeat(r: random.Random, of: Variety) -> Task:
+def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
     items = items if of.least < of.most else items[:PERIOD]
-    return Task(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
+    return SyntheticTask(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
 
 
-def _table(r: random.Random, of: Variety) -> Task:
+def _table(r: random.Random, of: TaskVariety) -> SyntheticTask:
     add = r.choice(DIGITS)
-    return Task(f"table: {add}", _rows(add))
+    return SyntheticTask(f"table: {add}", _rows(add))
 
 
 def _up(start: str) -> str:
@@ -217,7 +219,7 @@ def _rows(add: str) -> str:
     return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
 
 
-TASKS: Mapping[str, Callable[[random.Random, Variety], Task]] = {
+TASKS: Mapping[str, Callable[[random.Random, TaskVariety], SyntheticTask]] = {
     "copy": _copy,
     "reverse": _reverse,
     "sort": _sort,
@@ -248,7 +250,9 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """What the embedded models know, beside LONG."""
 
 
-def make(name: str, seed: int, number: int, unseen: bool = False, of: Variety = SIX) -> Task:
+def draw_task(
+    name: str, seed: int, number: int, unseen: bool = False, of: TaskVariety = SIX
+) -> SyntheticTask:
     """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
     all text (`data.held_out`). Raises RequestError for a name that is unknown."""
     if name not in TASKS:
@@ -259,7 +263,7 @@ def make(name: str, seed: int, number: int, unseen: bool = False, of: Variety = 
     return task
 
 
-def right(name: str, question: str, answer: str) -> bool:
+def is_right_task_answer(name: str, question: str, answer: str) -> bool:
     """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
     whether it fills the canvas is for others to say."""
     stated = question.partition(": ")[2]

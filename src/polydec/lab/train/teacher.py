@@ -18,15 +18,15 @@ from torch import Tensor
 
 from polydec.base import edge
 from polydec.base.errors import PolydecError
-from polydec.base.files import lock, replace
-from polydec.base.heard import warn
-from polydec.lab.train.loop import precision
-from polydec.lab.train.network import Llama, from_weights
-from polydec.lab.train.selfplay import Sample, digests
+from polydec.base.files import hold_file_lock, replace_file_atomically
+from polydec.base.heard import warn_caller
+from polydec.lab.train.loop import bf16_autocast
+from polydec.lab.train.network import TrainableLlama, from_weights
+from polydec.lab.train.selfplay import TrainingSample, sample_prefix_digests
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
+class TeacherLaws:
     """Of every output token of some samples, in order: the hidden state after the final norm that predicts it (bf16, rows
     x width), and the log of the sum of its weights at `temperature`."""
 
@@ -36,16 +36,16 @@ class Laws:
 
 
 @dataclass(frozen=True, eq=False)
-class Teacher:
+class TeacherModel:
     """A target of the Llama skeleton that scores whole sequences."""
 
-    network: Llama
+    network: TrainableLlama
     fast: bool  # bf16 arithmetic
 
     @staticmethod
-    def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> Teacher:
+    def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> TeacherModel:
         """Raises RequestError where the target is not of the plain Llama skeleton."""
-        return Teacher(from_weights(config, weights), fast)
+        return TeacherModel(from_weights(config, weights), fast)
 
     @property
     def head_VH(self) -> Tensor:
@@ -63,10 +63,10 @@ class Teacher:
         return out.hexdigest()[:16]
 
     @torch.no_grad()
-    def hidden(self, sample: Sample) -> Tensor:
+    def hidden(self, sample: TrainingSample) -> Tensor:
         """One bf16 row per output token, of the position that predicts it."""
         ids = torch.tensor([(*sample.prompt_ids, *sample.output_ids[:-1])])
-        with precision(self.fast):
+        with bf16_autocast(self.fast):
             return self.network.model(ids)[0, len(sample.prompt_ids) - 1 :].bfloat16()
 
     @torch.no_grad()
@@ -79,26 +79,28 @@ class Teacher:
             ]
         )
 
-    def laws(self, samples: Sequence[Sample], temperature: float) -> Laws:
+    def laws(self, samples: Sequence[TrainingSample], temperature: float) -> TeacherLaws:
         hidden = torch.cat([self.hidden(s) for s in samples])
-        return Laws(hidden, self.lse(hidden, temperature), temperature)
+        return TeacherLaws(hidden, self.lse(hidden, temperature), temperature)
 
-    def cached(self, samples: Sequence[Sample], path: Path, temperature: float) -> Laws:
+    def cached(
+        self, samples: Sequence[TrainingSample], path: Path, temperature: float
+    ) -> TeacherLaws:
         """The same for the samples of the file `path`, kept beside it: `.hidden` is appended to when the file has grown,
         `.lse-TEMPERATURE` is computed where it is missing. `.states` says of which text and which target they are: those of
         another one are computed again, which is said in a warning."""
         width, rows = self.head_VH.shape[1], sum(len(s.output_ids) for s in samples)
         at, of = path.with_suffix(".hidden"), path.with_suffix(".states")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with lock(at):
+        with hold_file_lock(at):
             self._extend(at, of, path, samples, width)
             return self._read(at, path, rows, width, temperature)
 
     def _extend(
-        self, at: Path, of: Path, path: Path, samples: Sequence[Sample], width: int
+        self, at: Path, of: Path, path: Path, samples: Sequence[TrainingSample], width: int
     ) -> None:
         """Make `at` hold the states of all these samples, in order; more may follow."""
-        own, known = digests(samples), _known(of)
+        own, known = sample_prefix_digests(samples), _known(of)
         size = at.stat().st_size if at.exists() else 0
         kept = known.digests if known is not None and known.target == self.fingerprint else []
         same = next(
@@ -110,7 +112,7 @@ class Teacher:
         if same == len(own):
             return
         if same < len(kept) or (size and not kept):
-            warn(
+            warn_caller(
                 f"{at.name} holds states of another text or target: {len(own) - same} of {len(own)} samples are "
                 "computed again"
             )
@@ -126,7 +128,7 @@ class Teacher:
                     f.flush()
                     _note(of, self.fingerprint, own[:i])
 
-    def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> Laws:
+    def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> TeacherLaws:
         hidden = (
             torch.from_numpy(np.fromfile(at, dtype=np.int16, count=rows * width))
             .view(torch.bfloat16)
@@ -140,29 +142,29 @@ class Teacher:
         )
         if len(known) < rows:
             known = np.concatenate([known, self.lse(hidden[len(known) :], temperature).numpy()])
-            replace(sums, lambda to: known.tofile(to))
-        return Laws(hidden, torch.from_numpy(known), temperature)
+            replace_file_atomically(sums, lambda to: known.tofile(to))
+        return TeacherLaws(hidden, torch.from_numpy(known), temperature)
 
 
-class _States(edge.Record):
+class _TeacherStatesRecord(edge.StrictRecord):
     """Of which target and which samples a file of states is: a digest of each sample and all before it."""
 
     target: str
     digests: list[str]
 
 
-def _known(of: Path) -> _States | None:
+def _known(of: Path) -> _TeacherStatesRecord | None:
     """What the file says, or None where it is absent or damaged."""
     if not of.exists():
         return None
     try:
-        return edge.check(_States, edge.read_json(of), str(of))
+        return edge.validate_record(_TeacherStatesRecord, edge.read_json(of), str(of))
     except PolydecError:
         return None
 
 
 def _note(of: Path, target: str, digests: Sequence[str]) -> None:
-    replace(
+    replace_file_atomically(
         of,
         lambda to: to.write_text(
             json.dumps({"target": target, "digests": list(digests)}), encoding="utf-8"

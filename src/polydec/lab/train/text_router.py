@@ -15,41 +15,41 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.base import files
-from polydec.base.edge import Record, check, read_json, sentence
+from polydec.base.edge import StrictRecord, error_sentence, read_json, validate_record
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import problems
-from polydec.lab.train.auc import auc
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.network import Llama
-from polydec.lab.train.prm import Head
-from polydec.lab.train.problems import Problem
-from polydec.lab.train.progress import counted
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.auc import roc_auc
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.prm import TrainableStepReward
+from polydec.lab.train.problems import ReasoningProblem
+from polydec.lab.train.progress import show_count_progress
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.solutions import LONGEST
-from polydec.lab.train.spearman import spearman
+from polydec.lab.train.spearman import spearman_correlation
 from polydec.lab.train.specs.text_router import TextRouterSpec
-from polydec.lab.train.target import autoregressive
+from polydec.lab.train.target import load_autoregressive_model
 from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.search.loop.arbitrage import Arbitrage, marked
-from polydec.methods.search.loop.protocols import Case
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop.arbitrage import ArbitrageSearch, mark_step_writers
+from polydec.methods.search.loop.protocols import ArbiterCase
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.formats import zoo
 from polydec.models.learned.kinds import step_reward, text_router
 from polydec.models.learned.kinds.step_reward import StepReward
-from polydec.models.learned.kinds.text_router import MARKS, Sizes, TextRouter, marks_of
+from polydec.models.learned.kinds.text_router import MARKS, TextRouter, TextRouterSizes, marks_of
 from polydec.models.sessions import sources
-from polydec.models.sessions.checkpoint import Checkpoint
-from polydec.models.text.tokenizer import Text
+from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.models.text.tokenizer import Tokenizer
 
 LIVE = 64
 """Problems that are solved side by side."""
@@ -58,7 +58,7 @@ LOOKED = 512
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TextRouterExample:
     """A step of the draft model's. text: the prompt, and all steps up to this one behind their marks; problem: its number;
     value: of the step (0 to 1); own: of what the target wrote in its place."""
 
@@ -74,26 +74,26 @@ class Lesson:
 
 
 @dataclass(frozen=True, eq=False)
-class _Watching:
+class _StepPairOracle:
     """The oracle: whichever step is worth more stands, and every pair of steps is a lesson. worth(what the text was before, a
     step) -> 0 to 1, where a checker values steps; None: the reward does, on the target's states."""
 
     prompt: tuple[int, ...]
     marks: tuple[int, int]
     problem: int
-    lessons: list[Lesson]
+    lessons: list[TextRouterExample]
     reward: StepReward | None
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         *before, drafted = case.steps
         if self.reward is None:
             stood = [x for step in before for x in step.tokens]
             value, own = (self.worth(stood, step) for step in (drafted.tokens, await case.own()))
         else:
             value, own = await case.read(self.reward), await case.written(self.reward)
-        text = (*self.prompt, *marked(case.steps, *self.marks))
-        self.lessons.append(Lesson(text, self.problem, value, own))
+        text = (*self.prompt, *mark_step_writers(case.steps, *self.marks))
+        self.lessons.append(TextRouterExample(text, self.problem, value, own))
         return own > value
 
 
@@ -103,13 +103,13 @@ def train_text_router(spec: TextRouterSpec) -> dict[str, Any]:
     of steps the larger one is cut to the size of the smaller one. Every eighth problem is set aside; the weights that are best
     there are saved. What was learned from is kept in out. See `carry_out`. Raises RequestError on a wrong spec, models that do
     not fit, or where all steps are of one class."""
-    return carry_out("text-router", spec, _course)
+    return run_training("text-router", spec, _course)
 
 
-class Reading(nn.Module):
+class TextRouterModel(nn.Module):
     """The network, whose table has a row more for each mark, and the head."""
 
-    def __init__(self, network: Llama, head: Head) -> None:
+    def __init__(self, network: TrainableLlama, head: TrainableStepReward) -> None:
         super().__init__()
         self.network, self.head = network, head
 
@@ -119,42 +119,49 @@ class Reading(nn.Module):
         return self.head.reward().logit(state_BTH[torch.arange(len(text_BT)), last_B])
 
 
-def _course(spec: TextRouterSpec) -> Course:
+def _course(spec: TextRouterSpec) -> TrainingRun:
     out = Path(spec.out)
-    target, draft = autoregressive(spec.target), autoregressive(spec.draft, "draft")
+    target, draft = (
+        load_autoregressive_model(spec.target),
+        load_autoregressive_model(spec.draft, "draft"),
+    )
     vocab = target.lm.vocab
     vocab.require_same(draft.lm.vocab, "the draft")
     reward = None
     if spec.reward is not None:
         reward = step_reward.load(
-            zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
+            zoo.zoo_model_path(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
         )
         reward.fit(target.lm, None)
     out.mkdir(parents=True, exist_ok=True)
-    known_as = identity(spec, kinds=list(spec.kinds))
+    known_as = run_identity(spec, kinds=list(spec.kinds))
     seen, unseen = (
         _kept(spec, out, known_as, target, draft, reward, part) for part in (False, True)
     )
-    aside = balanced([x for x in seen if x.problem % 8 == 0], spec.seed)[:LOOKED]
-    lessons = balanced([x for x in seen if x.problem % 8], spec.seed)
+    aside = balance_router_examples([x for x in seen if x.problem % 8 == 0], spec.seed)[:LOOKED]
+    lessons = balance_router_examples([x for x in seen if x.problem % 8], spec.seed)
     if not lessons or not aside:
         raise RequestError(
             f"each is {spec.each}: among so many problems no step of the target's, or each one, was the better one"
         )
-    net = reading(spec, vocab.size)
+    net = start_text_router(spec, vocab.size)
 
-    def loss_of(part: Sequence[Lesson]) -> Tensor:
+    def loss_of(part: Sequence[TextRouterExample]) -> Tensor:
         better_B = torch.tensor([float(x.better) for x in part])
-        return binary_cross_entropy_with_logits(net.logits(*padded(part)), better_B)
+        return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        at = torch.randint(len(lessons), (spec.rows,), generator=dice(spec.seed, step, "rows"))
+        at = torch.randint(
+            len(lessons), (spec.rows,), generator=generator_for(spec.seed, step, "rows")
+        )
         return loss_of([lessons[i] for i in at.tolist()]), spec.rows
 
     def made() -> TextRouter:
         names = [name for name in net.network.state_dict() if name.startswith("model.")]
         weights, s = net.network.state_dict(), net.network.s
-        sizes = Sizes(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps)
+        sizes = TextRouterSizes(
+            s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps
+        )
         return TextRouter(vocab, sizes, {n: weights[n] for n in names}, net.head.reward())
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
@@ -167,10 +174,10 @@ def _course(spec: TextRouterSpec) -> Course:
             "steps_learned": len(lessons),
             "loss_aside": float(loss_of(aside).detach()),
             "parameters": sum(p.numel() for p in net.parameters()),
-            "held_out": judge(net, unseen),
+            "held_out": measure_text_router(net, unseen),
         }
 
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
         warmup=0.1,
@@ -179,40 +186,42 @@ def _course(spec: TextRouterSpec) -> Course:
         log_every=min(50, spec.steps),
         judge_every=25,
     )
-    return Course(net, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
+    return TrainingRun(net, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
 
 
-def reading(spec: TextRouterSpec, size: int) -> Reading:
+def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
     """The network that is begun with, whose marks begin as the mean row of its table. Raises RequestError where it is not one
     that can be trained, or writes another vocabulary."""
     name = spec.start or spec.draft
     source = sources.open_source(name)
-    shape = Shape.of(source.config)
+    shape = LlamaShape.of(source.config)
     if shape.vocab != size:
         raise RequestError(
-            sentence(f"start is {name!r}, of {shape.vocab} tokens: the target has {size}")
+            error_sentence(f"start is {name!r}, of {shape.vocab} tokens: the target has {size}")
         )
-    grown = Shape(**{**asdict(shape), "vocab": size + MARKS})
-    network, table = Llama(grown), "model.embed_tokens.weight"
+    grown = LlamaShape(**{**asdict(shape), "vocab": size + MARKS})
+    network, table = TrainableLlama(grown), "model.embed_tokens.weight"
     weights = {n: source.weights[n].float() for n in network.state_dict()}
     more = weights[table].mean(0, keepdim=True).expand(MARKS, -1)
     network.load_state_dict({**weights, table: torch.cat([weights[table], more])})
-    start = step_reward.fresh(shape.width, spec.head, None, spec.seed)  # pyright: ignore[reportArgumentType]
-    return Reading(network, Head(start))
+    start = step_reward.new_step_reward(shape.width, spec.head, None, spec.seed)  # pyright: ignore[reportArgumentType]
+    return TextRouterModel(network, TrainableStepReward(start))
 
 
-def balanced(lessons: Sequence[Lesson], seed: int) -> list[Lesson]:
+def balance_router_examples(
+    lessons: Sequence[TextRouterExample], seed: int
+) -> list[TextRouterExample]:
     """As many of each class, drawn from the larger one; in an order that mixes them."""
     classes = [[x for x in lessons if x.better is better] for better in (False, True)]
-    count, out = min(map(len, classes)), list[Lesson]()
+    count, out = min(map(len, classes)), list[TextRouterExample]()
     for number, of in enumerate(classes):
-        order = torch.randperm(len(of), generator=dice(seed, number, "classes"))
+        order = torch.randperm(len(of), generator=generator_for(seed, number, "classes"))
         out += [of[i] for i in order[:count].tolist()]
-    order = torch.randperm(len(out), generator=dice(seed, 2, "classes"))
+    order = torch.randperm(len(out), generator=generator_for(seed, 2, "classes"))
     return [out[i] for i in order.tolist()]
 
 
-def padded(lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+def pad_router_texts(lessons: Sequence[TextRouterExample]) -> tuple[Tensor, Tensor]:
     """Their texts [B, T], and the places of their last tokens."""
     longest = max(len(x.text) for x in lessons)
     rows = [(*x.text, *[0] * (longest - len(x.text))) for x in lessons]
@@ -224,7 +233,7 @@ _Row = Annotated[tuple[_TokenIds, Annotated[int, Field(ge=0)], float, float], Fi
 """JSON has lists where a tuple is meant."""
 
 
-class _Kept(Record):
+class _RouterExamplesRecord(StrictRecord):
     """What lies in a file of lessons. lessons: of each the text, its problem, and what both steps are worth."""
 
     asked: dict[str, Any]
@@ -235,68 +244,74 @@ def _kept(
     spec: TextRouterSpec,
     out: Path,
     known_as: Mapping[str, Any],
-    target: Checkpoint,
-    draft: Checkpoint,
+    target: ModelBundle,
+    draft: ModelBundle,
     reward: StepReward | None,
     unseen: bool,
-) -> list[Lesson]:
+) -> list[TextRouterExample]:
     """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
     file = out / ("held.json" if unseen else "lessons.json")
     names = ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
     asked = {name: known_as[name] for name in names}
     if file.exists():
-        kept = check(_Kept, read_json(file), f"file {str(file)!r} (delete it to gather anew)")
+        kept = validate_record(
+            _RouterExamplesRecord, read_json(file), f"file {str(file)!r} (delete it to gather anew)"
+        )
         if kept.asked != json.loads(json.dumps(asked)):
             raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
             )
         return [
-            Lesson(tuple(text), problem, value, own) for text, problem, value, own in kept.lessons
+            TextRouterExample(tuple(text), problem, value, own)
+            for text, problem, value, own in kept.lessons
         ]
-    lessons = gather(spec, target, draft, reward, unseen)
+    lessons = gather_text_router_examples(spec, target, draft, reward, unseen)
     rows = [[x.text, x.problem, x.value, x.own] for x in lessons]
     text = json.dumps({"asked": asked, "lessons": rows})
-    files.replace(file, lambda at: Path(at).write_text(text))
+    files.replace_file_atomically(file, lambda at: Path(at).write_text(text))
     return lessons
 
 
-def gather(
+def gather_text_router_examples(
     spec: TextRouterSpec,
-    target: Checkpoint,
-    draft: Checkpoint,
+    target: ModelBundle,
+    draft: ModelBundle,
     reward: StepReward | None,
     unseen: bool,
-) -> list[Lesson]:
+) -> list[TextRouterExample]:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
     count = max(1, spec.each // 4) if unseen else spec.each
     # numbered by all kinds, whose count has no divisor in common with 8: so every kind is set aside as often
     order = tuple(problems.KINDS)
     asked = [
-        (i * len(order) + order.index(kind), problems.make(kind, spec.seed + 1, i, unseen))
+        (i * len(order) + order.index(kind), problems.draw_problem(kind, spec.seed + 1, i, unseen))
         for i in range(count)
         for kind in spec.kinds
     ]
     shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
     big, small = (
-        Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
+        SpeculativeDecoder(
+            ShapedTarget(p.lm, *shapers), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+        )
+        for p in (target, draft)
     )
-    lessons, marks = list[Lesson](), marks_of(target.lm.vocab)
-    with counted(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
+    lessons, marks = list[TextRouterExample](), marks_of(target.lm.vocab)
+    with show_count_progress(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
         for first in range(0, len(asked), LIVE):
             tasks = list[Any]()
             for number, problem in asked[first : first + LIVE]:
                 ids = target.text.chat([{"role": "user", "content": problem.question}])
-                worth = checker(problem, target.text, target.lm.vocab.eos)
-                watching = _Watching(ids, marks, number, lessons, reward, worth)
+                worth = build_step_checker(problem, target.text, target.lm.vocab.eos)
+                watching = _StepPairOracle(ids, marks, number, lessons, reward, worth)
                 request = Request(ids, max_tokens=LONGEST, seed=spec.seed + number)
-                tasks.append(answer_one(Arbitrage(big, small, watching), request))
-            run(tasks)
+                tasks.append(answer_one(ArbitrageSearch(big, small, watching), request))
+            run_coroutines(tasks)
             watch(min(first + LIVE, len(asked)), len(asked))
     return lessons
 
 
-def checker(
-    problem: Problem, text: Text, ends: frozenset[int]
+def build_step_checker(
+    problem: ReasoningProblem, text: Tokenizer, ends: frozenset[int]
 ) -> Callable[[Sequence[int], Sequence[int]], float]:
     """Of a step behind what was written: 1 where all up to its end may begin a right solution, or is one where the text ends
     there; else 0."""
@@ -304,30 +319,32 @@ def checker(
     def worth(before: Sequence[int], step: Sequence[int]) -> float:
         written = text.decode([*before, *step])
         if step[-1] in ends:
-            return float(problems.solved(problem, written))
+            return float(problems.is_right_solution(problem, written))
         return float(problems.right_until(problem, written) >= len(written))
 
     return worth
 
 
 @torch.no_grad()
-def judge(net: Reading, lessons: Sequence[Lesson]) -> dict[str, Any]:
+def measure_text_router(
+    net: TextRouterModel, lessons: Sequence[TextRouterExample]
+) -> dict[str, Any]:
     """steps: how many; better: the share in which the target's is; auc: how often, of such a step and another one, the router
     tells which is which; of_value: the same for the value of the draft model's step; of_place: the same for how long the text
     is (None where all are alike); spearman: how far the router's order of steps is that of what the target's is worth more, and
     of_value's."""
     better_N = torch.tensor([x.better for x in lessons])
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
-    logit_N = torch.cat([net.logits(*padded(part)) for part in parts])
+    logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])
     value_N = torch.tensor([x.value for x in lessons])
     gain_N = torch.tensor([x.own for x in lessons]) - value_N
 
     return {
         "steps": len(lessons),
         "better": round(float(better_N.float().mean()), 4),
-        "auc": auc(logit_N, better_N),
-        "of_value": auc(-value_N, better_N),
-        "of_place": auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
-        "spearman": spearman(logit_N, gain_N),
-        "spearman_of_value": spearman(-value_N, gain_N),
+        "auc": roc_auc(logit_N, better_N),
+        "of_value": roc_auc(-value_N, better_N),
+        "of_place": roc_auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
+        "spearman": spearman_correlation(logit_N, gain_N),
+        "spearman_of_value": spearman_correlation(-value_N, gain_N),
     }

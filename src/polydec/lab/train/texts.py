@@ -8,10 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from polydec.lab.train.data import collected, held_out, read_rows, split
-from polydec.lab.train.selfplay import SOURCES, Sample
+from polydec.lab.train.data import held_out, is_collection_folder, read_rows, split_documents
+from polydec.lab.train.selfplay import SOURCES, TrainingSample
 from polydec.models.formats import text_rows
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 LONGEST = 512
 """Tokens of a text that are read, at most: attention makes longer ones dearer."""
@@ -44,7 +44,9 @@ EXCHANGES: Mapping[str, tuple[str, Part, Part]] = {
 """Of each kind the file, what a user asks, and what is answered."""
 
 
-def exchanges(root: Path, kind: str, text: Text, rng: random.Random) -> Iterator[tuple[int, ...]]:
+def read_exchanges(
+    root: Path, kind: str, text: Tokenizer, rng: random.Random
+) -> Iterator[tuple[int, ...]]:
     """Exchanges of a kind in a random order, none where the file is absent. What a user asks has a `bucket` below 7, and so has
     every prompt that selfplay.py makes of the same row."""
     file, ask, answer = EXCHANGES[kind]
@@ -57,43 +59,51 @@ def exchanges(root: Path, kind: str, text: Text, rng: random.Random) -> Iterator
             )
 
 
-def own_exchanges(root: Path, text: Text, rng: random.Random) -> Iterator[tuple[int, ...]]:
+def own_exchanges(root: Path, text: Tokenizer, rng: random.Random) -> Iterator[tuple[int, ...]]:
     """The same of one's own data: questions that are not held out, each with its answer."""
-    there = [item.exchange for item in text_rows.read(root)]
+    there = [item.exchange for item in text_rows.read_text_rows(root)]
     open_ = [pair for pair in there if pair is not None and not held_out(pair[0])]
     for ask, answer in rng.sample(open_, len(open_)):
         yield text.chat([{"role": "user", "content": ask}]) + text.encode(answer, special=False)
 
 
-def running(root: Path, kind: str, text: Text, tokens: int, seed: int) -> Iterator[tuple[int, ...]]:
+def read_running_text(
+    root: Path, kind: str, text: Tokenizer, tokens: int, seed: int
+) -> Iterator[tuple[int, ...]]:
     """Pieces of documents of a kind (see data.py), each a document's beginning or what follows. Of one's own text without the
     paragraphs that are held out as prompts."""
-    own = not collected(root)
-    for document in split(root, kind, 6 * tokens, 0, seed).train:
+    own = not is_collection_folder(root)
+    for document in split_documents(root, kind, 6 * tokens, 0, seed).train:
         if own:
-            document = "\n\n".join(p for p, ask in text_rows.parts(document) if not held_out(ask))
+            document = "\n\n".join(
+                p for p, ask in text_rows.paragraph_prompts(document) if not held_out(ask)
+            )
         ids = text.encode(document[: 8 * LONGEST])
         for at in range(0, len(ids) - 1, LONGEST):
             yield tuple(ids[at : at + LONGEST])
 
 
-def samples(root: Path, text: Text, tokens: int, seed: int = 0) -> list[Sample]:
+def read_text_samples(
+    root: Path, text: Tokenizer, tokens: int, seed: int = 0
+) -> list[TrainingSample]:
     """Texts of about so many tokens together, of all kinds in turn. They are samples of which the target is supposed to have
     written all but the first token: its laws are learned at all of them."""
-    rng, out, count = random.Random(seed), list[Sample](), 0
+    rng, out, count = random.Random(seed), list[TrainingSample](), 0
     sources = list[Iterator[tuple[int, ...]]]()
-    if text.has_chat and collected(root):
-        sources += [exchanges(root, kind, text, rng) for kind in EXCHANGES]
+    if text.has_chat and is_collection_folder(root):
+        sources += [read_exchanges(root, kind, text, rng) for kind in EXCHANGES]
     elif text.has_chat:
         sources += [own_exchanges(root, text, rng)]
-    sources += [running(root, kind, text, tokens // 2, seed) for kind in ("prose", "code")]
+    sources += [
+        read_running_text(root, kind, text, tokens // 2, seed) for kind in ("prose", "code")
+    ]
     for ids in (
         ids[:LONGEST]
         for turn in zip_longest(*sources)
         for ids in turn
         if ids is not None and len(ids) > 1
     ):
-        out.append(Sample(ids[:1], ids[1:], kind="read"))
+        out.append(TrainingSample(ids[:1], ids[1:], kind="read"))
         count += len(ids)
         if count >= tokens:
             break

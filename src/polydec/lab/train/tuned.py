@@ -13,48 +13,48 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train import lora, selfplay
-from polydec.lab.train.network import Llama, from_weights
-from polydec.lab.train.own_text import Wanting, write_text
-from polydec.lab.train.selfplay import Sample
-from polydec.lab.train.target import family_of_config, require
+from polydec.lab.train.network import TrainableLlama, from_weights
+from polydec.lab.train.own_text import TrainingTextSpec, write_text
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.target import family_of_config, require_family
 from polydec.models.sessions import checkpoint, sources
-from polydec.models.sessions.sources import Source
+from polydec.models.sessions.sources import CheckpointFiles
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class TunedCheckpoint:
     """name: of the checkpoint that training begins with; network: what is trained; rank: of its adapters (0: none, the weights
     themselves are trained)."""
 
     name: str
-    source: Source
-    network: Llama
+    source: CheckpointFiles
+    network: TrainableLlama
     rank: int
 
     def save(self, path: Path) -> None:
         """Write an adapter as PEFT has it, or a whole checkpoint without adapters; either is a model's name."""
         if self.rank:
-            lora.save(path, self.network, self.name)
+            lora.save_lora_adapters(path, self.network, self.name)
             return
         s = self.source
-        sources.save(path, s.config, self.network.state_dict(), s.text, s.generation)
+        sources.save_checkpoint(path, s.config, self.network.state_dict(), s.text, s.generation)
 
 
-def begun(name: str, rank: int, seed: int, context: int) -> Tuned:
+def start_tuned_checkpoint(name: str, rank: int, seed: int, context: int) -> TunedCheckpoint:
     """The checkpoint of this name with adapters that add nothing yet; its embeddings stay as they are. context: positions that
     training reads. Raises RequestError where it is not of the plain Llama skeleton."""
     source = sources.open_source(name)
-    require("ar", family_of_config(source.config), name)
+    require_family("ar", family_of_config(source.config), name)
     network = from_weights(source.config, source.weights, context)
     if rank:
-        lora.adapt(network, rank, seed)
+        lora.add_lora_adapters(network, rank, seed)
     else:
         network.requires_grad_(True)
         network.model.embed_tokens.requires_grad_(False)
-    return Tuned(name, source, network, rank)
+    return TunedCheckpoint(name, source, network, rank)
 
 
-class Asking(Wanting, Protocol):
+class TunedTextSpec(TrainingTextSpec, Protocol):
     """See SkippingSpec."""
 
     @property
@@ -63,22 +63,24 @@ class Asking(Wanting, Protocol):
     def longest(self) -> int: ...
 
 
-def texts(spec: Asking, vocab: int) -> tuple[list[Sample], list[Sample]]:
+def tuning_text_samples(
+    spec: TunedTextSpec, vocab: int
+) -> tuple[list[TrainingSample], list[TrainingSample]]:
     """Answers to learn from, and others to measure on: to held-out prompts, or every sixteenth of `text`."""
     out = Path(spec.out)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if spec.text is None:
         write_text(
-            checkpoint.load(spec.target),
+            checkpoint.load_bundle(spec.target),
             path,
             spec.data,
             spec.each,
             max_tokens=spec.max_tokens,
             seed=spec.seed,
         )
-    samples = selfplay.fitting(path, vocab, spec.longest)
+    samples = selfplay.read_fitting_samples(path, vocab, spec.longest)
     if spec.text is None:
-        return samples, selfplay.fitting(out / "held.jsonl", vocab, spec.longest)
+        return samples, selfplay.read_fitting_samples(out / "held.jsonl", vocab, spec.longest)
     if len(samples) < 2:
         raise RequestError(
             f"text is {spec.text!r}: one sample is learned from, and one measured on"
@@ -88,7 +90,7 @@ def texts(spec: Asking, vocab: int) -> tuple[list[Sample], list[Sample]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PaddedTextRows:
     """Texts side by side, filled up at their ends. token_BT; prompt_B, length_B: tokens of each prompt, and of each text."""
 
     token_BT: Tensor
@@ -96,10 +98,10 @@ class Rows:
     length_B: Tensor
 
     @staticmethod
-    def of(samples: Sequence[Sample]) -> Rows:
+    def of(samples: Sequence[TrainingSample]) -> PaddedTextRows:
         texts = [(*s.prompt_ids, *s.output_ids) for s in samples]
         longest = max(map(len, texts))
-        return Rows(
+        return PaddedTextRows(
             torch.tensor([[*t, *[0] * (longest - len(t))] for t in texts]),
             torch.tensor([len(s.prompt_ids) for s in samples]),
             torch.tensor([len(t) for t in texts]),
@@ -118,11 +120,15 @@ class Rows:
 
 
 @torch.no_grad()
-def surprise(network: Llama, samples: Sequence[Sample], states: Callable[[Rows], Tensor]) -> float:
+def answer_nats(
+    network: TrainableLlama,
+    samples: Sequence[TrainingSample],
+    states: Callable[[PaddedTextRows], Tensor],
+) -> float:
     """Mean of -log p of the answers' tokens, in nats. states: ready for the head, of all positions [B, T, H]."""
     total, count = 0.0, 0
     for sample in samples:
-        rows = Rows.of([sample])
+        rows = PaddedTextRows.of([sample])
         writes_BT = rows.writes_BT
         logits = network.logits(states(rows)[writes_BT])
         label = rows.token_BT.roll(-1, 1)[writes_BT]

@@ -13,12 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.data import BEGIN, END, SPECIAL, Packed, Split, pack, split, training_data
-from polydec.lab.train.envelope import STATE, Course, carry_out, identity
+from polydec.lab.train.data import (
+    BEGIN,
+    END,
+    SPECIAL,
+    DocumentSplit,
+    PackedTokenStream,
+    pack_documents,
+    split_documents,
+    training_data,
+)
+from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.evaluate import bits_per_byte
-from polydec.lab.train.loop import arithmetic, precision
-from polydec.lab.train.network import Layer
-from polydec.lab.train.schedule import Schedule
+from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.network import LlamaDecoderLayer
+from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.words import WordsSpec
 from polydec.lab.train.tokens import mark_id, train_tokenizer
 from polydec.lab.train.word_kinds.judged import with_slips, words_right
@@ -31,10 +40,10 @@ SLIPS = 0.1
 def train_words(spec: WordsSpec) -> dict[str, Any]:
     """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec,
     and where there is no text to train on."""
-    return carry_out("words", spec, _course)
+    return run_training("words", spec, _course)
 
 
-def _course(spec: WordsSpec) -> Course:
+def _course(spec: WordsSpec) -> TrainingRun:
     kind, parts, plain = KINDS[spec.kind], read_texts(spec), train_tokenizer([], 256 + len(SPECIAL))
     tokenizer = kind.tokenizer(spec, [text for p in parts.values() for text in p.train])
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
@@ -42,7 +51,10 @@ def _course(spec: WordsSpec) -> Course:
     def ids(texts: tuple[str, ...]) -> list[list[int]]:
         return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    streams = [Packed(pack(ids(p.train), end), begin, spec.seed) for p in parts.values()]
+    streams = [
+        PackedTokenStream(pack_documents(ids(p.train), end), begin, spec.seed)
+        for p in parts.values()
+    ]
     if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
         raise RequestError(
             f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
@@ -59,13 +71,13 @@ def _course(spec: WordsSpec) -> Course:
         bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
         return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
 
-    network, bf16 = kind.make(spec, tokenizer), arithmetic(Path(spec.out) / STATE)
+    network, bf16 = kind.make(spec, tokenizer), is_bf16_run(Path(spec.out) / STATE)
 
     def loss(step: int) -> tuple[Tensor, int]:
         rows = range(step * spec.rows, (step + 1) * spec.rows)
         picked = [streams[i % len(streams)].row(i // len(streams), spec.length) for i in rows]
         token_BT = torch.from_numpy(np.stack(picked))
-        with precision(bf16):
+        with bf16_autocast(bf16):
             logits = kind.learn(network, token_BT[:, :-1], step).float().flatten(0, 1)
             return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
 
@@ -93,27 +105,29 @@ def _course(spec: WordsSpec) -> Course:
                 **kind.beside(network, texts, spec.length),
             }
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
-        identity(spec, bf16=bf16),
+        TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
+        run_identity(spec, bf16=bf16),
         lambda out, result: kind.save(out, network, tokenizer, spec),
         measure,
-        deep=matrices(network),
+        deep=layer_matrices(network),
     )
 
 
-def matrices(network: nn.Module) -> list[nn.Parameter]:
+def layer_matrices(network: nn.Module) -> list[nn.Parameter]:
     """Of all layers, wherever they stand."""
-    layers = [m for m in network.modules() if isinstance(m, Layer)]
+    layers = [m for m in network.modules() if isinstance(m, LlamaDecoderLayer)]
     return [p for layer in layers for p in layer.parameters() if p.ndim == 2]
 
 
-def read_texts(spec: WordsSpec) -> dict[str, Split]:
+def read_texts(spec: WordsSpec) -> dict[str, DocumentSplit]:
     """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
     root, most = training_data(spec.data), int(spec.train_mb * 1e6)
-    parts = {k: split(root, k, most, int(spec.held_kb * 1e3), spec.seed) for k in spec.texts}
+    parts = {
+        k: split_documents(root, k, most, int(spec.held_kb * 1e3), spec.seed) for k in spec.texts
+    }
     texts = {k: part for k, part in parts.items() if part.train}
     if not texts:
         raise RequestError(

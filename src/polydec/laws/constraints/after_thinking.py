@@ -11,11 +11,17 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab, Words
-from polydec.laws.constraints.protocols import Language
-from polydec.models.formats.thinking_marks import Kind, Phase, ReadState, ThinkingReader, latin
+from polydec.core.types import TokenCodec, TokenVocabulary
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.models.formats.thinking_marks import (
+    ReadState,
+    ThinkingPhase,
+    ThinkingReader,
+    ThinkingSegmentKind,
+    bytes_as_latin1,
+)
 
-BEFORE_ANSWER = (Phase.FIRST, Phase.BEHIND)
+BEFORE_ANSWER = (ThinkingPhase.FIRST, ThinkingPhase.BEHIND)
 """Phases in which a mark may come, or the answer."""
 
 
@@ -37,7 +43,7 @@ DEAD = ThoughtState(None)
 
 
 @dataclass(frozen=True, eq=False)
-class AfterThinking:
+class AfterThinkingLanguage:
     """Texts whose answer, behind the thinking where there is some, is one of `inner`; None: any text.
 
     The thinking is free, and ends with a mark: a text may not end inside of it where `inner` is given.
@@ -53,7 +59,7 @@ class AfterThinking:
     Source: the budget as in Muennighoff et al., "s1: simple test-time scaling", 2025; where constraints begin is own.
     """
 
-    inner: Language[Any] | None
+    inner: TokenLanguage[Any] | None
     reader: ThinkingReader
     pieces: tuple[str | None, ...]
     ends: frozenset[int]
@@ -135,9 +141,9 @@ class AfterThinking:
         read, before = self.reader.start(), 0
         for at, token in enumerate(tokens, 1):
             read = self.reader.step(read, self._piece(token))[0]
-            if read.phase is Phase.ANSWER:
+            if read.phase is ThinkingPhase.ANSWER:
                 break
-            before = at if read.phase is Phase.BEHIND else before
+            before = at if read.phase is ThinkingPhase.BEHIND else before
         return before
 
     # ---- steps ----
@@ -178,7 +184,9 @@ class AfterThinking:
     def _read(self, read: ReadState, text: str) -> tuple[ReadState, bool]:
         """The state behind a text, and whether some of it is an answer, or may become one."""
         after, segments = self.reader.step(read, text)
-        said = after.phase is Phase.ANSWER or any(kind is Kind.ANSWER for kind, _ in segments)
+        said = after.phase is ThinkingPhase.ANSWER or any(
+            kind is ThinkingSegmentKind.ANSWER for kind, _ in segments
+        )
         return after, said
 
     def _thought(self, state: ThoughtState, read: ReadState, said: bool, used: int) -> ThoughtState:
@@ -194,7 +202,7 @@ class AfterThinking:
         used, answer = state.used + 1, self._stepped(state.answer, token)
         if read.thinks:
             return ThoughtState(read, None, used, state.thought)
-        behind = read.phase is Phase.BEHIND and not read.held.strip()
+        behind = read.phase is ThinkingPhase.BEHIND and not read.held.strip()
         if answer is None and behind:  # a mark, or white space behind one
             answer = self.begin(used)
         return ThoughtState(read, answer, used, state.thought)
@@ -278,25 +286,27 @@ def _first_characters(pieces: tuple[str | None, ...]) -> dict[str, list[int]]:
 
 
 @lru_cache(maxsize=16)
-def _spelled(words: Words, size: int, names: tuple[tuple[int, str], ...]) -> tuple[str | None, ...]:
+def _spelled(
+    words: TokenCodec, size: int, names: tuple[tuple[int, str], ...]
+) -> tuple[str | None, ...]:
     known = [None if p is None else p.decode("latin-1") for p in words.pieces[:size]]
     out = [*known, *[None] * (size - len(known))]
     for token, name in names:
         if token < size:
-            out[token] = latin(name)
+            out[token] = bytes_as_latin1(name)
     return tuple(out)
 
 
 def after_thinking(
-    inner: Language[Any] | None,
-    vocab: Vocab,
+    inner: TokenLanguage[Any] | None,
+    vocab: TokenVocabulary,
     ends: frozenset[int],
     reader: ThinkingReader,
     names: Mapping[int, str],
     *,
     budget: int | None = None,
     begin: Callable[[int], Any] | None = None,
-) -> AfterThinking:
+) -> AfterThinkingLanguage:
     """The language behind thinking.
 
     Args:
@@ -328,7 +338,7 @@ def after_thinking(
     def usual(used: int) -> Any:
         return None if start is None else start()
 
-    return AfterThinking(
+    return AfterThinkingLanguage(
         inner,
         ThinkingReader(marks, reader.opened),
         pieces,

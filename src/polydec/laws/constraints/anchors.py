@@ -22,7 +22,7 @@ ONE = (
 )
 
 
-class Astray(ValueError):
+class UnresolvedReferenceError(ValueError):
     """A reference that points to nothing in the schema, or to what is only known while a value is looked at."""
 
 
@@ -40,7 +40,7 @@ def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
             yield f"/{key}", value
 
 
-def based(schema: Any, base: str) -> str:
+def resolve_base_uri(schema: Any, base: str) -> str:
     """The address of a schema that stands at `base`: its own, where it has one."""
     own = schema.get("$id") if isinstance(schema, Mapping) else None
     if not isinstance(own, str) or own.startswith("#"):
@@ -49,7 +49,7 @@ def based(schema: Any, base: str) -> str:
 
 
 @dataclass
-class Anchors:
+class ReferenceResolver:
     """root: a schema. All that may be pointed to in it is found when it is made."""
 
     root: Any
@@ -66,7 +66,7 @@ class Anchors:
             schema, base = waiting.pop()
             if not isinstance(schema, Mapping):
                 continue
-            here = based(schema, base)
+            here = resolve_base_uri(schema, base)
             if here != base or schema is self.root:
                 self._resources[here] = schema
             self._note(schema, here)
@@ -98,16 +98,18 @@ class Anchors:
         """
         dynamic = "$recursive" if key == "$recursiveRef" else ref.partition("#")[2]
         if key != "$ref" and self._dynamic.get(dynamic, 0) > 1:
-            raise Astray(f"{key} {ref!r} may point to several places: only one is followed")
+            raise UnresolvedReferenceError(
+                f"{key} {ref!r} may point to several places: only one is followed"
+            )
         address, _, fragment = (
             base + ref if ref.startswith("#") else urljoin(base, ref)
         ).partition("#")
         fragment = unquote(fragment)
         if address not in self._resources:
-            raise Astray(f"{key} {ref!r} points out of the schema")
+            raise UnresolvedReferenceError(f"{key} {ref!r} points out of the schema")
         if fragment and not fragment.startswith("/"):
             if (address, fragment) not in self._named:
-                raise Astray(f"{key} {ref!r} points to nothing")
+                raise UnresolvedReferenceError(f"{key} {ref!r} points to nothing")
             return self._named[address, fragment]
         return self._pointed(self._resources[address], address, fragment, f"{key} {ref!r}")
 
@@ -116,8 +118,8 @@ class Anchors:
         if len({id(x) for x in self._resources.values()}) > 1:
             return None
         try:
-            return self.target("$ref", ref, based(self.root, ""))[0]
-        except Astray:
+            return self.target("$ref", ref, resolve_base_uri(self.root, ""))[0]
+        except UnresolvedReferenceError:
             return None
 
     def _pointed(self, schema: Any, base: str, pointer: str, called: str) -> tuple[Any, str]:
@@ -129,6 +131,6 @@ class Anchors:
             elif isinstance(at, Mapping) and name in at:
                 at = at[name]
             else:
-                raise Astray(f"{called} points to nothing")
-            base = based(at, base)
+                raise UnresolvedReferenceError(f"{called} points to nothing")
+            base = resolve_base_uri(at, base)
         return at, base

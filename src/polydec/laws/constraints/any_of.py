@@ -14,8 +14,8 @@ from torch import Tensor
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import pieces
 
 MOST, LONGEST = 10_000, 200_000
@@ -37,11 +37,11 @@ class AnyOf:
 
     def __post_init__(self) -> None:
         if isinstance(self.texts, str) or not 1 <= len(self.texts) <= MOST:
-            raise RequestError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
+            raise RequestError(f"choice is {short_repr(self.texts)}: it must be 1 to {MOST} texts")
         for i, text in enumerate(self.texts):
             if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise RequestError(
-                    f"choice[{i}] is {shown(text)}: it must be a text of at least one character"
+                    f"choice[{i}] is {short_repr(text)}: it must be a text of at least one character"
                 )
             whole_text(text, f"choice[{i}]")
         if sum(map(len, self.texts)) > LONGEST:
@@ -49,8 +49,8 @@ class AnyOf:
                 f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
             )
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
-        spelled = pieces.of(vocab, ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:
+        spelled = pieces.token_byte_pieces(vocab, ends)
         strings = [text.encode() for text in self.texts]
         ids, longest = pieces.by_bytes(spelled)
         rest = {string: _spelled(string, ids, longest) for string in strings}
@@ -58,14 +58,14 @@ class AnyOf:
             spelling = rest[string]
             if spelling is not None and not spelling[0]:
                 raise RequestError(
-                    f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
+                    f"choice[{i}] is {short_repr(self.texts[i])}: no tokens of this model spell it"
                 )
         order = tuple(sorted(rest))
-        return Choices(order, tuple(rest[string] for string in order), spelled, ends)
+        return ChoiceLanguage(order, tuple(rest[string] for string in order), spelled, ends)
 
 
 @dataclass(frozen=True)
-class Begun:
+class ChoicePrefix:
     """What all texts share that may still be meant: the first `depth` bytes of those from `low` to before `high`, in order."""
 
     low: int
@@ -73,12 +73,12 @@ class Begun:
     depth: int
 
 
-DEAD = Begun(0, 0, 0)
+DEAD = ChoicePrefix(0, 0, 0)
 """Behind what is none of the texts, and behind the end of one: nothing is allowed."""
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class ChoiceLanguage:
     """The language of an AnyOf. strings: the texts in the order of their bytes, each once; rest: of each, at every place,
     whether tokens spell what follows there, None: everywhere. Texts that begin alike lie beside one another, so a beginning is
     a range of them, and nothing is kept for a byte."""
@@ -88,14 +88,14 @@ class Choices:
     pieces: tuple[bytes | None, ...]
     ends: frozenset[int]
     finite = True
-    _known: dict[Begun, tuple[int, ...]] = field(
-        default_factory=dict[Begun, tuple[int, ...]], init=False, repr=False
+    _known: dict[ChoicePrefix, tuple[int, ...]] = field(
+        default_factory=dict[ChoicePrefix, tuple[int, ...]], init=False, repr=False
     )
 
-    def start(self) -> Begun:
-        return Begun(0, len(self.strings), 0)
+    def start(self) -> ChoicePrefix:
+        return ChoicePrefix(0, len(self.strings), 0)
 
-    def step(self, state: Begun, token: int) -> Begun:
+    def step(self, state: ChoicePrefix, token: int) -> ChoicePrefix:
         piece = self.pieces[token]
         if piece is None:
             return DEAD
@@ -103,19 +103,19 @@ class Choices:
             state = self._narrowed(state, byte)
         return state if self._open(state) else DEAD
 
-    def allows(self, state: Begun, token: int) -> bool:
+    def allows(self, state: ChoicePrefix, token: int) -> bool:
         if token in self.ends:
             return self._whole(state)
         return self.step(state, token) != DEAD
 
-    def mask(self, state: Begun) -> Tensor:
+    def mask(self, state: ChoicePrefix) -> Tensor:
         out_V = torch.zeros(len(self.pieces), dtype=torch.bool)
         out_V[list(self.followers(state))] = True
         if self._whole(state):
             out_V[[x for x in self.ends if 0 <= x < len(out_V)]] = True
         return out_V
 
-    def forced(self, state: Begun) -> bytes:
+    def forced(self, state: ChoicePrefix) -> bytes:
         if state.low == state.high:
             return b""
         first, last = self.strings[state.low], self.strings[state.high - 1]
@@ -125,7 +125,7 @@ class Choices:
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return first[state.depth : state.depth + shared]
 
-    def followers(self, state: Begun) -> tuple[int, ...]:
+    def followers(self, state: ChoicePrefix) -> tuple[int, ...]:
         """The tokens that may be written behind a text. Ends are not among them."""
         if state not in self._known:
             if len(self._known) >= KEPT:
@@ -138,9 +138,9 @@ class Choices:
     @cached_property
     def _tokens(self) -> tuple[dict[bytes, tuple[int, ...]], list[bytes]]:
         """The ids of each piece, and all pieces in order. Looked up once: it takes as long as all pieces to be found again."""
-        return pieces.by_bytes(self.pieces)[0], pieces.ordered(self.pieces)
+        return pieces.by_bytes(self.pieces)[0], pieces.sorted_pieces(self.pieces)
 
-    def _walk(self, state: Begun) -> Iterator[tuple[tuple[int, ...], Begun]]:
+    def _walk(self, state: ChoicePrefix) -> Iterator[tuple[tuple[int, ...], ChoicePrefix]]:
         """The tokens that go on from a beginning, and where they lead; also to where nothing goes on. Short ones come first."""
         ids, order = self._tokens
         paths = deque([(b"", state)])
@@ -154,37 +154,37 @@ class Choices:
                 if first < len(order) and order[first].startswith(longer):
                     paths.append((longer, there))
 
-    def _below(self, state: Begun) -> Iterator[tuple[bytes, Begun]]:
+    def _below(self, state: ChoicePrefix) -> Iterator[tuple[bytes, ChoicePrefix]]:
         """The bytes that go on from a beginning, and where each leads."""
         low = state.low + self._whole(state)
         while low < state.high:
             at = state.depth
             byte = self.strings[low][at : at + 1]
-            there = self._narrowed(Begun(low, state.high, at), byte[0])
+            there = self._narrowed(ChoicePrefix(low, state.high, at), byte[0])
             yield byte, there
             low = there.high
 
-    def _narrowed(self, state: Begun, byte: int) -> Begun:
+    def _narrowed(self, state: ChoicePrefix, byte: int) -> ChoicePrefix:
         """Behind one byte more."""
         at, wanted = state.depth, bytes((byte,))
         if state.low == state.high:
             return DEAD
         if state.high - state.low == 1:
             goes_on = self.strings[state.low].startswith(wanted, at)
-            return Begun(state.low, state.high, at + 1) if goes_on else DEAD
+            return ChoicePrefix(state.low, state.high, at + 1) if goes_on else DEAD
 
         def there(string: bytes) -> bytes:
             return string[at : at + 1]
 
         low = bisect_left(self.strings, wanted, state.low, state.high, key=there)
         high = bisect_right(self.strings, wanted, low, state.high, key=there)
-        return Begun(low, high, at + 1) if low < high else DEAD
+        return ChoicePrefix(low, high, at + 1) if low < high else DEAD
 
-    def _whole(self, state: Begun) -> bool:
+    def _whole(self, state: ChoicePrefix) -> bool:
         """Whether a text ends here: it is the first of those that begin with it."""
         return state.low < state.high and len(self.strings[state.low]) == state.depth
 
-    def _open(self, state: Begun) -> bool:
+    def _open(self, state: ChoicePrefix) -> bool:
         """Whether tokens spell the rest of a text from here."""
         rest = (self.rest[i] for i in range(state.low, state.high))
         return any(spelling is None or spelling[state.depth] for spelling in rest)

@@ -9,19 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.base import plugins
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.base.options import meant, shown
+from polydec.base.options import name_suggestion, short_repr
 from polydec.laws.constraints.any_of import AnyOf
 from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
-from polydec.laws.constraints.lark import Lark
-from polydec.laws.constraints.protocols import Constraint
+from polydec.laws.constraints.lark import LarkGrammar
+from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.constraints.regex import Regex
 from polydec.laws.constraints.span_of import SpanOf
 
 
 @dataclass(frozen=True)
-class Kind:
+class ConstraintKind:
     """A way to ask for a constraint, which another package brings as its module's KIND (`plugins.py`).
 
     name: how a request and `--constraint NAME=VALUE` call it; help: what its value is; make: a value, which is a text or
@@ -30,38 +30,38 @@ class Kind:
 
     name: str
     help: str
-    make: Callable[[Any], Constraint]
+    make: Callable[[Any], OutputConstraint]
 
 
-def _schema(value: Any) -> Constraint:
+def _schema(value: Any) -> OutputConstraint:
     """Of a schema's JSON text, or of a schema that has been read."""
     if isinstance(value, str):
         return JsonSchema(value)
     if not isinstance(value, Mapping):
         raise RequestError(
-            f"json_schema is {shown(value)}: it must be a JSON schema, which is an object"
+            f"json_schema is {short_repr(value)}: it must be a JSON schema, which is an object"
         )
     return JsonSchema.of(value)
 
 
-def _object(value: Any) -> Constraint | None:
+def _object(value: Any) -> OutputConstraint | None:
     if not isinstance(value, bool):
-        raise RequestError(f"json_object is {shown(value)}: it must be true or false")
+        raise RequestError(f"json_object is {short_repr(value)}: it must be true or false")
     return ANY_OBJECT if value else None
 
 
-def _choice(value: Any) -> Constraint:
+def _choice(value: Any) -> OutputConstraint:
     if not isinstance(value, (list, tuple)):
-        raise RequestError(f"choice is {shown(value)}: it must be a list of texts")
+        raise RequestError(f"choice is {short_repr(value)}: it must be a list of texts")
     return AnyOf(tuple(value))
 
 
-KINDS: Mapping[str, Callable[[Any], Constraint | None]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[Any], OutputConstraint | None]] = MappingProxyType(
     {
         "regex": Regex,
         "json_schema": _schema,
         "json_object": _object,
-        "grammar": Lark,
+        "grammar": LarkGrammar,
         "choice": _choice,
         "span_of": SpanOf,
     }
@@ -70,34 +70,40 @@ KINDS: Mapping[str, Callable[[Any], Constraint | None]] = MappingProxyType(
 
 
 @cache
-def brought() -> Mapping[str, Kind]:
+def plugin_constraint_kinds() -> Mapping[str, ConstraintKind]:
     """The kinds of other packages by their names."""
     return MappingProxyType(
-        plugins.found("constraints", KINDS, plugins.with_kind, "KIND of that name")
+        plugins.load_plugins("constraints", KINDS, plugins.with_kind, "KIND of that name")
     )
 
 
-def of_another(name: str, value: Any) -> Constraint:
+def of_another(name: str, value: Any) -> OutputConstraint:
     """A constraint of a kind that another package brings. Raises RequestError for a name that none does."""
-    known = brought()
+    known = plugin_constraint_kinds()
     if name not in known:
         raise RequestError(
-            f"constraint has no kind {shown(name)}: "
-            + (meant(name, known, "the kinds") if known else "no package that brings kinds is here")
+            f"constraint has no kind {short_repr(name)}: "
+            + (
+                name_suggestion(name, known, "the kinds")
+                if known
+                else "no package that brings kinds is here"
+            )
         )
     try:
         return known[name].make(value)
     except ValueError as error:  # another package may not know our kinds of errors
-        raise RequestError(sentence(error)) from None
+        raise RequestError(error_sentence(error)) from None
 
 
-def table() -> str:
+def constraint_kinds_table() -> str:
     """The kinds of other packages, for the docs."""
-    rows = [f"| `{kind.name}` | {kind.help} |" for _, kind in sorted(brought().items())]
+    rows = [
+        f"| `{kind.name}` | {kind.help} |" for _, kind in sorted(plugin_constraint_kinds().items())
+    ]
     return "\n".join(["| kind | its value |", "|---|---|", *(rows or ["| none | |"])])
 
 
-def constraint_of(fields: Mapping[str, Any]) -> Constraint | None:
+def constraint_of(fields: Mapping[str, Any]) -> OutputConstraint | None:
     """The constraint of some fields, by our names or those of other packages, of which at most one may be given (None: not
     given). Raises RequestError for several, or a value that means none."""
     on = {name: value for name, value in fields.items() if value is not None}

@@ -36,7 +36,7 @@ TURNED = frozenset({"not", "if", "oneOf", "dependencies", "dependentRequired", "
 """Keys by which fewer values of a part may be more of the whole."""
 
 
-def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
+def restrict_number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema that allows nothing that `schema` does not, of which the library rounds no number. Raises RequestError, saying
     where, for one that cannot be kept to exactly, and where what is required is no name."""
     out = deepcopy(dict(schema))

@@ -8,8 +8,13 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.laws.constraints.anchors import Anchors, Astray, based, parts_of
+from polydec.base.options import short_repr
+from polydec.laws.constraints.anchors import (
+    ReferenceResolver,
+    UnresolvedReferenceError,
+    parts_of,
+    resolve_base_uri,
+)
 from polydec.laws.constraints.cells import (
     ANYTHING,
     KINDS,
@@ -17,15 +22,15 @@ from polydec.laws.constraints.cells import (
     ArrayCell,
     Cell,
     Conjunction,
-    Extra,
-    Held,
+    ContainsRequirement,
+    ExtraProperty,
     NumberCell,
     ObjectCell,
     PlainCell,
     StringCell,
-    both,
-    found,
-    meeting,
+    conjoin_schemas,
+    has_pattern_match,
+    intersect_cells,
 )
 from polydec.laws.constraints.formats import FORMATS, UNKEPT
 
@@ -56,11 +61,11 @@ Cells = list[Cell]
 Way = Callable[[Cells], Cells]
 
 
-class Contradiction(RequestError):
+class ContradictorySchemaError(RequestError):
     """That no value fits."""
 
 
-class Inexact(RequestError):
+class InexactSchemaError(RequestError):
     """What cannot be said exactly."""
 
     def __init__(self, at: str, why: str) -> None:
@@ -69,7 +74,7 @@ class Inexact(RequestError):
 
 
 @dataclass(frozen=True)
-class _Node:
+class _SchemaNode:
     """schema: a part; base: the address that holds where it stands; at: where that is."""
 
     schema: Any
@@ -81,15 +86,15 @@ class SchemaReader:
     """Schemas as cells."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._anchors = Anchors(root)
-        self._nodes = [_Node(True, "", "#")]
+        self._anchors = ReferenceResolver(root)
+        self._nodes = [_SchemaNode(True, "", "#")]
         self._numbers = dict[tuple[int, str], int]()
         self._held = list[Any]()  # so that no identity is another's later
         self._cells = dict[Conjunction, Cells]()
         self._looking = set[Conjunction]()
         self._places = dict[int, str]()
         self._mark(root, "#")
-        self.root = self.fits(root, based(root, ""), "#")
+        self.root = self.fits(root, resolve_base_uri(root, ""), "#")
 
     def _mark(self, root: Any, at: str) -> None:
         waiting = [(root, at)]
@@ -106,11 +111,13 @@ class SchemaReader:
         if isinstance(schema, bool):
             return ANYTHING if schema is sign else NOTHING
         if not isinstance(schema, Mapping):
-            raise Inexact(at, f"a schema must be an object or boolean, and is {shown(schema)}")
-        key = (id(schema), based(schema, base))
+            raise InexactSchemaError(
+                at, f"a schema must be an object or boolean, and is {short_repr(schema)}"
+            )
+        key = (id(schema), resolve_base_uri(schema, base))
         if key not in self._numbers:
             self._numbers[key] = len(self._nodes)
-            self._nodes.append(_Node(schema, key[1], self._places.get(id(schema), at)))
+            self._nodes.append(_SchemaNode(schema, key[1], self._places.get(id(schema), at)))
             self._held.append(schema)
         return ((sign, self._numbers[key]),)
 
@@ -140,7 +147,9 @@ class SchemaReader:
     def _kept(self, cells: Iterable[Cell]) -> Cells:
         out = [cell for cell in dict.fromkeys(cells) if not self._empty(cell)]
         if len(out) > MOST_CELLS:
-            raise Inexact("#", f"it comes apart into more than {MOST_CELLS} cases: make it simpler")
+            raise InexactSchemaError(
+                "#", f"it comes apart into more than {MOST_CELLS} cases: make it simpler"
+            )
         return out
 
     def _empty(self, cell: Cell) -> bool:
@@ -152,24 +161,28 @@ class SchemaReader:
 
     def _meet(self, a: Collection[Cell], b: Collection[Cell]) -> Cells:
         if len(a) * len(b) > MOST_CELLS * 50:
-            raise Inexact("#", f"it comes apart into more than {MOST_CELLS} cases: make it simpler")
-        return self._kept(meeting(a, b))
+            raise InexactSchemaError(
+                "#", f"it comes apart into more than {MOST_CELLS} cases: make it simpler"
+            )
+        return self._kept(intersect_cells(a, b))
 
     # ---- what fits ----
 
-    def _fitting(self, cells: Cells, sign: bool, node: _Node, depth: int) -> Cells:
+    def _fitting(self, cells: Cells, sign: bool, node: _SchemaNode, depth: int) -> Cells:
         if depth > DEEPEST:
-            raise Inexact(
+            raise InexactSchemaError(
                 node.at,
                 f"it needs itself again before any value is read, or more than {DEEPEST} parts inside one another",
             )
         return self._with(cells, node, depth + 1) if sign else self._without(cells, node, depth + 1)
 
-    def _node(self, part: Any, node: _Node) -> _Node | bool:
+    def _node(self, part: Any, node: _SchemaNode) -> _SchemaNode | bool:
         what = self.fits(part, node.base, node.at)
         return what == ANYTHING if what in (ANYTHING, NOTHING) else self._nodes[what[0][1]]
 
-    def _part(self, cells: Cells, part: Any, node: _Node, depth: int, sign: bool = True) -> Cells:
+    def _part(
+        self, cells: Cells, part: Any, node: _SchemaNode, depth: int, sign: bool = True
+    ) -> Cells:
         """The cells with a part of a node, or without it."""
         there = self._node(part, node)
         if isinstance(there, bool):
@@ -177,31 +190,35 @@ class SchemaReader:
         return self._fitting(cells, sign, there, depth) if cells else []
 
     def _parts(
-        self, cells: Cells, parts: Iterable[Any], node: _Node, depth: int, sign: bool = True
+        self, cells: Cells, parts: Iterable[Any], node: _SchemaNode, depth: int, sign: bool = True
     ) -> Cells:
         for part in parts:
             cells = self._part(cells, part, node, depth, sign)
         return cells
 
-    def _target(self, key: str, node: _Node) -> _Node | bool:
+    def _target(self, key: str, node: _SchemaNode) -> _SchemaNode | bool:
         try:
             schema, base = self._anchors.target(key, _text(node, key), node.base)
-        except Astray as error:
-            raise Inexact(node.at, str(error)) from None
+        except UnresolvedReferenceError as error:
+            raise InexactSchemaError(node.at, str(error)) from None
         there = self.fits(schema, base, node.at)
         return there == ANYTHING if there in (ANYTHING, NOTHING) else self._nodes[there[0][1]]
 
-    def _with(self, cells: Cells, node: _Node, depth: int) -> Cells:
+    def _with(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
         schema = node.schema
         for key in UNEVALUATED:
             if schema.get(key, True) is not True:
-                raise Inexact(node.at, f"{key} is not followed: say what there may be by name")
+                raise InexactSchemaError(
+                    node.at, f"{key} is not followed: say what there may be by name"
+                )
         cells = self._meet(cells, self._simple(node))
         for key in ("const", "enum"):
             if key in schema and cells:
                 values = schema[key] if key == "enum" else [schema[key]]
                 if not isinstance(values, list):
-                    raise Inexact(node.at, f"enum is {shown(values)}: it must be a list of values")
+                    raise InexactSchemaError(
+                        node.at, f"enum is {short_repr(values)}: it must be a list of values"
+                    )
                 cells = self._listed(cells, values, node, depth)
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if key in schema and cells:
@@ -242,7 +259,7 @@ class SchemaReader:
         return cells
 
     def _alone(
-        self, cells: Cells, options: Sequence[Any], node: _Node, depth: int
+        self, cells: Cells, options: Sequence[Any], node: _SchemaNode, depth: int
     ) -> Iterator[Cell]:
         for i, option in enumerate(options):
             others = [x for j, x in enumerate(options) if j != i]
@@ -250,7 +267,7 @@ class SchemaReader:
                 self._part(cells, option, node, depth), others, node, depth, False
             )
 
-    def _listed(self, cells: Cells, values: list[Any], node: _Node, depth: int) -> Cells:
+    def _listed(self, cells: Cells, values: list[Any], node: _SchemaNode, depth: int) -> Cells:
         flat, deep = _values(values)
         out = self._meet(cells, flat)
         for part in deep:
@@ -261,15 +278,15 @@ class SchemaReader:
         """A schema of an array or an object alone."""
         key = ("constant", repr(value))
         for schema in self._held:
-            if isinstance(schema, _Constant) and schema.key == key:
+            if isinstance(schema, _ConstantSchema) and schema.key == key:
                 return schema
-        made = _Constant(value, key)
+        made = _ConstantSchema(value, key)
         self._held.append(made)
         return made
 
     # ---- what does not ----
 
-    def _without(self, cells: Cells, node: _Node, depth: int) -> Cells:
+    def _without(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
         out, left = Cells(), Cells()
         for cell in cells:
             inside = self._with([cell], node, depth)
@@ -284,12 +301,14 @@ class SchemaReader:
                 out += way(left)
         return self._kept(out)
 
-    def _ways(self, node: _Node, depth: int) -> Iterator[Way]:
+    def _ways(self, node: _SchemaNode, depth: int) -> Iterator[Way]:
         """The ways not to fit a schema: one for each of its keywords, or several."""
         schema = node.schema
         for key in UNEVALUATED:
             if schema.get(key, True) is not True:
-                raise Inexact(node.at, f"{key} is not followed: say what there may be by name")
+                raise InexactSchemaError(
+                    node.at, f"{key} is not followed: say what there may be by name"
+                )
         for found_cells in self._not_simple(node):
             yield lambda cells, other=found_cells: self._meet(cells, other)
         for key in ("const", "enum"):
@@ -329,7 +348,7 @@ class SchemaReader:
                 self._meet(cells, [ObjectCell(required=(name,))]), needed, node, depth, False
             )
 
-    def _unlisted(self, cells: Cells, values: list[Any], node: _Node, depth: int) -> Cells:
+    def _unlisted(self, cells: Cells, values: list[Any], node: _SchemaNode, depth: int) -> Cells:
         flat, deep = _values(values)
         out = self._meet(cells, _others(flat))
         for part in deep:
@@ -338,7 +357,7 @@ class SchemaReader:
 
     # ---- keywords of one kind ----
 
-    def _simple(self, node: _Node) -> Cells:
+    def _simple(self, node: _SchemaNode) -> Cells:
         """What fits the keywords that speak of one kind of value each."""
         schema, kinds = node.schema, _kinds(node)
         out = Cells()
@@ -362,14 +381,16 @@ class SchemaReader:
                 out.remove(cell)
         return self._kept(out) if set(schema) - SAYS_NOTHING else list(KINDS)
 
-    def _array(self, node: _Node) -> ArrayCell:
+    def _array(self, node: _SchemaNode) -> ArrayCell:
         schema = node.schema
         first, rest = _items(node)
         held = ()
         if "contains" in schema:
             low, high = _count(node, "minContains"), _count(node, "maxContains")
             item = self.fits(schema["contains"], node.base, f"{node.at}/contains")
-            held = (Held(item, 0, 1 if low is None else low, high, "contains", node.at),)
+            held = (
+                ContainsRequirement(item, 0, 1 if low is None else low, high, "contains", node.at),
+            )
         unique = schema.get("uniqueItems", False)
         return ArrayCell(
             tuple(self.fits(x, node.base, node.at) for x in first),
@@ -381,7 +402,7 @@ class SchemaReader:
             node.at if unique is True else "",
         )
 
-    def _object(self, node: _Node) -> ObjectCell:
+    def _object(self, node: _SchemaNode) -> ObjectCell:
         schema = node.schema
         known, by_pattern = _mapping(node, "properties"), _mapping(node, "patternProperties")
         patterns = tuple((x, self.fits(y, node.base, node.at)) for x, y in by_pattern.items())
@@ -390,7 +411,7 @@ class SchemaReader:
         for name, part in known.items():
             value = self.fits(part, node.base, node.at)
             for pattern, more in patterns:
-                value = both(value, more) if self._found(pattern, name, node) else value
+                value = conjoin_schemas(value, more) if self._found(pattern, name, node) else value
             named.append((name, value))
         low, high = _count(node, "minProperties") or 0, _count(node, "maxProperties")
         return ObjectCell(
@@ -405,17 +426,17 @@ class SchemaReader:
             node.at if low or high is not None or "propertyNames" in schema else "",
         )
 
-    def _found(self, pattern: str, name: str, node: _Node) -> bool:
+    def _found(self, pattern: str, name: str, node: _SchemaNode) -> bool:
         import re
 
         try:
-            return found(pattern, name)
+            return has_pattern_match(pattern, name)
         except re.error:
-            raise Inexact(
-                node.at, f"patternProperties has {shown(pattern)}: it is not read beside names"
+            raise InexactSchemaError(
+                node.at, f"patternProperties has {short_repr(pattern)}: it is not read beside names"
             ) from None
 
-    def _not_simple(self, node: _Node) -> Iterator[Cells]:
+    def _not_simple(self, node: _SchemaNode) -> Iterator[Cells]:
         """What does not fit them, keyword by keyword."""
         schema = node.schema
         if "type" in schema:
@@ -430,7 +451,9 @@ class SchemaReader:
             yield [ArrayCell(prefix, low=i + 1)]
         wrong = self.fits(rest, node.base, node.at, False)
         if wrong != NOTHING:
-            yield [ArrayCell(held=(Held(wrong, len(first), 1, None, "items", node.at),))]
+            yield [
+                ArrayCell(held=(ContainsRequirement(wrong, len(first), 1, None, "items", node.at),))
+            ]
         if low := _count(node, "minItems"):
             yield [ArrayCell(high=low - 1)]
         if (high := _count(node, "maxItems")) is not None:
@@ -442,12 +465,18 @@ class SchemaReader:
             low, high = _count(node, "minContains"), _count(node, "maxContains")
             low = 1 if low is None else low
             if low:
-                yield [ArrayCell(held=(Held(item, 0, 0, low - 1, "contains", node.at),))]
+                yield [
+                    ArrayCell(held=(ContainsRequirement(item, 0, 0, low - 1, "contains", node.at),))
+                ]
             if high is not None:
-                yield [ArrayCell(held=(Held(item, 0, high + 1, None, "contains", node.at),))]
+                yield [
+                    ArrayCell(
+                        held=(ContainsRequirement(item, 0, high + 1, None, "contains", node.at),)
+                    )
+                ]
         yield from self._not_object(node)
 
-    def _not_object(self, node: _Node) -> Iterator[Cells]:
+    def _not_object(self, node: _SchemaNode) -> Iterator[Cells]:
         schema = node.schema
         for name in _names(node, "required"):
             yield [ObjectCell(named=((name, NOTHING),))]
@@ -460,18 +489,18 @@ class SchemaReader:
             wrong = self.fits(part, node.base, node.at, False)
             name = self.fits(self._constant_pattern(pattern), node.base, node.at)
             if wrong != NOTHING:
-                extra = Extra(every, nobody, name, wrong, "patternProperties", node.at)
+                extra = ExtraProperty(every, nobody, name, wrong, "patternProperties", node.at)
                 yield [ObjectCell(extra=(extra,))]
         others = self.fits(schema.get("additionalProperties", True), node.base, node.at, False)
         if others != NOTHING:
             names = frozenset(known)
-            extra = Extra(
+            extra = ExtraProperty(
                 names, tuple(by_pattern), ANYTHING, others, "additionalProperties", node.at
             )
             yield [ObjectCell(extra=(extra,))]
         name = self.fits(schema.get("propertyNames", True), node.base, node.at, False)
         if name != NOTHING:
-            extra = Extra(every, nobody, name, ANYTHING, "propertyNames", node.at)
+            extra = ExtraProperty(every, nobody, name, ANYTHING, "propertyNames", node.at)
             yield [ObjectCell(extra=(extra,))]
         if low := _count(node, "minProperties"):
             yield [ObjectCell(high=low - 1, at=node.at)]
@@ -487,7 +516,7 @@ class SchemaReader:
         return made
 
 
-class _Constant(dict[str, Any]):
+class _ConstantSchema(dict[str, Any]):
     """A schema of one array or object; key: by which it is found again."""
 
     def __init__(self, value: Any, key: tuple[str, str]) -> None:
@@ -514,50 +543,54 @@ class _Constant(dict[str, Any]):
 TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
 
 
-def _wrong(node: _Node, key: str, what: str) -> Inexact:
-    return Inexact(node.at, f"{key} is {shown(node.schema[key])}: it must be {what}")
+def _wrong(node: _SchemaNode, key: str, what: str) -> InexactSchemaError:
+    return InexactSchemaError(
+        node.at, f"{key} is {short_repr(node.schema[key])}: it must be {what}"
+    )
 
 
-def _kinds(node: _Node) -> set[str]:
+def _kinds(node: _SchemaNode) -> set[str]:
     if "type" not in node.schema:
         return set(TYPES)
     value = node.schema["type"]
     named = value if isinstance(value, list) else [value]
     if not all(isinstance(x, str) for x in named):
-        raise Inexact(node.at, f"type must be a string or a list of strings, and is {shown(value)}")
+        raise InexactSchemaError(
+            node.at, f"type must be a string or a list of strings, and is {short_repr(value)}"
+        )
     if unknown := [x for x in named if x not in TYPES]:
-        raise Inexact(node.at, f"Invalid type: {unknown[0]}")
+        raise InexactSchemaError(node.at, f"Invalid type: {unknown[0]}")
     return set(named)
 
 
-def _list(node: _Node, key: str) -> list[Any]:
+def _list(node: _SchemaNode, key: str) -> list[Any]:
     value = node.schema.get(key, [])
     if not isinstance(value, list):
         raise _wrong(node, key, "a list of schemas")
     return value
 
 
-def _mapping(node: _Node, key: str) -> Mapping[str, Any]:
+def _mapping(node: _SchemaNode, key: str) -> Mapping[str, Any]:
     value = node.schema.get(key, {})
     if not isinstance(value, Mapping):
         raise _wrong(node, key, "an object of schemas")
     return value
 
 
-def _names(node: _Node, key: str) -> list[str]:
+def _names(node: _SchemaNode, key: str) -> list[str]:
     value = node.schema.get(key, [])
     if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
         raise _wrong(node, key, "a list of names")
     return value
 
 
-def _text(node: _Node, key: str) -> str:
+def _text(node: _SchemaNode, key: str) -> str:
     if not isinstance(node.schema[key], str):
         raise _wrong(node, key, "a text")
     return node.schema[key]
 
 
-def _count(node: _Node, key: str) -> int | None:
+def _count(node: _SchemaNode, key: str) -> int | None:
     value = node.schema.get(key)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -566,7 +599,7 @@ def _count(node: _Node, key: str) -> int | None:
     return value
 
 
-def _items(node: _Node) -> tuple[list[Any], Any]:
+def _items(node: _SchemaNode) -> tuple[list[Any], Any]:
     """The schemas of the first items, and that of the rest."""
     items = node.schema.get("items", True)
     if isinstance(items, list):
@@ -574,7 +607,7 @@ def _items(node: _Node) -> tuple[list[Any], Any]:
     return _list(node, "prefixItems"), items
 
 
-def _dependent(node: _Node) -> Iterator[tuple[str, Any]]:
+def _dependent(node: _SchemaNode) -> Iterator[tuple[str, Any]]:
     """Names, each with a schema that holds where an object has it."""
     for key in ("dependencies", "dependentRequired", "dependentSchemas"):
         for name, needed in _mapping(node, key).items():
@@ -584,7 +617,7 @@ def _dependent(node: _Node) -> Iterator[tuple[str, Any]]:
                 yield name, needed
 
 
-def _bounds(node: _Node) -> Iterator[tuple[str, bool, Any]]:
+def _bounds(node: _SchemaNode) -> Iterator[tuple[str, bool, Any]]:
     """Lower and upper bounds: which, whether it is left out itself, and the number."""
     schema = node.schema
     for side, key, strict in (
@@ -602,7 +635,7 @@ def _bounds(node: _Node) -> Iterator[tuple[str, bool, Any]]:
             yield side, name == strict, value
 
 
-def _number(node: _Node, kind: str) -> NumberCell:
+def _number(node: _SchemaNode, kind: str) -> NumberCell:
     out: NumberCell | None = NumberCell(kind, at="")
     for side, strict, value in _bounds(node):
         more = (
@@ -619,7 +652,7 @@ def _number(node: _Node, kind: str) -> NumberCell:
     return NumberCell(only=frozenset()) if out is None else out
 
 
-def _not_number(node: _Node, key: str) -> Iterator[Cells]:
+def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:
     value = node.schema[key]
     if key == "multipleOf":
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
@@ -641,13 +674,15 @@ def _not_number(node: _Node, key: str) -> Iterator[Cells]:
         yield [NumberCell(low=value, low_open=not strict)]
 
 
-def _string(node: _Node) -> StringCell:
+def _string(node: _SchemaNode) -> StringCell:
     schema = node.schema
     pattern, kind = schema.get("pattern"), schema.get("format")
     if pattern is not None and not isinstance(pattern, str):
         raise _wrong(node, "pattern", "a text")
     if kind in UNKEPT:
-        raise Inexact(node.at, f"format {shown(kind)} is not kept: no expression describes it")
+        raise InexactSchemaError(
+            node.at, f"format {short_repr(kind)} is not kept: no expression describes it"
+        )
     return StringCell(
         low=_count(node, "minLength") or 0,
         high=_count(node, "maxLength"),
@@ -656,7 +691,7 @@ def _string(node: _Node) -> StringCell:
     )
 
 
-def _not_string(node: _Node, key: str) -> Iterator[Cells]:
+def _not_string(node: _SchemaNode, key: str) -> Iterator[Cells]:
     value = node.schema[key]
     if key == "minLength":
         low = _count(node, key)
@@ -668,7 +703,9 @@ def _not_string(node: _Node, key: str) -> Iterator[Cells]:
     elif key == "pattern":
         yield [StringCell(other_patterns=(_text(node, key),), at=node.at)]
     elif value in UNKEPT:
-        raise Inexact(node.at, f"format {shown(value)} is not kept: no expression describes it")
+        raise InexactSchemaError(
+            node.at, f"format {short_repr(value)} is not kept: no expression describes it"
+        )
     elif isinstance(value, str) and value in FORMATS:
         yield [StringCell(other_formats=(value,), at=node.at)]
 

@@ -20,7 +20,7 @@ NOTHING: Conjunction = ((False, 0),)
 """Number 0 is the schema that everything fits."""
 
 
-def both(a: Conjunction, b: Conjunction) -> Conjunction:
+def conjoin_schemas(a: Conjunction, b: Conjunction) -> Conjunction:
     """What fits both."""
     out = dict.fromkeys((*a, *b))
     if NOTHING[0] in out or any((not sign, number) in out for sign, number in out):
@@ -152,10 +152,10 @@ class StringCell:
             and text not in self.less
             and self.low <= len(text)
             and (self.high is None or len(text) <= self.high)
-            and all(found(x, text) for x in self.patterns)
-            and not any(found(x, text) for x in self.other_patterns)
-            and all(formatted(x, text) for x in self.formats)
-            and not any(formatted(x, text) for x in self.other_formats)
+            and all(has_pattern_match(x, text) for x in self.patterns)
+            and not any(has_pattern_match(x, text) for x in self.other_patterns)
+            and all(has_text_format(x, text) for x in self.formats)
+            and not any(has_text_format(x, text) for x in self.other_formats)
         )
 
     def meet(self, other: StringCell) -> StringCell | None:
@@ -192,12 +192,12 @@ class StringCell:
         return replace(self, at="") == StringCell()
 
 
-def found(pattern: str, text: str) -> bool:
+def has_pattern_match(pattern: str, text: str) -> bool:
     """Whether an expression is found in a text."""
     return re.search(pattern, text) is not None
 
 
-def formatted(name: str, text: str) -> bool:
+def has_text_format(name: str, text: str) -> bool:
     """Whether a text has a format."""
     return re.fullmatch(FORMATS[name], text) is not None and len(text) <= LONGEST.get(
         name, len(text)
@@ -209,7 +209,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class Held:
+class ContainsRequirement:
     """From `low` to `high` items, counted from the place `start`, fit `item`; keyword, at: of the schema that asks for it."""
 
     item: Conjunction
@@ -229,7 +229,7 @@ class ArrayCell:
     rest: Conjunction = ANYTHING
     low: int = 0
     high: int | None = None
-    held: tuple[Held, ...] = ()
+    held: tuple[ContainsRequirement, ...] = ()
     distinct: bool | None = None
     at: str = ""
 
@@ -241,8 +241,8 @@ class ArrayCell:
             return None
         places = max(len(self.prefix), len(other.prefix))
         out = ArrayCell(
-            tuple(both(self.item(i), other.item(i)) for i in range(places)),
-            both(self.rest, other.rest),
+            tuple(conjoin_schemas(self.item(i), other.item(i)) for i in range(places)),
+            conjoin_schemas(self.rest, other.rest),
             max(self.low, other.low),
             _least(self.high, other.high),
             tuple(dict.fromkeys((*self.held, *other.held))),
@@ -253,7 +253,7 @@ class ArrayCell:
 
 
 @dataclass(frozen=True)
-class Extra:
+class ExtraProperty:
     """There is a property whose name is none of `names`, fits none of `patterns` and fits `name`, with a value that fits
     `value`; keyword, at: of the schema that asks for it."""
 
@@ -266,7 +266,7 @@ class Extra:
 
     def may_be(self, name: str) -> bool:
         """Whether it may have this name, as far as `names` and `patterns` tell."""
-        return name not in self.names and not any(found(x, name) for x in self.patterns)
+        return name not in self.names and not any(has_pattern_match(x, name) for x in self.patterns)
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class ObjectCell:
     low: int = 0
     high: int | None = None
     allowed: Conjunction = ANYTHING
-    extra: tuple[Extra, ...] = ()
+    extra: tuple[ExtraProperty, ...] = ()
     at: str = ""
 
     def value(self, name: str) -> Conjunction:
@@ -289,12 +289,12 @@ class ObjectCell:
         known = dict(self.named)
         if name in known:
             return known[name]
-        fitting = [value for pattern, value in self.patterns if found(pattern, name)]
+        fitting = [value for pattern, value in self.patterns if has_pattern_match(pattern, name)]
         if not fitting:
             return self.rest
         out = ANYTHING
         for value in fitting:
-            out = both(out, value)
+            out = conjoin_schemas(out, value)
         return out
 
     def meet(self, other: ObjectCell) -> ObjectCell | None:
@@ -302,13 +302,16 @@ class ObjectCell:
         patterns = dict.fromkeys(pattern for pattern, _ in (*self.patterns, *other.patterns))
         mine, others = dict(self.patterns), dict(other.patterns)
         out = ObjectCell(
-            tuple((name, both(self.value(name), other.value(name))) for name in names),
+            tuple((name, conjoin_schemas(self.value(name), other.value(name))) for name in names),
             tuple(dict.fromkeys((*self.required, *other.required))),
-            tuple((x, both(mine.get(x, self.rest), others.get(x, other.rest))) for x in patterns),
-            both(self.rest, other.rest),
+            tuple(
+                (x, conjoin_schemas(mine.get(x, self.rest), others.get(x, other.rest)))
+                for x in patterns
+            ),
+            conjoin_schemas(self.rest, other.rest),
             max(self.low, other.low),
             _least(self.high, other.high),
-            both(self.allowed, other.allowed),
+            conjoin_schemas(self.allowed, other.allowed),
             tuple(dict.fromkeys((*self.extra, *other.extra))),
             self.at or other.at,
         )
@@ -323,7 +326,7 @@ KINDS: tuple[Cell, ...] = (PlainCell(), NumberCell(), StringCell(), ArrayCell(),
 """All values."""
 
 
-def meeting(a: Collection[Any], b: Collection[Any]) -> list[Any]:
+def intersect_cells(a: Collection[Any], b: Collection[Any]) -> list[Any]:
     """What the cells of two lists have in common."""
     out = dict[Any, None]()
     for x in a:

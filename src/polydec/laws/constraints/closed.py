@@ -49,7 +49,9 @@ TIMES, NANOSECONDS = ("time", "date-time"), r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
 """Formats that hold seconds, and a pattern beside them: RFC 3339 has any number of digits behind the point."""
 
 
-def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) -> Mapping[str, Any]:
+def close_schema_objects(
+    schema: Mapping[str, Any], follow: Callable[[str], Schema | None]
+) -> Mapping[str, Any]:
     """A schema that allows nothing that `schema` does not, none of the properties that nobody speaks of, no integer beyond
     LARGEST where nothing is said of its size, and no part of a second below a nanosecond.
 
@@ -64,11 +66,11 @@ def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) ->
             if id(targets[ref]) not in kept:
                 kept.add(id(targets[ref]))
                 waiting.append(targets[ref])
-    return _Closed(frozenset(kept)).one(schema)
+    return _ObjectCloser(frozenset(kept)).one(schema)
 
 
 @dataclass(frozen=True)
-class _Closed:
+class _ObjectCloser:
     """kept: the parts that are left as they are, by identity."""
 
     kept: frozenset[int]

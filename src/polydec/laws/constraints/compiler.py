@@ -15,11 +15,11 @@ STATES = 50_000
 """Of a lexer, one or two kilobytes each: they are made while an answer is written, and what needs more is given up there."""
 
 
-class Malformed(RequestError):
+class MalformedGrammarError(RequestError):
     """What the library says of a grammar, with the place in it."""
 
 
-def library() -> Any:
+def require_llguidance() -> Any:
     """Raises RequestError where llguidance is not installed."""
     try:
         import llguidance
@@ -30,22 +30,22 @@ def library() -> Any:
     return llguidance
 
 
-def tokenizer(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
+def build_guidance_tokenizer(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
     """The library's table of some tokens. spelled: the bytes of every id; ends: the ids that end a text."""
-    wrapped = library().TokenizerWrapper(_Table(spelled, ends))
-    return library().LLTokenizer(wrapped, n_vocab=len(spelled), eos_token=list(ends))
+    wrapped = require_llguidance().TokenizerWrapper(_GuidanceTokenTable(spelled, ends))
+    return require_llguidance().LLTokenizer(wrapped, n_vocab=len(spelled), eos_token=list(ends))
 
 
-def matcher(tokens: Any, lark: str) -> Any:
+def compile_grammar_matcher(tokens: Any, lark: str) -> Any:
     """A compiled grammar, in front of its first token. tokens: of `tokenizer`. Raises Malformed."""
-    limits = library().LLParserLimits(verbose_errors=False, max_lexer_states=STATES)
-    compiled = library().LLMatcher(tokens, PLAIN + lark, log_level=0, limits=limits)
+    limits = require_llguidance().LLParserLimits(verbose_errors=False, max_lexer_states=STATES)
+    compiled = require_llguidance().LLMatcher(tokens, PLAIN + lark, log_level=0, limits=limits)
     if compiled.is_error():
-        raise Malformed(compiled.get_error())
+        raise MalformedGrammarError(compiled.get_error())
     return compiled
 
 
-class _Table:
+class _GuidanceTokenTable:
     """The tokens, as the library asks for them."""
 
     def __init__(self, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ _TOKEN = re.compile(
 )  # what is opened and not closed goes on to the end, so that no text is looked at twice
 
 
-def refused(text: str) -> str:
+def grammar_refusal(text: str) -> str:
     """Why a grammar may not be compiled; empty: it may."""
     line, both = 1, 0
     for word in _TOKEN.findall(text):
@@ -37,7 +37,7 @@ def refused(text: str) -> str:
     return ""
 
 
-def endless(text: str) -> frozenset[str]:
+def unproductive_rules(text: str) -> frozenset[str]:
     """The rules of which every alternative needs a rule that has no text. Where a grammar has parts that are not understood
     here, they count as having one, so none is named wrongly."""
     rules = {name: _alternatives(body) for name, body in _rules(text).items()}

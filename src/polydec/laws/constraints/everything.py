@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Everything:
+class UnrestrictedLanguage:
     """The language of all texts over `size` tokens."""
 
     size: int

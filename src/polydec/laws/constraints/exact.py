@@ -15,7 +15,7 @@ from polydec.laws.constraints.cases import SchemaReader
 from polydec.laws.constraints.spelled import SchemaWriter
 
 
-def exact(schema: Mapping[str, Any]) -> dict[str, Any]:
+def rewrite_schema_exactly(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema of the same values without the keywords that the grammar library lacks.
 
     Args:

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.laws.constraints.anchors import Anchors
+from polydec.laws.constraints.anchors import ReferenceResolver
 
 DEEPEST = 200
 """Values inside one another."""
 
 
-def finite(schema: Mapping[str, Any]) -> bool:
+def has_finite_value(schema: Mapping[str, Any]) -> bool:
     """Whether a schema has a finite value, as far as references and what is required tell. What else stands in it counts as
     having one, so no schema is refused wrongly."""
-    follow = Anchors(schema).follow
-    targets = {ref: follow(ref) for ref in references(schema)}
+    follow = ReferenceResolver(schema).follow
+    targets = {ref: follow(ref) for ref in schema_references(schema)}
     waits, fruitful = defaultdict[str, list[str]](list), set[str]()
     for ref, there in targets.items():
-        for needed in references(there):
+        for needed in schema_references(there):
             waits[needed].append(ref)
     looking = list(targets)
     while looking:  # at each, and again where a reference in it turned out to have one
@@ -59,16 +59,16 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
     return (not isinstance(ref, str) or ref in fruitful) and all(_ends(x, fruitful) for x in needed)
 
 
-def references(value: Any, depth: int = 0) -> set[str]:
+def schema_references(value: Any, depth: int = 0) -> set[str]:
     """All that is referred to, anywhere. Raises RequestError for a schema that is nested too deeply."""
     if depth > DEEPEST:
         raise RequestError(f"json_schema is nested more than {DEEPEST} deep")
     if isinstance(value, list):
-        return set[str]().union(*(references(x, depth + 1) for x in value))
+        return set[str]().union(*(schema_references(x, depth + 1) for x in value))
     if not isinstance(value, Mapping):
         return set()
     own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
-    return own.union(*(references(x, depth + 1) for x in value.values()))
+    return own.union(*(schema_references(x, depth + 1) for x in value.values()))
 
 
 def _entries(value: Any) -> list[Any]:

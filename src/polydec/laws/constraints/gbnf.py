@@ -1,4 +1,4 @@
-"""llama.cpp's form of grammars, read as the one of `Lark`."""
+"""llama.cpp's form of grammars, read as the one of `LarkGrammar`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
+from polydec.base.options import short_repr
 
 LONGEST = 1 << 16
 """Characters of a grammar."""
@@ -39,29 +39,31 @@ def lark_of(grammar: str) -> str:
             "the grammar has no rule (root ::= …): it must be GBNF, as llama.cpp has it; one in Lark's form goes into "
             "structured_outputs or guided_grammar"
         )
-    reader = _Reader(grammar)
+    reader = _GbnfReader(grammar)
     try:
         rules = reader.rules()
-    except _Wrong as error:
+    except _GbnfSyntaxError as error:
         line = grammar.count("\n", 0, reader.at) + 1
-        raise RequestError(sentence(f"the grammar is not GBNF: line {line}: {error}")) from None
+        raise RequestError(
+            error_sentence(f"the grammar is not GBNF: line {line}: {error}")
+        ) from None
     if "root" not in rules:
         raise RequestError("the grammar is not GBNF: it has no rule root, from which a text begins")
     for name, rule in rules.items():
         lost = next((x for x in rule.needs if x not in rules), None)
         if lost is not None:
             raise RequestError(
-                f"the grammar is not GBNF: rule {name[:60]} needs {shown(lost)}, which no rule is called"
+                f"the grammar is not GBNF: rule {name[:60]} needs {short_repr(lost)}, which no rule is called"
             )
     return _written(rules)
 
 
-class _Wrong(ValueError):
+class _GbnfSyntaxError(ValueError):
     """What is wrong at the place that is read."""
 
 
 @dataclass
-class _Rule:
+class _GbnfRule:
     """words: what stands in the rule as Lark has it, names apart (as tuples of one); needs: the names."""
 
     words: list[str | tuple[str]] = field(default_factory=list[str | tuple[str]])
@@ -72,24 +74,26 @@ class _Rule:
 
 
 @dataclass
-class _Reader:
+class _GbnfReader:
     """Reads rules from left to right. at: the place."""
 
     text: str
     at: int = 0
 
-    def rules(self) -> dict[str, _Rule]:
-        out = dict[str, _Rule]()
+    def rules(self) -> dict[str, _GbnfRule]:
+        out = dict[str, _GbnfRule]()
         self._skip(lines=True)
         while self.at < len(self.text):
             name = self._name("a rule's name")
             self._skip()
             self._take("::=")
             self._skip(lines=True)
-            out[name] = rule = _Rule()
+            out[name] = rule = _GbnfRule()
             self._alternatives(rule, 0)
             if self.at < len(self.text) and self.text[self.at] not in "\r\n":
-                raise _Wrong(f"{shown(self.text[self.at])} is out of place: a line must end here")
+                raise _GbnfSyntaxError(
+                    f"{short_repr(self.text[self.at])} is out of place: a line must end here"
+                )
             self._skip(lines=True)
         return out
 
@@ -99,22 +103,24 @@ class _Reader:
 
     def _take(self, sign: str) -> None:
         if not self.text.startswith(sign, self.at):
-            raise _Wrong(f"{sign} is missing")
+            raise _GbnfSyntaxError(f"{sign} is missing")
         self.at += len(sign)
 
     def _name(self, what: str) -> str:
         name = _NAME.match(self.text, self.at)
         if name is None:
             found = (
-                shown(self.text[self.at : self.at + 1]) if self.at < len(self.text) else "the end"
+                short_repr(self.text[self.at : self.at + 1])
+                if self.at < len(self.text)
+                else "the end"
             )
-            raise _Wrong(f"{what} must stand where {found} is")
+            raise _GbnfSyntaxError(f"{what} must stand where {found} is")
         self.at = name.end()
         return name[0]
 
-    def _alternatives(self, rule: _Rule, depth: int) -> None:
+    def _alternatives(self, rule: _GbnfRule, depth: int) -> None:
         if depth > DEEPEST:
-            raise _Wrong(f"brackets stand more than {DEEPEST} deep")
+            raise _GbnfSyntaxError(f"brackets stand more than {DEEPEST} deep")
         while True:
             before = len(rule.words)
             self._sequence(rule, depth)
@@ -126,7 +132,7 @@ class _Reader:
             rule.words.append("|")
             self._skip(lines=True)
 
-    def _sequence(self, rule: _Rule, depth: int) -> None:
+    def _sequence(self, rule: _GbnfRule, depth: int) -> None:
         while self.at < len(self.text):
             sign = self.text[self.at]
             if sign == '"':
@@ -144,7 +150,7 @@ class _Reader:
                 self._take(")")
                 rule.words.append(")")
             elif sign in "<!":
-                raise _Wrong(
+                raise _GbnfSyntaxError(
                     "a token is named (<…>), and a constraint is about text: write its text"
                 )
             elif _NAME.match(sign):
@@ -155,7 +161,7 @@ class _Reader:
             self._repeated(rule)
             self._skip(lines=depth > 0)
 
-    def _repeated(self, rule: _Rule) -> None:
+    def _repeated(self, rule: _GbnfRule) -> None:
         """How often what was read last stands, where that is said."""
         sign = self.text[self.at : self.at + 1]
         if sign not in REPEATS:
@@ -165,22 +171,24 @@ class _Reader:
             self.at += 1
             rule.words.append(sign)
         elif times is None:
-            raise _Wrong("{ must begin how often something stands: {m}, {m,} or {m,n}")
+            raise _GbnfSyntaxError("{ must begin how often something stands: {m}, {m,} or {m,n}")
         else:
             low, high = int(times[1]), int(times[3] or times[1])
             if high < low:
-                raise _Wrong(f"{times[0]} is legal where the second number is not below the first")
+                raise _GbnfSyntaxError(
+                    f"{times[0]} is legal where the second number is not below the first"
+                )
             self.at = times.end()
             end = "" if times[2] and times[3] is None else str(high)
             rule.words.append(f"{{{low},{end}}}")
         self._skip()
         if self.text[self.at : self.at + 1] in REPEATS:
-            raise _Wrong("something is repeated twice: put brackets between")
+            raise _GbnfSyntaxError("something is repeated twice: put brackets between")
 
     def _sign(self, what: str) -> str:
         """One character, written as itself or behind a backslash."""
         if self.at >= len(self.text):
-            raise _Wrong(f"{what} is not closed")
+            raise _GbnfSyntaxError(f"{what} is not closed")
         sign = self.text[self.at]
         self.at += 1
         if sign != "\\":
@@ -192,13 +200,13 @@ class _Reader:
         width = _WIDTHS.get(kind, 0)
         digits = self.text[self.at : self.at + width]
         if not width or not re.fullmatch(rf"[0-9a-fA-F]{{{width}}}", digits):
-            raise _Wrong(
+            raise _GbnfSyntaxError(
                 rf"\{kind}{digits} is no sign: \x41, \u0041, \U00000041, \n, \r, \t, \\, \", \[ and \] are"
             )
         self.at += width
         number = int(digits, 16)
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-            raise _Wrong(rf"\{kind}{digits} is no character of Unicode")
+            raise _GbnfSyntaxError(rf"\{kind}{digits} is no character of Unicode")
         return chr(number)
 
     def _literal(self) -> str:
@@ -220,15 +228,15 @@ class _Reader:
                 self.at += 1
                 high = self._sign("a class")
             if high < low:
-                raise _Wrong(
-                    f"{shown(f'{low}-{high}')} is a range from a later sign to an earlier one"
+                raise _GbnfSyntaxError(
+                    f"{short_repr(f'{low}-{high}')} is a range from a later sign to an earlier one"
                 )
             parts.append(_in_class(low) if low == high else f"{_in_class(low)}-{_in_class(high)}")
         self.at += 1
         if not parts:
             if negated:
                 return "/(?s:.)/"
-            raise _Wrong("a class holds nothing ([])")
+            raise _GbnfSyntaxError("a class holds nothing ([])")
         return f"/[{'^' if negated else ''}{''.join(parts)}]/"
 
 
@@ -236,7 +244,7 @@ def _in_class(sign: str) -> str:
     return sign if sign.isascii() and sign.isalnum() else f"\\x{{{ord(sign):x}}}"
 
 
-def _written(rules: dict[str, _Rule]) -> str:
+def _written(rules: dict[str, _GbnfRule]) -> str:
     """The rules in Lark's form. One that needs none but such as need none is a terminal there, which is quicker to follow."""
     terminal = set[str]()
     looking = True
@@ -257,7 +265,7 @@ def _written(rules: dict[str, _Rule]) -> str:
     return "%llguidance {}\n\n" + "\n".join(lines) + "\n"
 
 
-def _called(rules: dict[str, _Rule], terminal: set[str]) -> Iterator[tuple[str, str]]:
+def _called(rules: dict[str, _GbnfRule], terminal: set[str]) -> Iterator[tuple[str, str]]:
     """What each rule is called there: no name of theirs has a meaning of its own."""
     yield "root", "start"
     for i, name in enumerate(x for x in rules if x != "root"):

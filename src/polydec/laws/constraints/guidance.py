@@ -10,7 +10,7 @@ well. The worker starts with the first constraint (some tenths of a second, and 
 constraint takes about twice what its compilation takes. Compiling and masks let other threads run.
 
 Masks are made in this process: what a step may cost is bounded by the library's own limits (items and states), of which
-`State` says where they are reached.
+`GrammarState` says where they are reached.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base.apart import Busy, Ended, Limits, Worker
-from polydec.base.edge import sentence
+from polydec.base.apart import SubprocessLimits, SubprocessWorker, WorkerBusyError, WorkerEndedError
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError, RequestError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import compiler, pieces
-from polydec.laws.constraints.compiler import library
+from polydec.laws.constraints.compiler import require_llguidance
 
 MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
@@ -44,12 +44,12 @@ bytes of its stack, a quarter of what a thread has here."""
 KEPT, HELD = 64, 16 << 20
 """Constraints that are remembered, and bytes of those that were compiled, all together: dozens of usual schemas."""
 
-_WORKER = Worker(
-    Path(__file__).with_name("trial.py"), Limits(MEMORY, SECONDS, STACK), "a constraint"
+_WORKER = SubprocessWorker(
+    Path(__file__).with_name("trial.py"), SubprocessLimits(MEMORY, SECONDS, STACK), "a constraint"
 )
 
 
-class State:
+class GrammarState:
     """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for.
 
     Several threads ask the first state of a remembered grammar at once (one plans a request while another decodes), and the
@@ -80,7 +80,7 @@ class State:
         with self._alone:
             return bool(self._matcher.validate_tokens([token]))
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GrammarState:
         """Behind one more token; `DEAD` where it may not follow."""
         if self.dead:
             return DEAD
@@ -89,7 +89,7 @@ class State:
                 return DEAD
             matcher = self._matcher.deep_copy()
         matcher.consume_token(token)
-        return State(matcher)
+        return GrammarState(matcher)
 
     def forced(self) -> bytes:
         """The bytes that must follow; none where the text may end."""
@@ -112,7 +112,7 @@ class State:
         error = self._matcher.get_error()
         if error and not error.startswith("NoExtension"):
             raise RequestError(
-                sentence(
+                error_sentence(
                     f"constraint became too complex to follow, so make it simpler: {compiler.first_line(error)}"
                 )
             )
@@ -122,63 +122,67 @@ class State:
         return mask_V
 
 
-DEAD = State(None)
+DEAD = GrammarState(None)
 
 
 @dataclass(frozen=True, eq=False)
-class Grammar:
+class GrammarLanguage:
     """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id; lark: what was
     compiled, where that is of use."""
 
-    root: State
+    root: GrammarState
     pieces: tuple[bytes | None, ...]
     ends: tuple[int, ...]
     lark: str = ""
     finite = False
 
-    def start(self) -> State:
+    def start(self) -> GrammarState:
         return self.root
 
-    def step(self, state: State, token: int) -> State:
+    def step(self, state: GrammarState, token: int) -> GrammarState:
         if self.pieces[token] is None:
             return DEAD  # an end: nothing is behind it
         return state.after(token)
 
-    def allows(self, state: State, token: int) -> bool:
+    def allows(self, state: GrammarState, token: int) -> bool:
         if self.pieces[token] is None:
             return token in self.ends and state.complete()
         return state.allows(token)
 
-    def mask(self, state: State) -> Tensor:
+    def mask(self, state: GrammarState) -> Tensor:
         return state.mask(self.ends, len(self.pieces))
 
-    def forced(self, state: State) -> bytes:
+    def forced(self, state: GrammarState) -> bytes:
         return state.forced()
 
 
-def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+def compile_language(
+    kind: str, text: str, called: str, vocab: TokenVocabulary, ends: frozenset[int]
+) -> GrammarLanguage:
     """The language of a constraint: a "regex", a "json_schema" or a "grammar" in llguidance's form of Lark. called: how errors
     name it. Raises RequestError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
     the library is missing."""
-    library()  # so that it is said at once where it is missing
-    spelled = pieces.of(vocab, ends)
+    require_llguidance()  # so that it is said at once where it is missing
+    spelled = pieces.token_byte_pieces(vocab, ends)
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
     known = _vocabulary(spelled, last)
     compiled = _COMPILED.get(
         (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
     )
     if compiled.wrong:
-        raise RequestError(sentence(compiled.wrong))
-    return Grammar(compiled.root, spelled, last, compiled.lark)
+        raise RequestError(error_sentence(compiled.wrong))
+    return GrammarLanguage(compiled.root, spelled, last, compiled.lark)
 
 
-def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+def compile_lark_language(
+    lark: str, vocab: TokenVocabulary, ends: frozenset[int]
+) -> GrammarLanguage:
     """The language of a grammar in llguidance's form of Lark; raises as `language` does."""
-    return language("grammar", lark, "grammar", vocab, ends)
+    return compile_language("grammar", lark, "grammar", vocab, ends)
 
 
 @dataclass(frozen=True, eq=False)
-class _Vocabulary:
+class _WorkerVocabulary:
     """number: by which the worker knows it; sent: the line that tells it; tokens: of this process."""
 
     number: int
@@ -190,25 +194,27 @@ _NUMBERS = count()
 
 
 @lru_cache(maxsize=8)
-def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _Vocabulary:
+def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _WorkerVocabulary:
     number = next(_NUMBERS)
     told = [None if p is None else p.decode("latin-1") for p in spelled]
     sent = json.dumps({"number": number, "pieces": told, "ends": ends}).encode() + b"\n"
-    return _Vocabulary(number, sent, compiler.tokenizer(spelled, ends))
+    return _WorkerVocabulary(number, sent, compiler.build_guidance_tokenizer(spelled, ends))
 
 
 @dataclass(frozen=True, eq=False)
-class _Compiled:
+class _CompiledConstraint:
     """root: the state before the first token; lark: what it is compiled of; held: bytes that it takes; wrong: why there is
     none."""
 
-    root: State = DEAD
+    root: GrammarState = DEAD
     lark: str = ""
     held: int = 0
     wrong: str = ""
 
 
-def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Compiled:
+def _compiled(
+    kind: str, text: str, called: str, vocabulary: _WorkerVocabulary
+) -> _CompiledConstraint:
     """In the worker, and then here. Raises RequestError for what may go well another time."""
     asked = {"number": vocabulary.number, "kind": kind, "text": text, "called": called}
     request = json.dumps(asked).encode() + b"\n"
@@ -218,23 +224,27 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
             if "unknown" in answer:
                 _WORKER.ask(vocabulary.sent)
                 answer = _WORKER.ask(request)
-    except Busy as error:
-        raise Busy(sentence(f"constraint cannot be compiled yet: {error}")) from None
-    except Ended as error:
+    except WorkerBusyError as error:
+        raise WorkerBusyError(
+            error_sentence(f"constraint cannot be compiled yet: {error}")
+        ) from None
+    except WorkerEndedError as error:
         if error.again:
-            raise RequestError(sentence(f"{called}: {error}")) from None
-        return _Compiled(wrong=f"{called}: {error}, so make it simpler")
+            raise RequestError(error_sentence(f"{called}: {error}")) from None
+        return _CompiledConstraint(wrong=f"{called}: {error}, so make it simpler")
     except PolydecError as error:
-        raise RequestError(sentence(f"constraint cannot be compiled: {error}")) from None
+        raise RequestError(error_sentence(f"constraint cannot be compiled: {error}")) from None
     if "unknown" in answer:
         raise RequestError("constraint cannot be compiled: its process ends again and again")
     if "error" in answer:
-        return _Compiled(wrong=answer["error"])
+        return _CompiledConstraint(wrong=answer["error"])
     try:
-        matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
-    except compiler.Malformed as error:  # the worker has just taken it
-        raise RequestError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
-    return _Compiled(State(matcher), answer["lark"], answer["held"] + len(answer["lark"]))
+        matcher = compiler.compile_grammar_matcher(vocabulary.tokens, answer["lark"])
+    except compiler.MalformedGrammarError as error:  # the worker has just taken it
+        raise RequestError(error_sentence(f"{called}: {compiler.first_line(str(error))}")) from None
+    return _CompiledConstraint(
+        GrammarState(matcher), answer["lark"], answer["held"] + len(answer["lark"])
+    )
 
 
 def _digest(text: str) -> bytes:
@@ -242,13 +252,13 @@ def _digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-class _Memory:
+class _CompiledConstraintCache:
     """The constraints that were compiled last, as many as take no more than HELD bytes together."""
 
     def __init__(self) -> None:
-        self._lock, self._known = Lock(), OrderedDict[Any, _Compiled]()
+        self._lock, self._known = Lock(), OrderedDict[Any, _CompiledConstraint]()
 
-    def get(self, key: Any, make: Callable[[], _Compiled]) -> _Compiled:
+    def get(self, key: Any, make: Callable[[], _CompiledConstraint]) -> _CompiledConstraint:
         with self._lock:
             compiled = self._known.get(key)
             if compiled is not None:
@@ -262,4 +272,4 @@ class _Memory:
         return compiled
 
 
-_COMPILED = _Memory()
+_COMPILED = _CompiledConstraintCache()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.laws.constraints.protocols import Language
-from polydec.laws.constraints.ways import Ways
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.constraints.ways import LegalEndings
 
 ROOM = 24
 """Tokens that are left beside a way out when it is taken, at least, and a quarter of all that there may be at most. In between
@@ -24,7 +24,7 @@ LONGEST = 600
 """Tokens of a way out at most."""
 
 
-class Place:
+class DeadlineState:
     """Behind some tokens. inner: the state of the language itself; used: how many tokens there are; look: at how many a way out
     is looked for; out: the way out that is being taken, None: none is. It is looked for when somebody first asks."""
 
@@ -36,50 +36,53 @@ class Place:
         self.inner, self.used, self.look, self.out = inner, used, look, out
 
 
-DEAD = Place(None, 0, 0, ())
+DEAD = DeadlineState(None, 0, 0, ())
 
 
 @dataclass(frozen=True, eq=False)
-class InTime:
+class DeadlineLanguage:
     """The texts of `inner` that end within `most` tokens, the end included, as far as a way out is found: some tokens that lead
     from a text to a legal end. While there is time, everything is allowed that `inner` allows; when there is hardly more
     left than the way out takes, its tokens are the only ones.
 
-    It is looked for ever more often the nearer the end is, and by a rule of thumb (`Ways`): it need not be the shortest, and
-    where none is found that fits, nothing is forced, and the answer may be cut as it would have been.
-    ways: of the vocabulary; ends: the ids that end an answer, as `inner` has them.
+    It is looked for ever more often the nearer the end is, and by a rule of thumb (`LegalEndings`):
+    it need not be the shortest, and where none is found that fits, nothing is forced, and the
+    answer may be cut as it would have been. ways: of the vocabulary; ends: the ids that end an
+    answer, as `inner` has them.
 
     Reduces to: `inner` where there is time enough.
     Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for large language models", 2023.
     """
 
-    inner: Language[Any]
+    inner: TokenLanguage[Any]
     most: int
-    ways: Ways
+    ways: LegalEndings
     ends: tuple[int, ...]
     known: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """What ends strings: see `Ways.out`."""
+    """What ends strings: see `LegalEndings.out`."""
 
     @property
     def finite(self) -> bool:
         return self.inner.finite
 
-    def start(self) -> Place:
+    def start(self) -> DeadlineState:
         return self.begin(0)
 
-    def begin(self, used: int) -> Place:
+    def begin(self, used: int) -> DeadlineState:
         """The state at a text before which so many tokens of the answer stand."""
-        return Place(self.inner.start(), used, used)
+        return DeadlineState(self.inner.start(), used, used)
 
-    def step(self, state: Place, token: int) -> Place:
+    def step(self, state: DeadlineState, token: int) -> DeadlineState:
         self._look(state)
         if state.out is None:
-            return Place(self.inner.step(state.inner, token), state.used + 1, state.look)
+            return DeadlineState(self.inner.step(state.inner, token), state.used + 1, state.look)
         if state.out[:1] != (token,):
             return DEAD
-        return Place(self.inner.step(state.inner, token), state.used + 1, state.look, state.out[1:])
+        return DeadlineState(
+            self.inner.step(state.inner, token), state.used + 1, state.look, state.out[1:]
+        )
 
-    def allows(self, state: Place, token: int) -> bool:
+    def allows(self, state: DeadlineState, token: int) -> bool:
         self._look(state)
         return (
             self.inner.allows(state.inner, token)
@@ -87,7 +90,7 @@ class InTime:
             else state.out[:1] == (token,)
         )
 
-    def mask(self, state: Place) -> Tensor:
+    def mask(self, state: DeadlineState) -> Tensor:
         self._look(state)
         if state.out is None:
             return self.inner.mask(state.inner)
@@ -95,7 +98,7 @@ class InTime:
         mask_V[list(state.out[:1])] = True
         return mask_V
 
-    def forced(self, state: Place) -> bytes:
+    def forced(self, state: DeadlineState) -> bytes:
         self._look(state)
         if state.out is None:
             return self.inner.forced(state.inner)
@@ -123,7 +126,7 @@ class InTime:
         """A whole text, as short as it was found; none where none was."""
         return self.way(self.inner.start(), self.most) or ()
 
-    def _look(self, state: Place) -> None:
+    def _look(self, state: DeadlineState) -> None:
         """Find out whether it is time to go."""
         if state.out is not None or state.used < state.look:
             return
@@ -138,10 +141,10 @@ class InTime:
 
 
 def in_time(
-    inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
-) -> InTime:
+    inner: TokenLanguage[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
+) -> DeadlineLanguage:
     """The language, ended within so many tokens. Raises RequestError where no way out of its very beginning is so short."""
-    language = InTime(inner, most, Ways.of(pieces), tuple(ends))
+    language = DeadlineLanguage(inner, most, LegalEndings.of(pieces), tuple(ends))
     if not language.whole:
         raise RequestError(
             f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "

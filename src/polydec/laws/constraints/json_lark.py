@@ -17,12 +17,12 @@ ESCAPES = 'nrbtf\\"u'
 """Letters that may follow a backslash in a text, as the library has them: u for a character by its number."""
 
 
-def lark(schema: Mapping[str, Any]) -> str:
+def json_schema_grammar(schema: Mapping[str, Any]) -> str:
     """The grammar of a schema's values, as llguidance reads it."""
-    return START + values(schema)
+    return START + json_values_rule(schema)
 
 
-def values(
+def json_values_rule(
     schema: Mapping[str, Any],
     spaced: Mapping[str, Any] = MappingProxyType({"whitespace_pattern": SPACE}),
 ) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.base.edge import parse_object, sentence, whole_text
+from polydec.base.edge import error_sentence, parse_object, whole_text
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
 from polydec.laws.constraints.json_lark import START
 
@@ -42,15 +42,17 @@ class JsonSchema:
         try:
             return JsonSchema(json.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
-            raise RequestError(sentence(f"json_schema is not a JSON object: {error}")) from None
+            raise RequestError(
+                error_sentence(f"json_schema is not a JSON object: {error}")
+            ) from None
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
-        return guidance.language("json_schema", self.text, "json_schema", vocab, ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        return guidance.compile_language("json_schema", self.text, "json_schema", vocab, ends)
 
-    def followed(self, vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
+    def followed(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Mapping[str, Any]:
         """The schema as it is followed: closed, in other words where need be, with its own `x-guidance` alone.
 
-        `vocab`, `ends`: as `Constraint.language` takes them. Raises RequestError where it cannot be followed.
+        `vocab`, `ends`: as `OutputConstraint.language` takes them. Raises RequestError where it cannot be followed.
         """
         schema = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
 
 LONGEST = 1_000_000
@@ -15,7 +15,7 @@ LONGEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Lark:
+class LarkGrammar:
     """The whole answer is derived from the rule `start` of a grammar in Lark's form (as llguidance reads it: terminals in
     capitals or quotes, /regular expressions/, %json {a schema}, %ignore).
 
@@ -28,9 +28,9 @@ class Lark:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
             raise RequestError(
-                f"grammar is {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
+                f"grammar is {short_repr(self.text)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.text, "grammar")
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
-        return guidance.grammar(self.text, vocab, ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        return guidance.compile_lark_language(self.text, vocab, ends)

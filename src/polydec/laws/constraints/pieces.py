@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from polydec.base.errors import RequestError
 
 if TYPE_CHECKING:  # a worker that knows bytes and no tensors reads this file as well
-    from polydec.core.types import Vocab, Words
+    from polydec.core.types import TokenCodec, TokenVocabulary
 
 
-def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:
+def token_byte_pieces(vocab: TokenVocabulary, ends: frozenset[int]) -> tuple[bytes | None, ...]:
     """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises RequestError where
     nothing is known of them."""
     if vocab.words is None or not any(vocab.words.pieces):
@@ -24,7 +24,7 @@ def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:
 
 
 @lru_cache(maxsize=16)
-def _of(words: Words, size: int, silent: frozenset[int]) -> tuple[bytes | None, ...]:
+def _of(words: TokenCodec, size: int, silent: frozenset[int]) -> tuple[bytes | None, ...]:
     known: Sequence[bytes | None] = words.pieces[:size]
     return tuple((p or None) if i not in silent else None for i, p in enumerate(known)) + (
         None,
@@ -32,7 +32,7 @@ def _of(words: Words, size: int, silent: frozenset[int]) -> tuple[bytes | None, 
 
 
 @lru_cache(maxsize=16)
-def ordered(pieces: tuple[bytes | None, ...]) -> list[bytes]:
+def sorted_pieces(pieces: tuple[bytes | None, ...]) -> list[bytes]:
     """The pieces in order, so that it is soon told whether any begins in some way."""
     return sorted({piece for piece in pieces if piece is not None})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
-class Language(Protocol[S]):
+class TokenLanguage(Protocol[S]):
     """A set of texts, told token by token from the first token of the answer.
 
     States are values: a step changes none, so any number of drafts can go on from one. `step` is total: behind a token that
@@ -40,10 +40,10 @@ class Language(Protocol[S]):
         ...
 
 
-class Constraint(Protocol):
+class OutputConstraint(Protocol):
     """What a user asks for, as a value."""
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
         """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises PolydecError, saying
         where, for what is malformed, not supported, or holds no text."""
         ...

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
 
 LONGEST = 100_000
@@ -23,10 +23,10 @@ class Regex:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not 1 <= len(self.pattern) <= LONGEST:  # pyright: ignore
             raise RequestError(
-                f"regex is {shown(self.pattern)}: it must be a text of 1 to {LONGEST} characters"
+                f"regex is {short_repr(self.pattern)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.pattern, "regex")
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
-        called = f"regex is {shown(self.pattern)}"
-        return guidance.language("regex", self.pattern, called, vocab, ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        called = f"regex is {short_repr(self.pattern)}"
+        return guidance.compile_language("regex", self.pattern, called, vocab, ends)

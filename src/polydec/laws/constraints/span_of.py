@@ -13,8 +13,8 @@ from torch import Tensor
 
 from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import pieces
 
 Places = NDArray[np.int32]
@@ -38,17 +38,17 @@ class SpanOf:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
             raise RequestError(
-                f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
+                f"span is of {short_repr(self.text)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.text, "span_of")
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Spans:
-        spelled = pieces.of(vocab, ends)
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> SpanLanguage:
+        spelled = pieces.token_byte_pieces(vocab, ends)
         assert vocab.words is not None, "pieces.of has looked"
-        spans = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
+        spans = SpanLanguage.of(vocab.words.encode(self.text, special=False), spelled, ends)
         if not spans.mask(spans.start()).any():
             raise RequestError(
-                f"span is of {shown(self.text)}: no token of this model writes any of it"
+                f"span is of {short_repr(self.text)}: no token of this model writes any of it"
             )
         return spans
 
@@ -60,7 +60,7 @@ PARTS = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class SpanLanguage:
     """The language of the spans of some tokens. A state is the places behind the last token written, wherever it may stand.
 
     tokens_N: PARTS is what spans lie before and after; bare: of a token the one without its leading space; within_N: whether a
@@ -80,7 +80,7 @@ class Spans:
         spelled: Sequence[bytes | None] | None,
         ends: frozenset[int],
         size: int = 0,
-    ) -> Spans:
+    ) -> SpanLanguage:
         """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
         begins without its space). Ends and tokens that write nothing stand in no span."""
         tokens_N, known = np.array(tokens, np.int32), set(tokens)
@@ -98,7 +98,9 @@ class Spans:
                 if piece[:1] == b" " and piece[1:] in ids:
                     bare[x] = ids[piece[1:]][0]
         tokens_N[np.isin(tokens_N, list(silent))] = PARTS
-        return Spans(tokens_N, bare, size if spelled is None else len(spelled), ends, within_N)
+        return SpanLanguage(
+            tokens_N, bare, size if spelled is None else len(spelled), ends, within_N
+        )
 
     @cached_property
     def _first(self) -> list[int]:

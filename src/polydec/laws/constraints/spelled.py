@@ -8,7 +8,11 @@ from itertools import combinations, islice
 from typing import Any
 
 from polydec.laws.constraints.bounded import edge_let_in
-from polydec.laws.constraints.cases import Contradiction, Inexact, SchemaReader
+from polydec.laws.constraints.cases import (
+    ContradictorySchemaError,
+    InexactSchemaError,
+    SchemaReader,
+)
 from polydec.laws.constraints.cells import (
     ANYTHING,
     KINDS,
@@ -17,13 +21,13 @@ from polydec.laws.constraints.cells import (
     ArrayCell,
     Cell,
     Conjunction,
-    Extra,
-    Held,
+    ContainsRequirement,
+    ExtraProperty,
     NumberCell,
     ObjectCell,
     PlainCell,
     StringCell,
-    both,
+    conjoin_schemas,
 )
 from polydec.laws.constraints.formats import LONGEST, format_pattern
 
@@ -34,7 +38,7 @@ MOST_PARTS = 4000
 
 
 @dataclass(frozen=True, eq=False)
-class _Lists:
+class _EnumeratedArrays:
     """Arrays that are named one by one, as JSON values."""
 
     values: tuple[Any, ...]
@@ -59,12 +63,12 @@ class SchemaWriter:
             if what in self._final or what == NOTHING:
                 continue
             if len(self._final) > MOST_PARTS:
-                raise Inexact("#", f"it comes apart into more than {MOST_PARTS} parts")
+                raise InexactSchemaError("#", f"it comes apart into more than {MOST_PARTS} parts")
             cells = self._final[what] = list(self._resolved(self._reader.cells(what)))
             waiting += [child for cell in cells for child, _ in _children(cell)]
         self._find_alive()
         if root not in self._alive:
-            raise Contradiction("holds no value: what it says is contradictory")
+            raise ContradictorySchemaError("holds no value: what it says is contradictory")
         out = self._spelled(root, top=True)
         return {**out, **({"$defs": self._written} if self._written else {})}
 
@@ -105,7 +109,7 @@ class SchemaWriter:
         for cell in cells:
             if isinstance(cell, PlainCell):
                 values += [_PLAIN[x] for x in ("null", "true", "false") if x in cell.values]
-            elif isinstance(cell, _Lists):
+            elif isinstance(cell, _EnumeratedArrays):
                 values += cell.values
             elif isinstance(cell, (NumberCell, StringCell)) and cell.only is not None:
                 values += sorted(cell.only)
@@ -160,7 +164,9 @@ class SchemaWriter:
             for out in found:
                 count += 1
                 if count > MOST_PARTS:
-                    raise Inexact("#", f"it comes apart into more than {MOST_PARTS} parts")
+                    raise InexactSchemaError(
+                        "#", f"it comes apart into more than {MOST_PARTS} parts"
+                    )
                 yield out
 
     def _void(self, what: Conjunction) -> bool:
@@ -180,13 +186,13 @@ class SchemaWriter:
             return
         lists = self._lists(cell)
         if lists is None:
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 "uniqueItems is kept where the items come from a short list of values (enum), or there is at most one "
                 f"(maxItems), with at most {MOST_LISTS} lists of them",
             )
         if lists:
-            yield _Lists(tuple(lists))
+            yield _EnumeratedArrays(tuple(lists))
 
     def _shortened(self, cell: ArrayCell) -> ArrayCell:
         """It ends before the first item that nothing fits."""
@@ -201,7 +207,7 @@ class SchemaWriter:
         if cell.high is None or cell.high > len(cell.prefix):
             return False
         pairs = combinations(cell.prefix[: cell.high], 2)
-        return all(self._void(both(a, b)) for a, b in pairs)
+        return all(self._void(conjoin_schemas(a, b)) for a, b in pairs)
 
     def _lists(self, cell: ArrayCell) -> list[Any] | None:
         """The arrays whose items differ, or do not; None: too many, or no list of values."""
@@ -245,7 +251,7 @@ class SchemaWriter:
                 return None
         return list({_key(x): x for x in out}.values()) if len(out) <= SMALL else None
 
-    def _holding(self, cell: ArrayCell, held: Held) -> Iterator[ArrayCell]:
+    def _holding(self, cell: ArrayCell, held: ContainsRequirement) -> Iterator[ArrayCell]:
         """The arrays of which so many items are so."""
         if held.item == ANYTHING:
             more = ArrayCell(
@@ -279,10 +285,10 @@ class SchemaWriter:
             yield cell
             return
         last = cell.high
-        if last is None and self._void(both(cell.rest, held.item)):
+        if last is None and self._void(conjoin_schemas(cell.rest, held.item)):
             last = len(cell.prefix)  # only these can be
         if last is None or not isinstance(last, int):
-            raise Inexact(
+            raise InexactSchemaError(
                 held.at,
                 f"{held.keyword} is kept where there are few items (maxItems), or where each must be so: that only some of "
                 "them are cannot be said",
@@ -291,19 +297,25 @@ class SchemaWriter:
 
     def _surely(self, what: Conjunction, item: Conjunction) -> bool:
         """Whether all that fits one fits the other as well."""
-        return all(self._void(both(what, ((not sign, number),))) for sign, number in item)
+        return all(
+            self._void(conjoin_schemas(what, ((not sign, number),))) for sign, number in item
+        )
 
-    def _none_is(self, cell: ArrayCell, held: Held) -> Iterator[ArrayCell]:
+    def _none_is(self, cell: ArrayCell, held: ContainsRequirement) -> Iterator[ArrayCell]:
         if len(held.item) != 1:
-            raise Inexact(held.at, f"{held.keyword} is too intricate here: make it simpler")
+            raise InexactSchemaError(
+                held.at, f"{held.keyword} is too intricate here: make it simpler"
+            )
         ((sign, number),) = held.item
         met = cell.meet(ArrayCell((ANYTHING,) * held.start, ((not sign, number),)))
         yield from () if met is None else (met,)
 
-    def _chosen(self, cell: ArrayCell, held: Held, last: int) -> Iterator[ArrayCell]:
+    def _chosen(self, cell: ArrayCell, held: ContainsRequirement, last: int) -> Iterator[ArrayCell]:
         """By the places of those that are so."""
         if len(held.item) != 1:
-            raise Inexact(held.at, f"{held.keyword} is too intricate here: make it simpler")
+            raise InexactSchemaError(
+                held.at, f"{held.keyword} is too intricate here: make it simpler"
+            )
         ((sign, number),) = held.item
         count = 0
         places = range(held.start, last)
@@ -312,7 +324,9 @@ class SchemaWriter:
             for chosen in combinations(places, many):
                 count += 1
                 if count > MOST_CHOICES:
-                    raise Inexact(held.at, f"{held.keyword} leaves too many choices of items here")
+                    raise InexactSchemaError(
+                        held.at, f"{held.keyword} leaves too many choices of items here"
+                    )
                 other = ANYTHING if held.high is None else ((not sign, number),)
                 prefix = tuple(
                     held.item if i in chosen else other if i >= held.start else ANYTHING
@@ -359,7 +373,7 @@ class SchemaWriter:
         if cell.patterns:
             if set(dict(cell.patterns)) == {_one_pattern(x, cell.at) for x in free}:
                 return replace(cell, named=named, rest=NOTHING, allowed=ANYTHING)
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 "propertyNames beside patternProperties is kept where both say the same expressions: leave one of them out",
             )
@@ -367,7 +381,7 @@ class SchemaWriter:
             cell, named=named, patterns=((one, cell.rest),), rest=NOTHING, allowed=ANYTHING
         )
 
-    def _having(self, cell: ObjectCell, extra: Extra) -> Iterator[ObjectCell]:
+    def _having(self, cell: ObjectCell, extra: ExtraProperty) -> Iterator[ObjectCell]:
         """The objects that have some such property."""
         texts = [x for x in self._reader.cells(extra.name) if isinstance(x, StringCell)]
         listed = [x.only for x in texts if x.only is not None]
@@ -378,7 +392,7 @@ class SchemaWriter:
         if len(listed) == len(texts):
             names |= dict.fromkeys(name for some in listed for name in sorted(some))
         elif not self._closed(cell):
-            raise Inexact(
+            raise InexactSchemaError(
                 extra.at,
                 f"{extra.keyword} is turned round here (by not, if, oneOf): that some property breaks it can be said where all "
                 "names are known (additionalProperties false)",
@@ -389,12 +403,12 @@ class SchemaWriter:
                 if met is not None and not self._void(met.value(name)):
                     yield met
 
-    def _more(self, cell: ObjectCell, extra: Extra) -> Iterator[ObjectCell]:
+    def _more(self, cell: ObjectCell, extra: ExtraProperty) -> Iterator[ObjectCell]:
         """The objects with more properties than they have of some names."""
         names = [x for x in sorted(extra.names) if not self._void(cell.value(x))]
         maybe = [x for x in names if x not in cell.required]
         if len(maybe) > 6:
-            raise Inexact(
+            raise InexactSchemaError(
                 extra.at,
                 f"{extra.keyword} is turned round here (by not, if, oneOf): this is kept to with at most 6 names that are not "
                 "required",
@@ -428,7 +442,7 @@ class SchemaWriter:
             yield from self._choosing(cell, maybe, low, high)
             return
         if len(maybe) > 6:
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 "minProperties and maxProperties are kept beside at most 6 names that are not required, or where all names are "
                 "known (additionalProperties false)",
@@ -439,7 +453,7 @@ class SchemaWriter:
                     continue
                 others = max(0, low - count)
                 if others > 1:
-                    raise Inexact(
+                    raise InexactSchemaError(
                         cell.at,
                         f"minProperties is {cell.low}, and other names may be written twice: list all names but one "
                         "(properties)",
@@ -469,7 +483,7 @@ class SchemaWriter:
             for chosen in combinations(names, low):
                 count += 1
                 if count > MOST_CHOICES:
-                    raise Inexact(
+                    raise InexactSchemaError(
                         cell.at,
                         f"minProperties and maxProperties leave more than {MOST_CHOICES} choices of names: make it simpler",
                     )
@@ -515,12 +529,12 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
     out = list[dict[str, Any]]()
     for cell in cells:
         if cell.kind == "fraction":
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 "integer is turned round here (by not, if, oneOf): numbers that are none cannot be described",
             )
         if cell.others:
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 "multipleOf is turned round here (by not, if, oneOf): numbers that are none cannot be described",
             )
@@ -531,7 +545,7 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
             some["exclusiveMaximum" if cell.high_open else "maximum"] = cell.high
         edges = {k: x for k, x in some.items() if k != "type"}
         if cell.kind == "number" and (why := edge_let_in(edges)):
-            raise Inexact(cell.at, why)
+            raise InexactSchemaError(cell.at, why)
         more = [{"multipleOf": x} for x in cell.multiples[1:]]
         if cell.multiples:
             some["multipleOf"] = cell.multiples[0]
@@ -542,7 +556,7 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
 def _string(cell: StringCell) -> dict[str, Any]:
     for key, others in (("pattern", cell.other_patterns), ("format", cell.other_formats)):
         if others:
-            raise Inexact(
+            raise InexactSchemaError(
                 cell.at,
                 f"{key} is turned round here (by not, if, oneOf): texts that do not match it cannot be described",
             )
@@ -572,7 +586,7 @@ def _one_pattern(cell: StringCell, at: str) -> str:
     counted = bool(cell.low) or cell.high is not None
     patterns = [*cell.patterns, *map(format_pattern, cell.formats)]
     if cell.other_patterns or cell.other_formats or counted + len(patterns) > 1:
-        raise Inexact(
+        raise InexactSchemaError(
             at,
             "propertyNames is kept where it says one thing: one pattern, one format, a length, or a list of names (enum)",
         )

@@ -6,17 +6,17 @@ import json
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from polydec.base.edge import sentence
+from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import shown
-from polydec.core.types import Vocab
+from polydec.base.options import short_repr
+from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
-from polydec.laws.constraints.json_lark import values
+from polydec.laws.constraints.json_lark import json_values_rule
 from polydec.laws.constraints.json_schema import JsonSchema
 
 
 @dataclass(frozen=True)
-class Form:
+class ToolCallForm:
     """How a model writes a call: `{"name": …, KEY: {…}}`, in tags or by itself."""
 
     tags: bool = True
@@ -32,7 +32,7 @@ SPACED = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Function:
+class ToolFunction:
     """What may be called, and which arguments it takes."""
 
     name: str
@@ -48,13 +48,13 @@ class ToolCalls:
     a value of this schema; only in tags, which tell the two apart.
     """
 
-    functions: tuple[Function, ...]
-    form: Form = Form()
+    functions: tuple[ToolFunction, ...]
+    form: ToolCallForm = ToolCallForm()
     many: bool = True
     text: bool = False
     said: JsonSchema | None = None
 
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
         bodies = [f'f{at} "}}"' for at in range(len(self.functions))]
         rules = [self._start, f"body: {' | '.join(bodies)}"]
         for at, function in enumerate(self.functions):
@@ -62,11 +62,15 @@ class ToolCalls:
             try:
                 schema = function.arguments.followed(vocab, ends)
             except PolydecError as error:
-                raise RequestError(sentence(f"function {shown(function.name)}: {error}")) from None
-            rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema, SPACED)}")
+                raise RequestError(
+                    error_sentence(f"function {short_repr(function.name)}: {error}")
+                ) from None
+            rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {json_values_rule(schema, SPACED)}")
         if self.said is not None:
-            rules.append(f"said: {values(self.said.followed(vocab, ends))}")
-        return guidance.language("grammar", "\n".join([*rules, self._text]), "tools", vocab, ends)
+            rules.append(f"said: {json_values_rule(self.said.followed(vocab, ends))}")
+        return guidance.compile_language(
+            "grammar", "\n".join([*rules, self._text]), "tools", vocab, ends
+        )
 
     @property
     def _start(self) -> str:

@@ -1,4 +1,4 @@
-"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.Worker` (see `guidance`).
+"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.SubprocessWorker` (see `guidance`).
 
 It answers by the grammar that came through, which the server then compiles from the same text with the same library, or by
 what is wrong. What is worked out of a schema before (what may stay open, what can be said without a keyword) is worked out
@@ -18,16 +18,16 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.laws.constraints import compiler
-from polydec.laws.constraints.anchors import Anchors
-from polydec.laws.constraints.bounded import bounded
-from polydec.laws.constraints.cases import Contradiction, Inexact
-from polydec.laws.constraints.closed import closed
-from polydec.laws.constraints.compiler import Malformed
-from polydec.laws.constraints.endless import endless, refused
-from polydec.laws.constraints.exact import exact
-from polydec.laws.constraints.finite import finite, references
+from polydec.laws.constraints.anchors import ReferenceResolver
+from polydec.laws.constraints.bounded import restrict_number_bounds
+from polydec.laws.constraints.cases import ContradictorySchemaError, InexactSchemaError
+from polydec.laws.constraints.closed import close_schema_objects
+from polydec.laws.constraints.compiler import MalformedGrammarError
+from polydec.laws.constraints.endless import grammar_refusal, unproductive_rules
+from polydec.laws.constraints.exact import rewrite_schema_exactly
+from polydec.laws.constraints.finite import has_finite_value, schema_references
 from polydec.laws.constraints.formats import with_patterns
-from polydec.laws.constraints.json_lark import lark
+from polydec.laws.constraints.json_lark import json_schema_grammar
 
 LOOKED = 1.0
 """Seconds of looking for the place in a schema that is wrong."""
@@ -36,7 +36,7 @@ Compile = Callable[[str], None]
 """Compile a grammar. Raises Malformed, or Empty where it holds no text that the tokens can spell."""
 
 
-class Empty(RequestError):
+class EmptyLanguageError(RequestError):
     """No token can begin a text."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if "pieces" in request:
         spelled = tuple(None if p is None else p.encode("latin-1") for p in request["pieces"])
         ends = tuple(request["ends"])
-        _VOCABULARIES[request["number"]] = compiler.tokenizer(spelled, ends), ends
+        _VOCABULARIES[request["number"]] = compiler.build_guidance_tokenizer(spelled, ends), ends
         return {}
     if request["number"] not in _VOCABULARIES:
         return {"unknown": True}
-    called, trial = request["called"], _Trial(*_VOCABULARIES[request["number"]])
+    called, trial = request["called"], _TrialCompilation(*_VOCABULARIES[request["number"]])
     try:
         grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
     except ValueError as error:
@@ -71,7 +71,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class _Trial:
+class _TrialCompilation:
     """tokens: the library's table of them; ends: those that end a text; held: bytes that the last grammar takes."""
 
     tokens: Any
@@ -80,14 +80,14 @@ class _Trial:
 
     def compile(self, lark: str) -> None:
         before = _used()
-        matcher = compiler.matcher(self.tokens, lark)
+        matcher = compiler.compile_grammar_matcher(self.tokens, lark)
         allowed = matcher.is_accepting() or self._goes_on(matcher.compute_bitmask())
         self.held = max(0, _used() - before)
         error = matcher.get_error()
         if error and not error.startswith("NoExtension"):
-            raise Malformed(error)
+            raise MalformedGrammarError(error)
         if not allowed:
-            raise Empty
+            raise EmptyLanguageError
 
     def _goes_on(self, mask: bytes) -> bool:
         """Whether a mask allows any token but an end (which the library allows where nothing else is)."""
@@ -97,7 +97,7 @@ class _Trial:
         return any(bits)
 
 
-class _Allocated(ctypes.Structure):
+class _MallocInfo(ctypes.Structure):
     """What the C library says of its memory."""
 
     _fields_ = [
@@ -113,22 +113,22 @@ def _used() -> int:
     """Bytes that are in use here; 0 where the C library does not tell."""
     with suppress(AttributeError, OSError):
         told = ctypes.CDLL(None).mallinfo2
-        told.restype = _Allocated
+        told.restype = _MallocInfo
         memory = told()
         return int(memory.uordblks + memory.hblkhd)
     return 0
 
 
 def _regex(pattern: str, called: str, compiles: Compile) -> str:
-    grammar = f"start: /{compiler.library().regex_to_lark(pattern, '')}/"
+    grammar = f"start: /{compiler.require_llguidance().regex_to_lark(pattern, '')}/"
     try:
         compiles(grammar)
-    except Malformed as error:
-        raise RequestError(f"{called}: {said(str(error))}") from None
+    except MalformedGrammarError as error:
+        raise RequestError(f"{called}: {regex_error_message(str(error))}") from None
     return grammar
 
 
-def said(problem: str) -> str:
+def regex_error_message(problem: str) -> str:
     """The library's complaint about an expression, with the place of what it marks by an underline."""
     mark = re.search(r"^( +)\^", problem, re.MULTILINE)
     why = re.search(r"^\s*error: (.*)$", problem, re.MULTILINE)
@@ -138,14 +138,14 @@ def said(problem: str) -> str:
 
 
 def _lark(text: str, called: str, compiles: Compile) -> str:
-    why = refused(text)
+    why = grammar_refusal(text)
     if why:
         raise RequestError(f"{called}: {why}")
     try:
         compiles(text)
-    except Malformed as error:
+    except MalformedGrammarError as error:
         raise RequestError(f"{called}: {_placed(str(error))}") from None
-    if "start" in endless(text):
+    if "start" in unproductive_rules(text):
         raise RequestError(
             f"{called}: rule start derives no text that ends, as it always needs itself again"
         )
@@ -162,26 +162,26 @@ def _placed(problem: str) -> str:
 
 def _json_schema(text: str, called: str, compiles: Compile) -> str:
     parsed = json.loads(text)
-    references(parsed)  # raises where it is nested too deeply
-    schema = bounded(parsed)
-    if not finite(schema):
+    schema_references(parsed)  # raises where it is nested too deeply
+    schema = restrict_number_bounds(parsed)
+    if not has_finite_value(schema):
         raise RequestError(f"{called} holds no finite value: it always needs itself again")
     if not _counts_names(schema):
         try:
             return _grammar(schema, with_patterns, compiles)
-        except Malformed as error:
+        except MalformedGrammarError as error:
             problem = str(error)
     else:
         problem = (
             "minProperties is not kept"  # the library would count a name that is written twice
         )
     try:
-        return _grammar(schema, lambda x: with_patterns(exact(x)), compiles)
-    except Inexact as error:
+        return _grammar(schema, lambda x: with_patterns(rewrite_schema_exactly(x)), compiles)
+    except InexactSchemaError as error:
         raise RequestError(f"{called} at {error.at}: {error}") from None
-    except Contradiction as error:
+    except ContradictorySchemaError as error:
         raise RequestError(f"{called} {error}") from None
-    except Malformed as error:
+    except MalformedGrammarError as error:
         raise RequestError(f"{called}: {compiler.first_line(_reason(str(error)))}") from None
     except (TypeError, KeyError, AttributeError, re.error):  # a keyword that is none
         where, problem = _place(schema, problem, compiles)
@@ -207,12 +207,14 @@ def _grammar(
     own = schema.get("x-guidance")
     guided = {} if own is None else {"x-guidance": own}
     try:
-        grammar = lark({**said(closed(schema, Anchors(schema).follow)), **guided})
+        grammar = json_schema_grammar(
+            {**said(close_schema_objects(schema, ReferenceResolver(schema).follow)), **guided}
+        )
         compiles(grammar)
-    except Inexact:
+    except InexactSchemaError:
         raise
     except RequestError:
-        grammar = lark({**said(schema), **guided})
+        grammar = json_schema_grammar({**said(schema), **guided})
         compiles(grammar)
     return grammar
 
@@ -254,8 +256,8 @@ def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[
             if time.process_time() > end:
                 break
             try:
-                compiles(lark({**root, **part}))
-            except Malformed as error:
+                compiles(json_schema_grammar({**root, **part}))
+            except MalformedGrammarError as error:
                 if _reason(str(error)) == reason:
                     schema, where, looking = part, f"{where}/{path}", True
                     break

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydec.laws.constraints import pieces as spelled
-from polydec.laws.constraints.protocols import Language
+from polydec.laws.constraints.protocols import TokenLanguage
 
 CLOSERS, QUOTE, SPACES = frozenset(b"]}"), ord('"'), frozenset(b" \t\r\n")
 UNUSUAL = frozenset(b'"\\-+.,')
@@ -41,15 +41,15 @@ plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class LegalEndings:
     """Chooses the tokens of ways out, for one vocabulary; pieces: what each token writes, None: nothing."""
 
     pieces: tuple[bytes | None, ...]
 
     @staticmethod
     @lru_cache(maxsize=16)
-    def of(pieces: tuple[bytes | None, ...]) -> Ways:
-        return Ways(pieces)
+    def of(pieces: tuple[bytes | None, ...]) -> LegalEndings:
+        return LegalEndings(pieces)
 
     @cached_property
     def spelled(self) -> tuple[dict[bytes, tuple[int, ...]], int]:
@@ -115,7 +115,7 @@ class Ways:
 
     def out(
         self,
-        language: Language[Any],
+        language: TokenLanguage[Any],
         state: Any,
         ends: Sequence[int],
         most: int,
@@ -141,7 +141,7 @@ class Ways:
 
     def _chosen(
         self,
-        language: Language[Any],
+        language: TokenLanguage[Any],
         state: Any,
         mask_V: Tensor,
         ends: Sequence[int],
@@ -179,7 +179,9 @@ class Ways:
         )  # which lengthens nothing by itself
         return [token], language.step(state, token)
 
-    def _written(self, language: Language[Any], state: Any, text: bytes) -> tuple[list[int], Any]:
+    def _written(
+        self, language: TokenLanguage[Any], state: Any, text: bytes
+    ) -> tuple[list[int], Any]:
         """A text in the longest tokens that are allowed, as far as it goes, and the state behind them."""
         tokens, (ids, longest) = list[int](), self.spelled
         while text:
@@ -194,7 +196,7 @@ class Ways:
             state, text = language.step(state, token), text[len(self.pieces[token] or b"") :]
         return tokens, state
 
-    def _ends_string(self, language: Language[Any], state: Any, mask_V: Tensor) -> bool:
+    def _ends_string(self, language: TokenLanguage[Any], state: Any, mask_V: Tensor) -> bool:
         """Whether a quotation mark ends a string of JSON: no letter may follow, and what stands behind strings may."""
         quote = next((x for x in self.some((b'"',)) if mask_V[x]), None)
         if quote is None:
@@ -206,7 +208,7 @@ class Ways:
 
     def _through(
         self,
-        language: Language[Any],
+        language: TokenLanguage[Any],
         state: Any,
         mask_V: Tensor,
         ends: Sequence[int],
@@ -220,7 +222,7 @@ class Ways:
         return known[first]
 
     def _shortest(
-        self, language: Language[Any], state: Any, first: bytes, ends: Sequence[int]
+        self, language: TokenLanguage[Any], state: Any, first: bytes, ends: Sequence[int]
     ) -> bytes:
         seen, queue = {first}, deque([(state, b"")])
         while queue and len(seen) <= STATES:

@@ -10,12 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import divergence
-from polydec.laws.contrasts._rows import floored, within
+from polydec.core.law import jensen_shannon_divergence
+from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class AdaptiveContrast:
     """(1 + a) l - a m, where a is the Jensen-Shannon divergence of the two laws at this very token (0 to log 2), but at least
     `floor`.
 
@@ -45,6 +45,6 @@ class Adaptive:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        alpha = max(divergence(first_V, others[0]) / math.log(self.base), self.floor)
-        mixed_V = (1.0 + alpha) * floored(first_V) - alpha * floored(others[0])
-        return within(mixed_V, first_V, self.head)
+        alpha = max(jensen_shannon_divergence(first_V, others[0]) / math.log(self.base), self.floor)
+        mixed_V = (1.0 + alpha) * floor_logprobs(first_V) - alpha * floor_logprobs(others[0])
+        return mask_implausible_tokens(mixed_V, first_V, self.head)

@@ -9,11 +9,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.laws.contrasts._rows import floored, within
+from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferenceContrast:
     """plus l - minus m / temperature, l and m being log-probabilities of the first law and of the other, for the tokens that
     have at least the fraction `head` of the likeliest one's probability under the first (0: all).
 
@@ -50,5 +50,7 @@ class Difference:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        other_V = floored(others[0]) / self.temperature
-        return within(self.plus * floored(first_V) - self.minus * other_V, first_V, self.head)
+        other_V = floor_logprobs(others[0]) / self.temperature
+        return mask_implausible_tokens(
+            self.plus * floor_logprobs(first_V) - self.minus * other_V, first_V, self.head
+        )

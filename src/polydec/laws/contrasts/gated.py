@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 
 
 @dataclass(frozen=True)
-class Gated:
+class GatedContrast:
     """What `rule` makes where the first law is unsure, and the first law elsewhere. It is unsure where sureness(p) =
     sqrt((V sum p^2 - 1) / (V - 1)) lies below the threshold: 1 for one token of probability 1, 0 for the uniform law; the
     standard deviation of p, freed of the vocabulary's size.
@@ -41,17 +41,19 @@ class Gated:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 2")
 
     def opens(self, logp_V: Tensor) -> bool:
-        return sureness(logp_V) < self.threshold
+        return law_certainty(logp_V) < self.threshold
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         return self.rule.mix(first_V, others)
 
 
-def sureness(logp_V: Tensor) -> float:
+def law_certainty(logp_V: Tensor) -> float:
     """0 (all tokens are alike) to 1 (only one is possible)."""
     size = len(logp_V)
     return (
         1.0
         if size == 1
-        else math.sqrt(max(0.0, size * float(probs(logp_V).square().sum()) - 1.0) / (size - 1))
+        else math.sqrt(
+            max(0.0, size * float(float64_probabilities(logp_V).square().sum()) - 1.0) / (size - 1)
+        )
     )

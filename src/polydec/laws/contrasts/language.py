@@ -9,11 +9,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.laws.contrasts._rows import floored, within
+from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 
 @dataclass(frozen=True)
-class Language:
+class LanguageModelContrast:
     """share * log q + scale * (l - m): l with the condition, m without it, q of a language model that sees the text alone.
 
     scale: gamma, 0 to 100; share: a, 0 to 100 (1 is our choice); head: as in `difference`, of the first law.
@@ -39,9 +39,9 @@ class Language:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        without_V, language_V = map(floored, others)
-        return within(
-            self.share * language_V + self.scale * (floored(first_V) - without_V),
+        without_V, language_V = map(floor_logprobs, others)
+        return mask_implausible_tokens(
+            self.share * language_V + self.scale * (floor_logprobs(first_V) - without_V),
             first_V,
             self.head,
         )

@@ -15,7 +15,7 @@ from polydec.core.law import NEG_INF
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureContrast:
     """log((1 - share) p + share q), p being the first law and q the other; of tokens that p rules out nothing is taken.
 
     share: 0 to 1, what the other law contributes.

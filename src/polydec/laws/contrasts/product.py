@@ -11,11 +11,11 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.law import NEG_INF
-from polydec.laws.contrasts._rows import floored
+from polydec.laws.contrasts._rows import floor_logprobs
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductContrast:
     """(1 - share) log p + share log q, p being the first law and q the other; of tokens that p rules out nothing is taken.
 
     share: 0 to 1, how much the other law counts.
@@ -41,5 +41,7 @@ class Product:
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         if not self.share:
             return first_V
-        both_V = (1.0 - self.share) * floored(first_V) + self.share * floored(others[0])
+        both_V = (1.0 - self.share) * floor_logprobs(first_V) + self.share * floor_logprobs(
+            others[0]
+        )
         return torch.where(first_V > NEG_INF, both_V, NEG_INF)

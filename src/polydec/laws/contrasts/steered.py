@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import NEG_INF, probs
-from polydec.laws.contrasts._rows import floored, within
+from polydec.core.law import NEG_INF, float64_probabilities
+from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 
 @dataclass(frozen=True)
-class Steered:
+class SteeringVectorContrast:
     """l + strength * d, where d = P (log(P / Q) - KL(P, Q)) is the gradient of KL(P, Q) in the logits of P, the first law (the
     tuned model), Q being the other (the model before tuning); d counts only for tokens that have at least the fraction `head`
     of the likeliest one's probability under P.
@@ -41,18 +41,20 @@ class Steered:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        return first_V + self.strength * direction(first_V, others[0], self.head)
+        return first_V + self.strength * steering_direction(first_V, others[0], self.head)
 
 
-def direction(first_V: Tensor, other_V: Tensor, head: float = 0.0) -> Tensor:
-    """d of `Steered`; it sums to 0 at head 0."""
-    p_V = probs(first_V)
-    apart_V = torch.where(first_V > NEG_INF, floored(first_V) - floored(other_V), 0.0)
+def steering_direction(first_V: Tensor, other_V: Tensor, head: float = 0.0) -> Tensor:
+    """d of `SteeringVectorContrast`; it sums to 0 at head 0."""
+    p_V = float64_probabilities(first_V)
+    apart_V = torch.where(first_V > NEG_INF, floor_logprobs(first_V) - floor_logprobs(other_V), 0.0)
     d_V = (p_V * (apart_V - (p_V * apart_V).sum())).to(first_V.dtype)
-    return torch.where(within(d_V, first_V, head) > NEG_INF, d_V, 0.0)
+    return torch.where(mask_implausible_tokens(d_V, first_V, head) > NEG_INF, d_V, 0.0)
 
 
-def calibrated(rows: Iterable[tuple[Tensor, Tensor, int]], head: float = 0.1) -> float:
+def calibrate_steering_strength(
+    rows: Iterable[tuple[Tensor, Tensor, int]], head: float = 0.1
+) -> float:
     """The strength that makes given tokens likeliest, found by one Gauss-Newton step from 0, at least 0. rows: at each position
     of a calibration text the rows of the first law and of the other, and the token that stands there.
 
@@ -60,7 +62,10 @@ def calibrated(rows: Iterable[tuple[Tensor, Tensor, int]], head: float = 0.1) ->
     """
     slope = curve = 0.0
     for first_V, other_V, token in rows:
-        p_V, d_V = probs(first_V), direction(first_V, other_V, head).double()
+        p_V, d_V = (
+            float64_probabilities(first_V),
+            steering_direction(first_V, other_V, head).double(),
+        )
         mean = float((p_V * d_V).sum())
         slope += float(d_V[token]) - mean
         curve += float((p_V * (d_V - mean).square()).sum())

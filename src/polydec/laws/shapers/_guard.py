@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import together
+from polydec.base.options import join_names
 from polydec.core.protocols import Shaper
 
 
-class Mask(Shaper[Any], Protocol):
+class MaskingShaper(Shaper[Any], Protocol):
     """A shaper that takes tokens away, whatever their weight."""
 
     def forbids(self, state: Any, token: int) -> bool:
@@ -22,7 +22,7 @@ class Mask(Shaper[Any], Protocol):
 
 
 @dataclass(frozen=True)
-class Guard:
+class ForbiddenTokenGuard:
     """Ends a text at which no rule leaves a token.
 
     Laws give a forbidden token no weight, so it is written in one case only: where the rules that are on leave none. A mask
@@ -32,7 +32,7 @@ class Guard:
     rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a text can be forked.
     """
 
-    rules: tuple[tuple[str, Mask], ...]
+    rules: tuple[tuple[str, MaskingShaper], ...]
 
     def start(self, prompt: Sequence[int]) -> tuple[Any, ...]:
         """The state behind a prompt."""
@@ -46,7 +46,7 @@ class Guard:
         ):
             names = [name for name, _ in self.rules]
             raise RequestError(
-                f"no token is left that {together(names)} {'allows' if len(names) == 1 else 'allow together'}: "
+                f"no token is left that {join_names(names)} {'allows' if len(names) == 1 else 'allow together'}: "
                 "the answer cannot go on, so loosen one of them or ask for fewer tokens"
             )
         return tuple(

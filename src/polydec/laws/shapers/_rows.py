@@ -17,16 +17,16 @@ FIRST = 256  # how many of the largest entries a selection looks at before it lo
 SLOTS = 4096  # a 64th of a nat each
 
 
-def ids(tokens: Sequence[int] = ()) -> Ids:
+def token_id_array(tokens: Sequence[int] = ()) -> Ids:
     return np.array(tokens, dtype=np.int64)
 
 
-def add(text_n: Ids, token: int) -> Ids:
+def append_token_id(text_n: Ids, token: int) -> Ids:
     """The text with one token more; a new array, the old one stays as it is."""
     return np.append(text_n, token)
 
 
-def index(text_n: Ids, logw_V: Tensor) -> Tensor:
+def token_id_index(text_n: Ids, logw_V: Tensor) -> Tensor:
     """As an index into a row. Ids may repeat: write values that depend on the id alone."""
     return torch.from_numpy(text_n).to(logw_V.device)
 

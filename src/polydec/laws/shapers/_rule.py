@@ -8,20 +8,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, read
+from polydec.base.options import Option, callable_options
 from polydec.core.protocols import Shaper
-from polydec.core.types import Words
-from polydec.laws.constraints.protocols import Language
+from polydec.core.types import TokenCodec
+from polydec.laws.constraints.protocols import TokenLanguage
 
 if TYPE_CHECKING:
-    from polydec.models.sessions.geometry import Geometry
+    from polydec.models.sessions.geometry import EmbeddingGeometry
 
 ENGINES = ("transformers", "vllm", "llamacpp")
 """The engines whose orders are known."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class SamplingRuleContext:
     """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
     ascending order; seed and choice: name the randomness of rules that draw; words, geometry: of the target, None where it
     has none or nobody gave them; language: the texts that are allowed, None: all."""
@@ -30,17 +30,17 @@ class Setting:
     ends: tuple[int, ...] = ()
     seed: int = 0
     choice: int = 0
-    words: Words | None = None
-    geometry: Geometry | None = None
-    language: Language[Any] | None = None
+    words: TokenCodec | None = None
+    geometry: EmbeddingGeometry | None = None
+    language: TokenLanguage[Any] | None = None
 
 
-def nothing(shaper: Any, setting: Setting) -> None:
+def accept_any_target(shaper: Any, setting: SamplingRuleContext) -> None:
     """Of a rule that can do with any target."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class SamplingRule:
     """A rule of sampling. A file that has one, as `RULE`, is found: no list names it.
 
     name: as orders that are written out call it.
@@ -61,7 +61,7 @@ class Rule:
     always: bool = False
     token_ids: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
-    check: Callable[[Any, Setting], None] = nothing
+    check: Callable[[Any, SamplingRuleContext], None] = accept_any_target
 
     def __post_init__(self) -> None:
         if set(self.place) != set(ENGINES):
@@ -72,4 +72,4 @@ class Rule:
     @cached_property
     def fields(self) -> tuple[Option, ...]:
         """The request's fields that this rule reads."""
-        return read(self.make)
+        return callable_options(self.make)

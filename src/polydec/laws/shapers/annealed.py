@@ -9,27 +9,30 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Above, AtLeast, Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import AtLeast, GreaterThan, InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Start = Annotated[
     float,
-    Within(0, 1000),
-    Note("0 changes nothing, 1.2 is published"),
+    InRange(0, 1000),
+    ValueNote("0 changes nothing, 1.2 is published"),
     "annealing: the temperature with which an answer begins",
 ]
 End = Annotated[
-    float, Within(0.00001, 1000), "annealing: the temperature below which it never falls"
+    float, InRange(0.00001, 1000), "annealing: the temperature below which it never falls"
 ]
 Scale = Annotated[
-    float, Above(0), Note("it falls by e - 1 in that time"), "annealing: tokens that the fall takes"
+    float,
+    GreaterThan(0),
+    ValueNote("it falls by e - 1 in that time"),
+    "annealing: tokens that the fall takes",
 ]
 Warmup = Annotated[int, AtLeast(0), "annealing: first tokens, which have temperature 1"]
 
 
 @dataclass(frozen=True)
-class Annealed:
+class AnnealedTemperatureRule:
     """w / tau(t) at token t of the answer (0 is the first): tau is 1 for t < warmup, then
     max(1 + start - exp(t / scale), end). It falls through 1 at t = scale ln(start) and reaches `end` at
     scale ln(1 + start - end). A temperature beside it divides once more.
@@ -47,14 +50,14 @@ class Annealed:
     end_at: float = 0.1
     scale: float = 500.0
     warmup: int = 10
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("anneal_start", self.start_at, Start)
-        check("anneal_end", self.end_at, End)
-        check("anneal_scale", self.scale, Scale)
-        check("anneal_warmup", self.warmup, Warmup)
+        convert_annotated_value("anneal_start", self.start_at, Start)
+        convert_annotated_value("anneal_end", self.end_at, End)
+        convert_annotated_value("anneal_scale", self.scale, Scale)
+        convert_annotated_value("anneal_warmup", self.warmup, Warmup)
 
     def start(self, prompt: Sequence[int]) -> int:
         return 0
@@ -74,20 +77,24 @@ class Annealed:
         return max(1.0 + self.start_at - math.exp(min(t / self.scale, 40.0)), self.end_at)
 
 
-def make(
-    setting: Setting,
+def make_annealed_temperature_rule(
+    setting: SamplingRuleContext,
     *,
     anneal_start: Start = 0.0,
     anneal_end: End = 0.1,
     anneal_scale: Scale = 500.0,
     anneal_warmup: Warmup = 10,
-) -> Annealed | None:
-    return Annealed(anneal_start, anneal_end, anneal_scale, anneal_warmup) if anneal_start else None
+) -> AnnealedTemperatureRule | None:
+    return (
+        AnnealedTemperatureRule(anneal_start, anneal_end, anneal_scale, anneal_warmup)
+        if anneal_start
+        else None
+    )
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "anneal",
-    make,
+    make_annealed_temperature_rule,
     {"transformers": 101, "vllm": 101, "llamacpp": 181},
     counts=("anneal_start", "anneal_end", "anneal_scale", "anneal_warmup"),
 )

@@ -8,17 +8,17 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import AtLeast, check
+from polydec.base.options import AtLeast, convert_annotated_value
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import ids, index, or_end
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import or_end, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Tokens = Annotated[tuple[int, ...], AtLeast(0), "never any of these tokens"]
 
 
 @dataclass(frozen=True)
-class Banned:
+class BannedTokensRule:
     """Ban `tokens`. Where that would leave nothing, those of `eos` follow that are not banned; where none is left, the row
     stays as it was: nothing can be written then, and the text's guard says so.
 
@@ -28,11 +28,11 @@ class Banned:
 
     tokens: tuple[int, ...]
     eos: tuple[int, ...] = ()
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("bad_token_ids", self.tokens, Tokens)
+        convert_annotated_value("bad_token_ids", self.tokens, Tokens)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -42,20 +42,22 @@ class Banned:
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         out_V = logw_V.clone()
-        out_V[index(ids(self.tokens), logw_V)] = NEG_INF
+        out_V[token_id_index(token_id_array(self.tokens), logw_V)] = NEG_INF
         return or_end(out_V, logw_V, [x for x in self.eos if x not in self.tokens])
 
     def forbids(self, state: None, token: int) -> bool:
         return token in self.tokens
 
 
-def make(setting: Setting, *, bad_token_ids: Tokens = ()) -> Banned | None:
-    return Banned(bad_token_ids, setting.eos) if bad_token_ids else None
+def make_banned_tokens_rule(
+    setting: SamplingRuleContext, *, bad_token_ids: Tokens = ()
+) -> BannedTokensRule | None:
+    return BannedTokensRule(bad_token_ids, setting.eos) if bad_token_ids else None
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "bad_token_ids",
-    make,
+    make_banned_tokens_rule,
     {"transformers": 70, "vllm": 20, "llamacpp": 10},
     always=True,
     token_ids=("bad_token_ids",),

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
-from polydec.laws.constraints.protocols import Language
+from polydec.core.types import RowDetail
+from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.shapers._rows import or_end
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 
 @dataclass(frozen=True)
-class Constrained:
+class ConstraintRule:
     """Ban every token with which the answer is no beginning of a text of `language`, and ends before it is whole.
 
     The answer begins behind the prompt: what the prompt holds is no part of it. Where an earlier shaper has left no allowed
@@ -31,9 +31,9 @@ class Constrained:
     Source: Willard and Louf, "Efficient guided generation for large language models", 2023.
     """
 
-    language: Language[Any]
+    language: TokenLanguage[Any]
     eos: tuple[int, ...] = ()
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def start(self, prompt: Sequence[int]) -> Any:
@@ -51,8 +51,10 @@ class Constrained:
         return not self.language.allows(state, token)
 
 
-def make(setting: Setting) -> Constrained | None:
-    return None if setting.language is None else Constrained(setting.language, setting.eos)
+def make_constraint_rule(setting: SamplingRuleContext) -> ConstraintRule | None:
+    return None if setting.language is None else ConstraintRule(setting.language, setting.eos)
 
 
-RULE = Rule("constraint", make, {"transformers": 95, "vllm": 5, "llamacpp": 5}, always=True)
+RULE = SamplingRule(
+    "constraint", make_constraint_rule, {"transformers": 95, "vllm": 5, "llamacpp": 5}, always=True
+)

@@ -9,35 +9,35 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import AtLeast, Note, Within, check
-from polydec.core.types import Reads, Words
-from polydec.laws.shapers._rows import ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import AtLeast, InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail, TokenCodec
+from polydec.laws.shapers._rows import token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 WORDS = ("wait", "Wait", "but", "But", "Alternatively")
 END = "</think>"
 
 Amplitude = Annotated[
     float,
-    Within(-100, 100),
-    Note("0 changes nothing, 5 is published"),
+    InRange(-100, 100),
+    ValueNote("0 changes nothing, 5 is published"),
     "CyclicReflex: what is added at most to the logits of words of reflection",
 ]
 Period = Annotated[int, AtLeast(1), "CyclicReflex: tokens of a period"]
-Shift = Annotated[float, Within(0, 1), "CyclicReflex: where in the period an answer begins"]
+Shift = Annotated[float, InRange(0, 1), "CyclicReflex: where in the period an answer begins"]
 Until = Annotated[
     int, AtLeast(0), "CyclicReflex: tokens of the answer behind which nothing is added"
 ]
 Tokens = Annotated[
     tuple[int, ...] | None,
     AtLeast(0),
-    Note("none: wait, but and alternatively, as the tokenizer spells them"),
+    ValueNote("none: wait, but and alternatively, as the tokenizer spells them"),
     "CyclicReflex: the words of reflection",
 ]
 Ends = Annotated[
     tuple[int, ...] | None,
     AtLeast(0),
-    Note("none: </think>, where the tokenizer has it"),
+    ValueNote("none: </think>, where the tokenizer has it"),
     "CyclicReflex: tokens behind which the model no longer thinks",
 ]
 
@@ -45,7 +45,7 @@ State = tuple[int, bool]  # tokens of the answer, and whether the thinking is ov
 
 
 @dataclass(frozen=True)
-class CyclicReflex:
+class CyclicReflexRule:
     """w + delta(u) for `tokens` while none of `ends` stands in the answer, u = frac(n / period + shift) at token n of it
     (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0 at 1/2, -amplitude at 3/4.
 
@@ -60,14 +60,14 @@ class CyclicReflex:
     shift: float = 0.0
     until: int = 8192
     ends: tuple[int, ...] = ()
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("reflex_amplitude", self.amplitude, Amplitude)
-        check("reflex_period", self.period, Period)
-        check("reflex_shift", self.shift, Shift)
-        check("reflex_until", self.until, Until)
+        convert_annotated_value("reflex_amplitude", self.amplitude, Amplitude)
+        convert_annotated_value("reflex_period", self.period, Period)
+        convert_annotated_value("reflex_shift", self.shift, Shift)
+        convert_annotated_value("reflex_until", self.until, Until)
 
     def start(self, prompt: Sequence[int]) -> State:
         return 0, False
@@ -79,7 +79,7 @@ class CyclicReflex:
         n, over = state
         if over or n >= self.until:
             return logw_V
-        at, out_V = index(ids(self.tokens), logw_V), logw_V.clone()
+        at, out_V = token_id_index(token_id_array(self.tokens), logw_V), logw_V.clone()
         out_V[at] = logw_V[at] + self.bias(n)
         return out_V
 
@@ -89,7 +89,7 @@ class CyclicReflex:
         return 4.0 * self.amplitude * (u if u <= 0.25 else 0.5 - u if u <= 0.75 else u - 1.0)
 
 
-def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
+def reflection_word_ids(words: TokenCodec | None, wanted: Sequence[str]) -> tuple[int, ...]:
     """Ids of the words that are one token, bare or behind a space; none without a tokenizer. What counts is how a token reads,
     not what was encoded: where a tokenizer puts a space before every text, the token of a bare word has one, and the bare word
     itself is found behind a line's end."""
@@ -107,7 +107,7 @@ def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def ending(words: Words | None) -> tuple[int, ...]:
+def thinking_end_ids(words: TokenCodec | None) -> tuple[int, ...]:
     """The id of </think>, where that is one token."""
     try:
         tokens = () if words is None else words.encode(END, special=False)
@@ -116,7 +116,7 @@ def ending(words: Words | None) -> tuple[int, ...]:
     return tuple(tokens) if len(tokens) == 1 else ()
 
 
-def has_words(shaper: CyclicReflex, setting: Setting) -> None:
+def has_words(shaper: CyclicReflexRule, setting: SamplingRuleContext) -> None:
     """Raise RequestError where no word of reflection is known."""
     if not shaper.tokens:
         raise RequestError(
@@ -125,8 +125,8 @@ def has_words(shaper: CyclicReflex, setting: Setting) -> None:
         )
 
 
-def make(
-    setting: Setting,
+def make_cyclic_reflex_rule(
+    setting: SamplingRuleContext,
     *,
     reflex_amplitude: Amplitude = 0.0,
     reflex_period: Period = 1200,
@@ -134,17 +134,21 @@ def make(
     reflex_until: Until = 8192,
     reflex_token_ids: Tokens = None,
     reflex_end_ids: Ends = None,
-) -> CyclicReflex | None:
+) -> CyclicReflexRule | None:
     if not reflex_amplitude:
         return None
-    tokens = spelled(setting.words, WORDS) if reflex_token_ids is None else reflex_token_ids
-    ends = ending(setting.words) if reflex_end_ids is None else reflex_end_ids
-    return CyclicReflex(reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends)
+    tokens = (
+        reflection_word_ids(setting.words, WORDS) if reflex_token_ids is None else reflex_token_ids
+    )
+    ends = thinking_end_ids(setting.words) if reflex_end_ids is None else reflex_end_ids
+    return CyclicReflexRule(
+        reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends
+    )
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "reflex",
-    make,
+    make_cyclic_reflex_rule,
     {"transformers": 11, "vllm": 41, "llamacpp": 41},
     always=True,
     token_ids=("reflex_token_ids", "reflex_end_ids"),

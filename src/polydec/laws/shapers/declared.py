@@ -6,37 +6,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
-from polydec.base.options import Above, AtLeast, AtMost, Below, Length, Note, Within
+from polydec.base.options import (
+    AtLeast,
+    AtMost,
+    EntryCount,
+    GreaterThan,
+    InRange,
+    LessThan,
+    ValueNote,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class SamplingFields:
     """The attributes of `Sampling`: type, range, default and help."""
 
     allowed_token_ids: Annotated[
         tuple[int, ...] | None,
         AtLeast(0),
-        Length(1, 1000000),
-        Note("none allows all"),
+        EntryCount(1, 1000000),
+        ValueNote("none allows all"),
         "no other tokens than these",
     ] = None
     bad_token_ids: Annotated[tuple[int, ...], AtLeast(0), "never any of these tokens"] = ()
     min_tokens: Annotated[int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"] = 0
     logit_bias: Annotated[
         Mapping[int, float] | None,
-        Within(-100, 100),
-        Note("bad_token_ids bans a token"),
+        InRange(-100, 100),
+        ValueNote("bad_token_ids bans a token"),
         "added to the logits of tokens",
     ] = None
     reflex_amplitude: Annotated[
         float,
-        Within(-100, 100),
-        Note("0 changes nothing, 5 is published"),
+        InRange(-100, 100),
+        ValueNote("0 changes nothing, 5 is published"),
         "CyclicReflex: what is added at most to the logits of words of reflection",
     ] = 0.0
     reflex_period: Annotated[int, AtLeast(1), "CyclicReflex: tokens of a period"] = 1200
     reflex_shift: Annotated[
-        float, Within(0, 1), "CyclicReflex: where in the period an answer begins"
+        float, InRange(0, 1), "CyclicReflex: where in the period an answer begins"
     ] = 0.0
     reflex_until: Annotated[
         int, AtLeast(0), "CyclicReflex: tokens of the answer behind which nothing is added"
@@ -44,43 +52,43 @@ class Declared:
     reflex_token_ids: Annotated[
         tuple[int, ...] | None,
         AtLeast(0),
-        Note("none: wait, but and alternatively, as the tokenizer spells them"),
+        ValueNote("none: wait, but and alternatively, as the tokenizer spells them"),
         "CyclicReflex: the words of reflection",
     ] = None
     reflex_end_ids: Annotated[
         tuple[int, ...] | None,
         AtLeast(0),
-        Note("none: </think>, where the tokenizer has it"),
+        ValueNote("none: </think>, where the tokenizer has it"),
         "CyclicReflex: tokens behind which the model no longer thinks",
     ] = None
     repetition_penalty: Annotated[
         float,
-        Within(0.001, 1000),
-        Note("1 changes nothing"),
+        InRange(0.001, 1000),
+        ValueNote("1 changes nothing"),
         "positive logits of tokens in the text are divided by it, others multiplied",
     ] = 1.0
     frequency_penalty: Annotated[
         float,
-        Within(-2, 2),
-        Note("0 changes nothing"),
+        InRange(-2, 2),
+        ValueNote("0 changes nothing"),
         "taken off the logit of a token for each time that it stands in the answer so far",
     ] = 0.0
     presence_penalty: Annotated[
         float,
-        Within(-2, 2),
-        Note("0 changes nothing"),
+        InRange(-2, 2),
+        ValueNote("0 changes nothing"),
         "taken off the logit of every token of the answer so far",
     ] = 0.0
     no_repeat_ngram_size: Annotated[
         int,
         AtLeast(0),
-        Note("0 allows every n-gram"),
+        ValueNote("0 allows every n-gram"),
         "no n-gram of this length twice, prompt included",
     ] = 0
     dry_multiplier: Annotated[
         float,
         AtLeast(0),
-        Note("0 changes nothing"),
+        ValueNote("0 changes nothing"),
         "DRY: taken off the logit of a token that goes on with the shortest repetition that counts",
     ] = 0.0
     dry_base: Annotated[
@@ -90,30 +98,30 @@ class Declared:
         int, AtLeast(1), "DRY: length of the shortest repetition that counts"
     ] = 2
     dry_penalty_last_n: Annotated[
-        int, AtLeast(-1), Note("-1 looks at the whole text"), "DRY: last tokens looked at"
+        int, AtLeast(-1), ValueNote("-1 looks at the whole text"), "DRY: last tokens looked at"
     ] = -1
     dry_sequence_breakers: Annotated[
         tuple[int, ...], AtLeast(0), "DRY: a repetition does not reach across these tokens"
     ] = ()
     temperature: Annotated[
         float,
-        Within(0, 1000000),
-        Note("0 is greedy"),
+        InRange(0, 1000000),
+        ValueNote("0 is greedy"),
         "below 1 sharper, above flatter; greedy below 0.00001",
     ] = 1.0
     anneal_start: Annotated[
         float,
-        Within(0, 1000),
-        Note("0 changes nothing, 1.2 is published"),
+        InRange(0, 1000),
+        ValueNote("0 changes nothing, 1.2 is published"),
         "annealing: the temperature with which an answer begins",
     ] = 0.0
     anneal_end: Annotated[
-        float, Within(1e-05, 1000), "annealing: the temperature below which it never falls"
+        float, InRange(1e-05, 1000), "annealing: the temperature below which it never falls"
     ] = 0.1
     anneal_scale: Annotated[
         float,
-        Above(0),
-        Note("it falls by e - 1 in that time"),
+        GreaterThan(0),
+        ValueNote("it falls by e - 1 in that time"),
         "annealing: tokens that the fall takes",
     ] = 500.0
     anneal_warmup: Annotated[
@@ -121,45 +129,48 @@ class Declared:
     ] = 10
     momentum_alpha: Annotated[
         float,
-        Within(0, 1),
-        Note("0 changes nothing, 0.2 is published"),
+        InRange(0, 1),
+        ValueNote("0 changes nothing, 0.2 is published"),
         "momentum: probability that each token of a repeated run costs",
     ] = 0.0
     momentum_top_k: Annotated[
         int, AtLeast(1), "momentum: how many of the likeliest tokens are looked at"
     ] = 5
     momentum_longest: Annotated[
-        int, Within(1, 64), "momentum: longest repeated run that is told from longer ones"
+        int, InRange(1, 64), "momentum: longest repeated run that is told from longer ones"
     ] = 5
     min_p: Annotated[
         float,
-        Within(0, 1),
-        Note("0 keeps every token"),
+        InRange(0, 1),
+        ValueNote("0 keeps every token"),
         "keep tokens at least this fraction as likely as the likeliest",
     ] = 0.0
     top_k: Annotated[
-        int, AtLeast(-1), Note("0 or -1 keeps every token"), "keep so many of the likeliest tokens"
+        int,
+        AtLeast(-1),
+        ValueNote("0 or -1 keeps every token"),
+        "keep so many of the likeliest tokens",
     ] = 0
     top_p: Annotated[
         float,
-        Above(0),
+        GreaterThan(0),
         AtMost(1),
-        Note("1 keeps every token"),
+        ValueNote("1 keeps every token"),
         "keep the fewest likeliest tokens that have this mass together",
     ] = 1.0
     top_w: Annotated[
         float,
-        Within(0, 100),
-        Note("0 keeps every token, 2.8 is published"),
+        InRange(0, 100),
+        ValueNote("0 keeps every token, 2.8 is published"),
         "Top-W: what the logarithm of the kept mass is worth",
     ] = 0.0
     top_w_entropy: Annotated[
-        float, Within(0, 100), "Top-W: what the entropy of the kept tokens costs"
+        float, InRange(0, 100), "Top-W: what the entropy of the kept tokens costs"
     ] = 2.2
     top_w_scale: Annotated[
         float,
-        Within(0, 100),
-        Note("0 looks at probabilities only"),
+        InRange(0, 100),
+        ValueNote("0 looks at probabilities only"),
         "Top-W: what the way from a token to the nearest kept one costs",
     ] = 0.6
     top_w_pool: Annotated[int, AtLeast(1), "Top-W: how many of the likeliest tokens may stay"] = (
@@ -167,57 +178,57 @@ class Declared:
     )
     typical_p: Annotated[
         float,
-        Above(0),
+        GreaterThan(0),
         AtMost(1),
-        Note("1 keeps every token"),
+        ValueNote("1 keeps every token"),
         "keep tokens of about the expected surprise until they have this mass together",
     ] = 1.0
     epsilon_cutoff: Annotated[
         float,
         AtLeast(0),
-        Below(1),
-        Note("0 keeps every token"),
+        LessThan(1),
+        ValueNote("0 keeps every token"),
         "keep tokens of at least this probability",
     ] = 0.0
     eta_cutoff: Annotated[
         float,
         AtLeast(0),
-        Below(1),
-        Note("0 keeps every token"),
+        LessThan(1),
+        ValueNote("0 keeps every token"),
         "keep tokens of at least this probability, or less where the law is flat",
     ] = 0.0
     top_n_sigma: Annotated[
         float,
-        Note("0 or less keeps every token"),
+        ValueNote("0 or less keeps every token"),
         "keep logits within so many standard deviations of the largest",
     ] = 0.0
     xtc_probability: Annotated[
         float,
-        Within(0, 1),
-        Note("0 changes nothing"),
+        InRange(0, 1),
+        ValueNote("0 changes nothing"),
         "chance at each position that the likely tokens go, but the least likely of them",
     ] = 0.0
     xtc_threshold: Annotated[
         float,
-        Within(0, 1),
-        Note("above 0.5 nothing can go"),
+        InRange(0, 1),
+        ValueNote("above 0.5 nothing can go"),
         "from this probability on XTC takes a token for likely",
     ] = 0.1
     watermark_bias: Annotated[
         float,
-        Within(0, 100),
-        Note("0 changes nothing, 2 is usual"),
+        InRange(0, 100),
+        ValueNote("0 changes nothing, 2 is usual"),
         "watermark: added to the logits of green tokens",
     ] = 0.0
     watermark_share: Annotated[
-        float, Above(0), Below(1), "watermark: how much of the vocabulary is green"
+        float, GreaterThan(0), LessThan(1), "watermark: how much of the vocabulary is green"
     ] = 0.25
     watermark_key: Annotated[
         int, AtLeast(0), "watermark: the secret that says which tokens are green"
     ] = 0
 
 
-class Keywords(TypedDict, total=False):
+class SamplingKeywords(TypedDict, total=False):
     """What `Sampling` takes by name."""
 
     allowed_token_ids: Sequence[int] | None

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Note, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import AtLeast, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 LARGEST = 1e30  # of a penalty: it must leave the log-weight finite
 
@@ -26,7 +26,7 @@ State = tuple[
 Multiplier = Annotated[
     float,
     AtLeast(0),
-    Note("0 changes nothing"),
+    ValueNote("0 changes nothing"),
     "DRY: taken off the logit of a token that goes on with the shortest repetition that counts",
 ]
 Base = Annotated[
@@ -34,7 +34,7 @@ Base = Annotated[
 ]
 Allowed = Annotated[int, AtLeast(1), "DRY: length of the shortest repetition that counts"]
 Window = Annotated[
-    int, AtLeast(-1), Note("-1 looks at the whole text"), "DRY: last tokens looked at"
+    int, AtLeast(-1), ValueNote("-1 looks at the whole text"), "DRY: last tokens looked at"
 ]
 Breakers = Annotated[
     tuple[int, ...], AtLeast(0), "DRY: a repetition does not reach across these tokens"
@@ -42,7 +42,7 @@ Breakers = Annotated[
 
 
 @dataclass(frozen=True)
-class Dry:
+class DryRule:
     """w - multiplier * base ** (m - allowed_length) for a token that followed an earlier occurrence of the last m tokens
     of prompt and output, m >= allowed_length being the longest such; a match reaches back to a breaker (left out) or
     to the window's edge. An occurrence may overlap the end of the text.
@@ -59,21 +59,21 @@ class Dry:
     allowed_length: int = 2
     window: int | None = None
     breakers: tuple[int, ...] = ()
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("dry_multiplier", self.multiplier, Multiplier)
-        check("dry_base", self.base, Base)
-        check("dry_allowed_length", self.allowed_length, Allowed)
+        convert_annotated_value("dry_multiplier", self.multiplier, Multiplier)
+        convert_annotated_value("dry_base", self.base, Base)
+        convert_annotated_value("dry_allowed_length", self.allowed_length, Allowed)
         if self.window is not None and self.window < 0:
             raise RequestError(
                 f"dry window is {self.window}: it must be at least 0, or None for the whole text"
             )
-        check("dry_sequence_breakers", self.breakers, Breakers)
+        convert_annotated_value("dry_sequence_breakers", self.breakers, Breakers)
 
     def start(self, prompt: Sequence[int]) -> State:
-        text_n = ids(prompt)
+        text_n = token_id_array(prompt)
         text_n = text_n if self.window is None else text_n[max(0, len(text_n) - self.window) :]
         run_n, at = np.zeros_like(text_n), np.arange(len(text_n) - 1)
         for back in range(len(text_n)):
@@ -119,33 +119,33 @@ class Dry:
                 strict=True,
             )
         )
-        token, out_V = index(ids(list(worst)), logw_V), logw_V.clone()
+        token, out_V = token_id_index(token_id_array(list(worst)), logw_V), logw_V.clone()
         out_V[token] = logw_V[token] - torch.tensor(
             list(worst.values()), dtype=logw_V.dtype, device=logw_V.device
         )
         return out_V
 
 
-def make(
-    setting: Setting,
+def make_dry_rule(
+    setting: SamplingRuleContext,
     *,
     dry_multiplier: Multiplier = 0.0,
     dry_base: Base = 1.75,
     dry_allowed_length: Allowed = 2,
     dry_penalty_last_n: Window = -1,
     dry_sequence_breakers: Breakers = (),
-) -> Dry | None:
+) -> DryRule | None:
     window = None if dry_penalty_last_n < 0 else dry_penalty_last_n
     return (
-        Dry(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers)
+        DryRule(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers)
         if dry_multiplier
         else None
     )
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "dry",
-    make,
+    make_dry_rule,
     {"transformers": 50, "vllm": 90, "llamacpp": 90},
     always=True,
     token_ids=("dry_sequence_breakers",),

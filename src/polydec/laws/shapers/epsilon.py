@@ -10,22 +10,22 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.options import AtLeast, Below, Note, check
-from polydec.core.types import Reads
+from polydec.base.options import AtLeast, LessThan, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Least = Annotated[
     float,
     AtLeast(0),
-    Below(1),
-    Note("0 keeps every token"),
+    LessThan(1),
+    ValueNote("0 keeps every token"),
     "keep tokens of at least this probability",
 ]
 
 
 @dataclass(frozen=True)
-class Epsilon:
+class EpsilonCutoffRule:
     """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
     always stays.
 
@@ -34,11 +34,11 @@ class Epsilon:
     """
 
     epsilon: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("epsilon_cutoff", self.epsilon, Least)
+        convert_annotated_value("epsilon_cutoff", self.epsilon, Least)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -54,8 +54,12 @@ class Epsilon:
         )
 
 
-def make(setting: Setting, *, epsilon_cutoff: Least = 0.0) -> Epsilon | None:
-    return Epsilon(epsilon_cutoff) if epsilon_cutoff else None
+def make_epsilon_cutoff_rule(
+    setting: SamplingRuleContext, *, epsilon_cutoff: Least = 0.0
+) -> EpsilonCutoffRule | None:
+    return EpsilonCutoffRule(epsilon_cutoff) if epsilon_cutoff else None
 
 
-RULE = Rule("epsilon_cutoff", make, {"transformers": 150, "vllm": 150, "llamacpp": 150})
+RULE = SamplingRule(
+    "epsilon_cutoff", make_epsilon_cutoff_rule, {"transformers": 150, "vllm": 150, "llamacpp": 150}
+)

@@ -10,23 +10,23 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.options import AtLeast, Below, Note, check
-from polydec.core.law import normalise
-from polydec.core.types import Reads
+from polydec.base.options import AtLeast, LessThan, ValueNote, convert_annotated_value
+from polydec.core.law import normalise_log_weights
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Least = Annotated[
     float,
     AtLeast(0),
-    Below(1),
-    Note("0 keeps every token"),
+    LessThan(1),
+    ValueNote("0 keeps every token"),
     "keep tokens of at least this probability, or less where the law is flat",
 ]
 
 
 @dataclass(frozen=True)
-class Eta:
+class EtaCutoffRule:
     """Keep a token where its probability is at least min(epsilon, sqrt(epsilon) * exp(-entropy)), 0 <= epsilon < 1 (usual:
     2e-4 to 2e-3); the likeliest always stays.
 
@@ -35,11 +35,11 @@ class Eta:
     """
 
     epsilon: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("eta_cutoff", self.epsilon, Least)
+        convert_annotated_value("eta_cutoff", self.epsilon, Least)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -50,15 +50,19 @@ class Eta:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.epsilon == 0.0:
             return logw_V
-        logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
+        logp_V, log_eps = normalise_log_weights(logw_V), math.log(self.epsilon)
         entropy = -(logp_V.exp() * logp_V).nansum()
         return at_least(
             logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())
         )
 
 
-def make(setting: Setting, *, eta_cutoff: Least = 0.0) -> Eta | None:
-    return Eta(eta_cutoff) if eta_cutoff else None
+def make_eta_cutoff_rule(
+    setting: SamplingRuleContext, *, eta_cutoff: Least = 0.0
+) -> EtaCutoffRule | None:
+    return EtaCutoffRule(eta_cutoff) if eta_cutoff else None
 
 
-RULE = Rule("eta_cutoff", make, {"transformers": 160, "vllm": 160, "llamacpp": 160})
+RULE = SamplingRule(
+    "eta_cutoff", make_eta_cutoff_rule, {"transformers": 160, "vllm": 160, "llamacpp": 160}
+)

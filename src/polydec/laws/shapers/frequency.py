@@ -9,21 +9,21 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, add, ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, append_token_id, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Penalty = Annotated[
     float,
-    Within(-2, 2),
-    Note("0 changes nothing"),
+    InRange(-2, 2),
+    ValueNote("0 changes nothing"),
     "taken off the logit of a token for each time that it stands in the answer so far",
 ]
 
 
 @dataclass(frozen=True)
-class Frequency:
+class FrequencyPenaltyRule:
     """w - penalty * count, count being how often the token stands in the output (the prompt does not count); a negative
     penalty rewards.
 
@@ -31,29 +31,34 @@ class Frequency:
     """
 
     penalty: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("frequency_penalty", self.penalty, Penalty)
+        convert_annotated_value("frequency_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
-        return ids()
+        return token_id_array()
 
     def step(self, state: Ids, token: int) -> Ids:
-        return add(state, token)
+        return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
         token_n, count_n = np.unique(state, return_counts=True)
-        at, out_V = index(token_n, logw_V), logw_V.clone()
-        out_V[at] = logw_V[at] - self.penalty * index(count_n, logw_V).to(logw_V.dtype)
+        at, out_V = token_id_index(token_n, logw_V), logw_V.clone()
+        out_V[at] = logw_V[at] - self.penalty * token_id_index(count_n, logw_V).to(logw_V.dtype)
         return out_V
 
 
-def make(setting: Setting, *, frequency_penalty: Penalty = 0.0) -> Frequency | None:
-    return Frequency(frequency_penalty) if frequency_penalty else None
+def make_frequency_penalty_rule(
+    setting: SamplingRuleContext, *, frequency_penalty: Penalty = 0.0
+) -> FrequencyPenaltyRule | None:
+    return FrequencyPenaltyRule(frequency_penalty) if frequency_penalty else None
 
 
-RULE = Rule(
-    "frequency_penalty", make, {"transformers": 30, "vllm": 60, "llamacpp": 60}, always=True
+RULE = SamplingRule(
+    "frequency_penalty",
+    make_frequency_penalty_rule,
+    {"transformers": 30, "vllm": 60, "llamacpp": 60},
+    always=True,
 )

@@ -9,18 +9,18 @@ from typing import ClassVar
 from torch import Tensor
 
 from polydec.core.law import one_hot
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 
 
 @dataclass(frozen=True)
-class Greedy:
+class GreedyRule:
     """All weight on the likeliest token, the lowest id on a tie. As the last shaper it makes a law that is known
     without a row where nothing before it can move the argmax.
 
     Reduces to: top-k with k = 1 and the limit of temperature 0, both without ties.
     """
 
-    reads: ClassVar[Reads] = Reads.ARGMAX
+    reads: ClassVar[RowDetail] = RowDetail.ARGMAX
     keeps_argmax: ClassVar[bool] = True
 
     def start(self, prompt: Sequence[int]) -> None:

@@ -10,21 +10,21 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Bias = Annotated[
     Mapping[int, float],
-    Within(-100, 100),
-    Note("bad_token_ids bans a token"),
+    InRange(-100, 100),
+    ValueNote("bad_token_ids bans a token"),
     "added to the logits of tokens",
 ]
 
 
 @dataclass(frozen=True)
-class LogitBias:
+class LogitBiasRule:
     """w + b for the given tokens: {id: b} or pairs (id, b), b in -100 to 100.
 
     Reduces to: the identity where all b are 0. Raises RequestError for a bias out of range, or a negative id.
@@ -32,11 +32,11 @@ class LogitBias:
     """
 
     bias: tuple[tuple[int, float], ...]
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __init__(self, bias: Mapping[int, float] | Sequence[tuple[int, float]]) -> None:
-        pairs: dict[int, float] = check("logit_bias", dict(bias), Bias)
+        pairs: dict[int, float] = convert_annotated_value("logit_bias", dict(bias), Bias)
         object.__setattr__(self, "bias", tuple(sorted(pairs.items())))
 
     def start(self, prompt: Sequence[int]) -> None:
@@ -47,25 +47,27 @@ class LogitBias:
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         out_V = logw_V.clone()
-        out_V[index(self._ids, logw_V)] += self._added.to(logw_V)
+        out_V[token_id_index(self._ids, logw_V)] += self._added.to(logw_V)
         return out_V
 
     @cached_property
     def _ids(self) -> Ids:
-        return ids([x for x, _ in self.bias])
+        return token_id_array([x for x, _ in self.bias])
 
     @cached_property
     def _added(self) -> Tensor:
         return torch.tensor([b for _, b in self.bias], dtype=torch.float64)
 
 
-def make(setting: Setting, *, logit_bias: Bias | None = None) -> LogitBias | None:
-    return LogitBias(logit_bias) if logit_bias else None
+def make_logit_bias_rule(
+    setting: SamplingRuleContext, *, logit_bias: Bias | None = None
+) -> LogitBiasRule | None:
+    return LogitBiasRule(logit_bias) if logit_bias else None
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "logit_bias",
-    make,
+    make_logit_bias_rule,
     {"transformers": 10, "vllm": 40, "llamacpp": 40},
     always=True,
     token_ids=("logit_bias",),

@@ -9,21 +9,21 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Fraction = Annotated[
     float,
-    Within(0, 1),
-    Note("0 keeps every token"),
+    InRange(0, 1),
+    ValueNote("0 keeps every token"),
     "keep tokens at least this fraction as likely as the likeliest",
 ]
 
 
 @dataclass(frozen=True)
-class MinP:
+class MinPRule:
     """Keep a token where its probability is at least `p` times that of the likeliest, 0 <= p <= 1.
 
     Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises RequestError outside the range.
@@ -31,11 +31,11 @@ class MinP:
     """
 
     p: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("min_p", self.p, Fraction)
+        convert_annotated_value("min_p", self.p, Fraction)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -49,8 +49,8 @@ class MinP:
         return at_least(logw_V, logw_V.max() + math.log(self.p))
 
 
-def make(setting: Setting, *, min_p: Fraction = 0.0) -> MinP | None:
-    return MinP(min_p) if min_p else None
+def make_min_p_rule(setting: SamplingRuleContext, *, min_p: Fraction = 0.0) -> MinPRule | None:
+    return MinPRule(min_p) if min_p else None
 
 
-RULE = Rule("min_p", make, {"transformers": 130, "vllm": 110, "llamacpp": 140})
+RULE = SamplingRule("min_p", make_min_p_rule, {"transformers": 130, "vllm": 110, "llamacpp": 140})

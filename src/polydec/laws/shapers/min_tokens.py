@@ -11,13 +11,13 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import ids, index, or_end
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import or_end, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 
 @dataclass(frozen=True)
-class MinTokens:
+class MinTokensRule:
     """Ban `ends` (EOS ids and stop ids alike) while the output has fewer than `count` tokens, count >= 0. Where an earlier
     shaper has left nothing else, the row stays as it was: nothing can be written then, and the text's guard says so.
 
@@ -27,7 +27,7 @@ class MinTokens:
 
     count: int
     ends: tuple[int, ...]
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -46,26 +46,26 @@ class MinTokens:
         if state >= self.count:
             return logw_V
         out_V = logw_V.clone()
-        out_V[index(ids(self.ends), logw_V)] = NEG_INF
+        out_V[token_id_index(token_id_array(self.ends), logw_V)] = NEG_INF
         return or_end(out_V, logw_V)
 
     def forbids(self, state: int, token: int) -> bool:
         return state < self.count and token in self.ends
 
 
-def make(
-    setting: Setting,
+def make_min_tokens_rule(
+    setting: SamplingRuleContext,
     *,
     min_tokens: Annotated[
         int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"
     ] = 0,
-) -> MinTokens | None:
-    return MinTokens(min_tokens, setting.ends) if min_tokens and setting.ends else None
+) -> MinTokensRule | None:
+    return MinTokensRule(min_tokens, setting.ends) if min_tokens and setting.ends else None
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "min_tokens",
-    make,
+    make_min_tokens_rule,
     {"transformers": 80, "vllm": 30, "llamacpp": 20},
     always=True,
     counts=("min_tokens",),

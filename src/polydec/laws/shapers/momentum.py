@@ -10,26 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base.options import AtLeast, Note, Within, check
-from polydec.core.law import NEG_INF, probs
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, add, ids
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import AtLeast, InRange, ValueNote, convert_annotated_value
+from polydec.core.law import NEG_INF, float64_probabilities
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, append_token_id, token_id_array
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Alpha = Annotated[
     float,
-    Within(0, 1),
-    Note("0 changes nothing, 0.2 is published"),
+    InRange(0, 1),
+    ValueNote("0 changes nothing, 0.2 is published"),
     "momentum: probability that each token of a repeated run costs",
 ]
 Candidates = Annotated[int, AtLeast(1), "momentum: how many of the likeliest tokens are looked at"]
 Longest = Annotated[
-    int, Within(1, 64), "momentum: longest repeated run that is told from longer ones"
+    int, InRange(1, 64), "momentum: longest repeated run that is told from longer ones"
 ]
 
 
 @dataclass(frozen=True)
-class Momentum:
+class MomentumRule:
     """Of the k likeliest tokens, log(p - alpha L); all others go. L is the resistance of a token: 0 where it does not stand in
     the text (prompt and output), else the length, itself counted, of the longest run at the end of the text that it would
     repeat, `longest` at most. Tokens at or below 0 go too, but for the best of them where nothing is above.
@@ -44,25 +44,25 @@ class Momentum:
     alpha: float = 0.2
     k: int = 5
     longest: int = 5
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("momentum_alpha", self.alpha, Alpha)
-        check("momentum_top_k", self.k, Candidates)
-        check("momentum_longest", self.longest, Longest)
+        convert_annotated_value("momentum_alpha", self.alpha, Alpha)
+        convert_annotated_value("momentum_top_k", self.k, Candidates)
+        convert_annotated_value("momentum_longest", self.longest, Longest)
 
     def start(self, prompt: Sequence[int]) -> Ids:
-        return ids(prompt)
+        return token_id_array(prompt)
 
     def step(self, state: Ids, token: int) -> Ids:
-        return add(state, token)
+        return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
         value_K, token_K = logw_V.topk(min(self.k, len(logw_V)))
         token_K = token_K[value_K > NEG_INF].sort().values
         resistance = [self.resistance(state, x) for x in token_K.tolist()]
-        p_K = probs(torch.log_softmax(logw_V, -1))[token_K]
+        p_K = float64_probabilities(torch.log_softmax(logw_V, -1))[token_K]
         score_K = p_K - self.alpha * torch.tensor(resistance, dtype=p_K.dtype, device=p_K.device)
         best = score_K.max()
         left_K = (score_K > 0.0) | ((score_K == best) & (best <= 0.0))
@@ -80,14 +80,18 @@ class Momentum:
         return length
 
 
-def make(
-    setting: Setting,
+def make_momentum_rule(
+    setting: SamplingRuleContext,
     *,
     momentum_alpha: Alpha = 0.0,
     momentum_top_k: Candidates = 5,
     momentum_longest: Longest = 5,
-) -> Momentum | None:
-    return Momentum(momentum_alpha, momentum_top_k, momentum_longest) if momentum_alpha else None
+) -> MomentumRule | None:
+    return (
+        MomentumRule(momentum_alpha, momentum_top_k, momentum_longest) if momentum_alpha else None
+    )
 
 
-RULE = Rule("momentum", make, {"transformers": 105, "vllm": 105, "llamacpp": 85}, always=True)
+RULE = SamplingRule(
+    "momentum", make_momentum_rule, {"transformers": 105, "vllm": 105, "llamacpp": 85}, always=True
+)

@@ -8,27 +8,29 @@ from typing import Any
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, meant, read, shown
-from polydec.laws.shapers.declared import Declared
+from polydec.base.options import Option, callable_options, name_suggestion, short_repr
+from polydec.laws.shapers.declared import SamplingFields
 
 
 @cache
-def declared() -> Mapping[str, Option]:
+def own_sampling_fields() -> Mapping[str, Option]:
     """The fields that Polydec's own rules have, by name."""
-    return {option.name: option for option in read(Declared)}
+    return {option.name: option for option in callable_options(SamplingFields)}
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
     """Raise RequestError for a field that no rule has, or a value out of its range. Fields of other packages' rules are left to
     `Sampling`, which loads those."""
-    known = declared()
+    known = own_sampling_fields()
     for name, value in values.items():
         if name in known:
             known[name].convert(value)
-        elif not plugins.brings("shapers"):
-            raise unknown(name, known)
+        elif not plugins.has_plugins("shapers"):
+            raise unknown_field_error(name, known)
 
 
-def unknown(name: str, known: Collection[str]) -> RequestError:
+def unknown_field_error(name: str, known: Collection[str]) -> RequestError:
     """What is said of a field that there is not."""
-    return RequestError(f"sampling has no field {shown(name)}: {meant(name, known, 'its fields')}")
+    return RequestError(
+        f"sampling has no field {short_repr(name)}: {name_suggestion(name, known, 'its fields')}"
+    )

@@ -10,15 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Note
+from polydec.base.options import AtLeast, ValueNote
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, add, ids, index, or_end
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, append_token_id, or_end, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 
 @dataclass(frozen=True)
-class NoRepeatNgram:
+class NoRepeatNgramRule:
     """Ban every token that followed an earlier occurrence of the last size - 1 tokens of prompt and output, size >= 1
     (1: no token twice). Where that would leave nothing, those of `eos` follow that are not banned; where none
     is left, the row stays as it was: nothing can be written then, and the text's guard says so.
@@ -29,7 +29,7 @@ class NoRepeatNgram:
 
     size: int
     eos: tuple[int, ...] = ()
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -39,10 +39,10 @@ class NoRepeatNgram:
             )
 
     def start(self, prompt: Sequence[int]) -> Ids:
-        return ids(prompt)
+        return token_id_array(prompt)
 
     def step(self, state: Ids, token: int) -> Ids:
-        return add(state, token)
+        return append_token_id(state, token)
 
     def _banned(self, state: Ids) -> Ids:
         """The tokens that would end an n-gram of the text once more."""
@@ -52,30 +52,33 @@ class NoRepeatNgram:
         return state[at]
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        banned = self._banned(state) if len(state) >= self.size else ids()
+        banned = self._banned(state) if len(state) >= self.size else token_id_array()
         if not len(banned):
             return logw_V
         out_V = logw_V.clone()
-        out_V[index(banned, logw_V)] = NEG_INF
+        out_V[token_id_index(banned, logw_V)] = NEG_INF
         return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
 
     def forbids(self, state: Ids, token: int) -> bool:
         return len(state) >= self.size and token in self._banned(state)
 
 
-def make(
-    setting: Setting,
+def make_repeated_ngram_rule(
+    setting: SamplingRuleContext,
     *,
     no_repeat_ngram_size: Annotated[
         int,
         AtLeast(0),
-        Note("0 allows every n-gram"),
+        ValueNote("0 allows every n-gram"),
         "no n-gram of this length twice, prompt included",
     ] = 0,
-) -> NoRepeatNgram | None:
-    return NoRepeatNgram(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
+) -> NoRepeatNgramRule | None:
+    return NoRepeatNgramRule(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
 
 
-RULE = Rule(
-    "no_repeat_ngram_size", make, {"transformers": 60, "vllm": 80, "llamacpp": 80}, always=True
+RULE = SamplingRule(
+    "no_repeat_ngram_size",
+    make_repeated_ngram_rule,
+    {"transformers": 60, "vllm": 80, "llamacpp": 80},
+    always=True,
 )

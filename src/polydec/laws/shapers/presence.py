@@ -8,47 +8,54 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, add, ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, append_token_id, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Penalty = Annotated[
     float,
-    Within(-2, 2),
-    Note("0 changes nothing"),
+    InRange(-2, 2),
+    ValueNote("0 changes nothing"),
     "taken off the logit of every token of the answer so far",
 ]
 
 
 @dataclass(frozen=True)
-class Presence:
+class PresencePenaltyRule:
     """w - penalty for every token of the output (the prompt does not count); a negative penalty rewards.
 
     Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
     """
 
     penalty: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("presence_penalty", self.penalty, Penalty)
+        convert_annotated_value("presence_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
-        return ids()
+        return token_id_array()
 
     def step(self, state: Ids, token: int) -> Ids:
-        return add(state, token)
+        return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        at, out_V = index(state, logw_V), logw_V.clone()
+        at, out_V = token_id_index(state, logw_V), logw_V.clone()
         out_V[at] = logw_V[at] - self.penalty
         return out_V
 
 
-def make(setting: Setting, *, presence_penalty: Penalty = 0.0) -> Presence | None:
-    return Presence(presence_penalty) if presence_penalty else None
+def make_presence_penalty_rule(
+    setting: SamplingRuleContext, *, presence_penalty: Penalty = 0.0
+) -> PresencePenaltyRule | None:
+    return PresencePenaltyRule(presence_penalty) if presence_penalty else None
 
 
-RULE = Rule("presence_penalty", make, {"transformers": 40, "vllm": 70, "llamacpp": 70}, always=True)
+RULE = SamplingRule(
+    "presence_penalty",
+    make_presence_penalty_rule,
+    {"transformers": 40, "vllm": 70, "llamacpp": 70},
+    always=True,
+)

@@ -9,21 +9,21 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rows import Ids, add, ids, index
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rows import Ids, append_token_id, token_id_array, token_id_index
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Penalty = Annotated[
     float,
-    Within(0.001, 1000),
-    Note("1 changes nothing"),
+    InRange(0.001, 1000),
+    ValueNote("1 changes nothing"),
     "positive logits of tokens in the text are divided by it, others multiplied",
 ]
 
 
 @dataclass(frozen=True)
-class Repetition:
+class RepetitionPenaltyRule:
     """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS too).
 
     penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on logits: it looks at their
@@ -35,29 +35,34 @@ class Repetition:
     """
 
     penalty: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("repetition_penalty", self.penalty, Penalty)
+        convert_annotated_value("repetition_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
-        return ids(prompt)
+        return token_id_array(prompt)
 
     def step(self, state: Ids, token: int) -> Ids:
-        return add(state, token)
+        return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        at, out_V = index(state, logw_V), logw_V.clone()
+        at, out_V = token_id_index(state, logw_V), logw_V.clone()
         z = logw_V[at]
         out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
         return out_V
 
 
-def make(setting: Setting, *, repetition_penalty: Penalty = 1.0) -> Repetition | None:
-    return Repetition(repetition_penalty) if repetition_penalty != 1.0 else None
+def make_repetition_penalty_rule(
+    setting: SamplingRuleContext, *, repetition_penalty: Penalty = 1.0
+) -> RepetitionPenaltyRule | None:
+    return RepetitionPenaltyRule(repetition_penalty) if repetition_penalty != 1.0 else None
 
 
-RULE = Rule(
-    "repetition_penalty", make, {"transformers": 20, "vllm": 50, "llamacpp": 50}, always=True
+RULE = SamplingRule(
+    "repetition_penalty",
+    make_repetition_penalty_rule,
+    {"transformers": 20, "vllm": 50, "llamacpp": 50},
+    always=True,
 )

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, shown
+from polydec.base.options import Option, short_repr
 from polydec.core.protocols import Shaper
-from polydec.core.types import Reads, Words
-from polydec.laws.constraints.protocols import Language
-from polydec.laws.shapers._guard import Guard, Mask
-from polydec.laws.shapers._rule import ENGINES, Rule, Setting
-from polydec.laws.shapers.names import unknown
+from polydec.core.types import RowDetail, TokenCodec
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.shapers._guard import ForbiddenTokenGuard, MaskingShaper
+from polydec.laws.shapers._rule import ENGINES, SamplingRule, SamplingRuleContext
+from polydec.laws.shapers.names import unknown_field_error
 from polydec.laws.shapers.temperature import GREEDY_BELOW
-from polydec.models.sessions.geometry import Geometry
+from polydec.models.sessions.geometry import EmbeddingGeometry
 
 
 @cache
-def rules() -> Mapping[str, Rule]:
+def all_sampling_rules() -> Mapping[str, SamplingRule]:
     """Every rule of this folder and of other packages (`plugins.py`) by its name, in the order of vLLM. Raises TypeError where
     two have one name or field."""
     known = list(rules_here().values())
     taken = {rule.name for rule in known}
-    known += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
+    known += plugins.load_plugins("shapers", taken, plugins.with_rule, "RULE of that name").values()
     names = [rule.name for rule in known] + [
         o.name for rule in known for o in rule.fields if o.name != rule.name
     ]
@@ -45,7 +45,7 @@ def rules() -> Mapping[str, Rule]:
 
 
 @cache
-def rules_here() -> Mapping[str, Rule]:
+def rules_here() -> Mapping[str, SamplingRule]:
     """Every rule of this folder; `docs/keywords.py` writes what their fields are into declared.py."""
     package = import_module("polydec.laws.shapers")
     files = (
@@ -60,34 +60,41 @@ def rules_here() -> Mapping[str, Rule]:
     )
 
 
-def _in_order(known: Iterable[Rule]) -> Mapping[str, Rule]:
+def _in_order(known: Iterable[SamplingRule]) -> Mapping[str, SamplingRule]:
     return MappingProxyType(
         {rule.name: rule for rule in sorted(known, key=lambda r: (r.place["vllm"], r.name))}
     )
 
 
 @cache
-def fields() -> Mapping[str, Option]:
+def all_sampling_fields() -> Mapping[str, Option]:
     """The fields of `Sampling` by their names: type, range, default and help of each."""
-    return MappingProxyType({o.name: o for rule in rules().values() for o in rule.fields})
+    return MappingProxyType(
+        {o.name: o for rule in all_sampling_rules().values() for o in rule.fields}
+    )
 
 
 ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        engine: tuple(sorted(rules(), key=lambda name: (rules()[name].place[engine], name)))
+        engine: tuple(
+            sorted(
+                all_sampling_rules(),
+                key=lambda name: (all_sampling_rules()[name].place[engine], name),
+            )
+        )
         for engine in ENGINES
     }
 )
 """The order of each engine."""
 
 if TYPE_CHECKING:
-    from polydec.laws.shapers.declared import Declared as _Fields
-    from polydec.laws.shapers.declared import Keywords
+    from polydec.laws.shapers.declared import SamplingFields as _Fields
+    from polydec.laws.shapers.declared import SamplingKeywords
 else:  # with the fields of other packages' rules
-    Keywords = dict
+    SamplingKeywords = dict
     _Fields = make_dataclass(
         "_Fields",
-        [(o.name, o.type, field(default=o.default)) for o in fields().values()],
+        [(o.name, o.type, field(default=o.default)) for o in all_sampling_fields().values()],
         frozen=True,
         kw_only=True,
     )
@@ -110,15 +117,15 @@ class Sampling(_Fields):
                 default=o.default,
                 annotation=Annotated[o.type, o.help],
             )
-            for o in fields().values()
+            for o in all_sampling_fields().values()
         ]
     )
 
-    def __init__(self, **given: Unpack[Keywords]) -> None:
-        known = fields()
+    def __init__(self, **given: Unpack[SamplingKeywords]) -> None:
+        known = all_sampling_fields()
         for name in given:
             if name not in known:
-                raise unknown(name, known)
+                raise unknown_field_error(name, known)
         for name, option in known.items():
             object.__setattr__(
                 self, name, option.convert(given[name]) if name in given else option.default
@@ -137,12 +144,16 @@ class Sampling(_Fields):
 
     def anywhere(self) -> Sampling:
         """The same without the fields that name token ids or count tokens: what can be asked of another tokenizer."""
-        foreign = {name for rule in rules().values() for name in (*rule.token_ids, *rule.counts)}
-        return replace(self, **{name: fields()[name].default for name in foreign})
+        foreign = {
+            name
+            for rule in all_sampling_rules().values()
+            for name in (*rule.token_ids, *rule.counts)
+        }
+        return replace(self, **{name: all_sampling_fields()[name].default for name in foreign})
 
     def check(self, size: int) -> None:
         """Raise RequestError where an id lies outside a vocabulary of `size` tokens, or no token is left of it."""
-        for name in (name for rule in rules().values() for name in rule.token_ids):
+        for name in (name for rule in all_sampling_rules().values() for name in rule.token_ids):
             high = max(getattr(self, name) or (), default=0)
             if high >= size:
                 raise RequestError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
@@ -152,11 +163,11 @@ class Sampling(_Fields):
             )
 
 
-def _made(sampling: Sampling, setting: Setting) -> dict[str, Shaper[Any] | None]:
+def _made(sampling: Sampling, setting: SamplingRuleContext) -> dict[str, Shaper[Any] | None]:
     """Of each rule its shaper, or None where it is off."""
     return {
         rule.name: rule.make(setting, **{o.name: getattr(sampling, o.name) for o in rule.fields})
-        for rule in rules().values()
+        for rule in all_sampling_rules().values()
     }
 
 
@@ -168,9 +179,9 @@ def build_shapers(
     stop_ids: Iterable[int] = (),
     seed: int = 0,
     choice: int = 0,
-    words: Words | None = None,
-    geometry: Geometry | None = None,
-    language: Language[Any] | None = None,
+    words: TokenCodec | None = None,
+    geometry: EmbeddingGeometry | None = None,
+    language: TokenLanguage[Any] | None = None,
 ) -> tuple[Shaper[Any], ...]:
     """The shapers of `sampling` in the order of an engine ("transformers", "vllm", "llamacpp"), or in an order written out
     (the rules of ORDERS, each once, those that are off may be left out). Neutral rules are left out.
@@ -189,7 +200,7 @@ def build_shapers(
         for _, shaper in _acting(
             sampling,
             order,
-            Setting(
+            SamplingRuleContext(
                 tuple(sorted(eos)),
                 tuple(sorted({*eos, *stop_ids})),
                 seed,
@@ -202,8 +213,8 @@ def build_shapers(
     )
 
 
-def acting(
-    sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm"
+def active_rule_names(
+    sampling: Sampling, setting: SamplingRuleContext, order: str | Sequence[str] = "vllm"
 ) -> tuple[list[str], list[str]]:
     """Names of the rules that shape a law, in their order, and of those that are on and change nothing, as a greedy text has no
     unlikely tokens to cut off. Raises RequestError as `build_shapers` does."""
@@ -214,45 +225,45 @@ def acting(
 
 
 def _acting(
-    sampling: Sampling, order: str | Sequence[str], setting: Setting
+    sampling: Sampling, order: str | Sequence[str], setting: SamplingRuleContext
 ) -> list[tuple[str, Shaper[Any]]]:
     """The rules that act, by name, in an order."""
     if isinstance(order, str):
         if order not in ORDERS:
             near = get_close_matches(order, ORDERS, 1, 0.0)[0]
             raise RequestError(
-                f"order is {shown(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})"
+                f"order is {short_repr(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})"
             )
         order = ORDERS[order]
-    bad = next((x for x in order if x not in rules()), None)
+    bad = next((x for x in order if x not in all_sampling_rules()), None)
     if bad is not None or len(set(order)) != len(order):
         raise RequestError(
-            f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}"
+            f"order has {short_repr(bad)}: its rules are {', '.join(ORDERS['vllm'])}"
             if bad is not None
             else f"order is {', '.join(order)}: each rule may stand in it once"
         )
     made = _made(sampling, setting)
     for name, shaper in made.items():
         if shaper is not None:
-            rules()[name].check(shaper, setting)
+            all_sampling_rules()[name].check(shaper, setting)
     lost = next((name for name, s in made.items() if s is not None and name not in order), None)
     if lost is not None:
         raise RequestError(f"order lacks {lost}, which is on: add it where it belongs")
     on = [(name, s) for name in order if (s := made[name]) is not None]
-    at = next((i for i, (_, s) in enumerate(on) if s.reads is Reads.ARGMAX), None)
+    at = next((i for i, (_, s) in enumerate(on) if s.reads is RowDetail.ARGMAX), None)
     if at is None:
         return on
     acts = [
         (name, s)
         for i, (name, s) in enumerate(on)
-        if (i < at or rules()[name].always) and not s.keeps_argmax
+        if (i < at or all_sampling_rules()[name].always) and not s.keeps_argmax
     ]
     return [*acts, on[at]]
 
 
-def sequential(sampling: Sampling) -> tuple[str, ...]:
+def stateful_rule_names(sampling: Sampling) -> tuple[str, ...]:
     """The rules that are on and have a state: what they do to a law depends on the text before it."""
-    made = _made(sampling, Setting((0,), (0,)))
+    made = _made(sampling, SamplingRuleContext((0,), (0,)))
     return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
 
 
@@ -261,26 +272,30 @@ def build_guard(
     *,
     eos: Iterable[int] = (),
     stop_ids: Iterable[int] = (),
-    language: Language[Any] | None = None,
-) -> Guard | None:
+    language: TokenLanguage[Any] | None = None,
+) -> ForbiddenTokenGuard | None:
     """What ends a text at which `sampling` and the constraint leave no token; None where no rule forbids any. `eos`, `stop_ids`
     and `language` as in `build_shapers`."""
     eos = tuple(sorted(eos))
-    made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids})), language=language))
-    masks = tuple(
-        (name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids")
+    made = _made(
+        sampling, SamplingRuleContext(eos, tuple(sorted({*eos, *stop_ids})), language=language)
     )
-    return Guard(masks) if masks else None
+    masks = tuple(
+        (name, cast(MaskingShaper, s))
+        for name, s in made.items()
+        if s is not None and hasattr(s, "forbids")
+    )
+    return ForbiddenTokenGuard(masks) if masks else None
 
 
-def table() -> str:
+def sampling_fields_table() -> str:
     """The fields as a table in Markdown, for the docs."""
     rows = ["| field | what it is | legal | default |", "|---|---|---|---|"]
     return "\n".join(
         rows
         + [
             f"| `{o.name}` | {o.help} | {o.legal} | {_plain(o.default)} |"
-            for o in fields().values()
+            for o in all_sampling_fields().values()
         ]
     )
 

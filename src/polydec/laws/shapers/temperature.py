@@ -8,19 +8,19 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
-from polydec.core.types import Reads
-from polydec.laws.shapers._rule import Rule, Setting
-from polydec.laws.shapers.greedy import Greedy
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
+from polydec.laws.shapers.greedy import GreedyRule
 
 GREEDY_BELOW = 1e-5
 HIGHEST = 1_000_000
 
-Positive = Annotated[float, Within(GREEDY_BELOW, HIGHEST), Note("Greedy is the limit of 0")]
+Positive = Annotated[float, InRange(GREEDY_BELOW, HIGHEST), ValueNote("Greedy is the limit of 0")]
 
 
 @dataclass(frozen=True)
-class Temperature:
+class TemperatureRule:
     """w / temperature, temperature in 0.00001 to a million (for 0 take Greedy): further out floats would not hold.
 
     Reduces to: the identity at 1, Greedy in the limit of 0. Raises RequestError outside the range.
@@ -28,11 +28,11 @@ class Temperature:
     """
 
     temperature: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("temperature", self.temperature, Positive)
+        convert_annotated_value("temperature", self.temperature, Positive)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -44,19 +44,21 @@ class Temperature:
         return logw_V / self.temperature
 
 
-def make(
-    setting: Setting,
+def make_temperature_rule(
+    setting: SamplingRuleContext,
     *,
     temperature: Annotated[
         float,
-        Within(0, HIGHEST),
-        Note("0 is greedy"),
+        InRange(0, HIGHEST),
+        ValueNote("0 is greedy"),
         "below 1 sharper, above flatter; greedy below 0.00001",
     ] = 1.0,
-) -> Greedy | Temperature | None:
+) -> GreedyRule | TemperatureRule | None:
     if temperature < GREEDY_BELOW:
-        return Greedy()
-    return Temperature(temperature) if temperature != 1.0 else None
+        return GreedyRule()
+    return TemperatureRule(temperature) if temperature != 1.0 else None
 
 
-RULE = Rule("temperature", make, {"transformers": 100, "vllm": 100, "llamacpp": 180})
+RULE = SamplingRule(
+    "temperature", make_temperature_rule, {"transformers": 100, "vllm": 100, "llamacpp": 180}
+)

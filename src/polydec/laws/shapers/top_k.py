@@ -9,14 +9,14 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Note
-from polydec.core.types import Reads
+from polydec.base.options import AtLeast, ValueNote
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopKRule:
     """Keep every token as likely as the k-th likeliest (k >= 1): all of those that tie with it, so more than k may stay.
 
     Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises RequestError
@@ -24,7 +24,7 @@ class TopK:
     """
 
     k: int
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -45,14 +45,17 @@ class TopK:
         return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
 
 
-def make(
-    setting: Setting,
+def make_top_k_rule(
+    setting: SamplingRuleContext,
     *,
     top_k: Annotated[
-        int, AtLeast(-1), Note("0 or -1 keeps every token"), "keep so many of the likeliest tokens"
+        int,
+        AtLeast(-1),
+        ValueNote("0 or -1 keeps every token"),
+        "keep so many of the likeliest tokens",
     ] = 0,
-) -> TopK | None:
-    return TopK(top_k) if top_k > 0 else None
+) -> TopKRule | None:
+    return TopKRule(top_k) if top_k > 0 else None
 
 
-RULE = Rule("top_k", make, {"transformers": 110, "vllm": 120, "llamacpp": 110})
+RULE = SamplingRule("top_k", make_top_k_rule, {"transformers": 110, "vllm": 120, "llamacpp": 110})

@@ -9,15 +9,15 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Note
+from polydec.base.options import ValueNote
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 
 @dataclass(frozen=True)
-class TopNSigma:
+class TopNSigmaRule:
     """Keep w >= max - n * sigma, n > 0 (usual: 1 to 1.5), sigma being the standard deviation (divided by the count) of the
     finite log-weights. Which tokens stay does not depend on a temperature before it; a truncation before it narrows sigma.
 
@@ -26,7 +26,7 @@ class TopNSigma:
     """
 
     n: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -49,16 +49,18 @@ class TopNSigma:
         return at_least(logw_V, logw_V.max() - self.n * sigma)
 
 
-def make(
-    setting: Setting,
+def make_top_sigma_rule(
+    setting: SamplingRuleContext,
     *,
     top_n_sigma: Annotated[
         float,
-        Note("0 or less keeps every token"),
+        ValueNote("0 or less keeps every token"),
         "keep logits within so many standard deviations of the largest",
     ] = 0.0,
-) -> TopNSigma | None:
-    return TopNSigma(top_n_sigma) if top_n_sigma > 0.0 else None
+) -> TopNSigmaRule | None:
+    return TopNSigmaRule(top_n_sigma) if top_n_sigma > 0.0 else None
 
 
-RULE = Rule("top_n_sigma", make, {"transformers": 170, "vllm": 170, "llamacpp": 100})
+RULE = SamplingRule(
+    "top_n_sigma", make_top_sigma_rule, {"transformers": 170, "vllm": 170, "llamacpp": 100}
+)

@@ -8,23 +8,23 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Above, AtMost, Note, check
-from polydec.core.law import NEG_INF, normalise
-from polydec.core.types import Reads
+from polydec.base.options import AtMost, GreaterThan, ValueNote, convert_annotated_value
+from polydec.core.law import NEG_INF, normalise_log_weights
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import at_least, by_mass
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Mass = Annotated[
     float,
-    Above(0),
+    GreaterThan(0),
     AtMost(1),
-    Note("1 keeps every token"),
+    ValueNote("1 keeps every token"),
     "keep the fewest likeliest tokens that have this mass together",
 ]
 
 
 @dataclass(frozen=True)
-class TopP:
+class TopPRule:
     """In descending order of probability (lower ids first among equals) a token stays where those before it have less
     than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
 
@@ -33,11 +33,11 @@ class TopP:
     """
 
     p: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("top_p", self.p, Mass)
+        convert_annotated_value("top_p", self.p, Mass)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -48,15 +48,15 @@ class TopP:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.p == 1.0:
             return logw_V
-        edge, equals = by_mass(logw_V, normalise(logw_V), self.p)
+        edge, equals = by_mass(logw_V, normalise_log_weights(logw_V), self.p)
         out_V = at_least(logw_V, edge)
         if equals is not None:
             out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
         return out_V
 
 
-def make(setting: Setting, *, top_p: Mass = 1.0) -> TopP | None:
-    return TopP(top_p) if top_p < 1.0 else None
+def make_top_p_rule(setting: SamplingRuleContext, *, top_p: Mass = 1.0) -> TopPRule | None:
+    return TopPRule(top_p) if top_p < 1.0 else None
 
 
-RULE = Rule("top_p", make, {"transformers": 120, "vllm": 130, "llamacpp": 130})
+RULE = SamplingRule("top_p", make_top_p_rule, {"transformers": 120, "vllm": 130, "llamacpp": 130})

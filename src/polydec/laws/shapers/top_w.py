@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import AtLeast, Note, Within, check
-from polydec.core.law import NEG_INF, normalise
-from polydec.core.types import Reads
-from polydec.laws.shapers._rule import Rule, Setting
-from polydec.models.sessions.geometry import Geometry
+from polydec.base.options import AtLeast, InRange, ValueNote, convert_annotated_value
+from polydec.core.law import NEG_INF, normalise_log_weights
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
+from polydec.models.sessions.geometry import EmbeddingGeometry
 
 FIRST, ROUNDS = (
     0.999,
@@ -23,22 +23,22 @@ FIRST, ROUNDS = (
 
 Mass = Annotated[
     float,
-    Within(0, 100),
-    Note("0 keeps every token, 2.8 is published"),
+    InRange(0, 100),
+    ValueNote("0 keeps every token, 2.8 is published"),
     "Top-W: what the logarithm of the kept mass is worth",
 ]
-Entropy = Annotated[float, Within(0, 100), "Top-W: what the entropy of the kept tokens costs"]
+Entropy = Annotated[float, InRange(0, 100), "Top-W: what the entropy of the kept tokens costs"]
 Scale = Annotated[
     float,
-    Within(0, 100),
-    Note("0 looks at probabilities only"),
+    InRange(0, 100),
+    ValueNote("0 looks at probabilities only"),
     "Top-W: what the way from a token to the nearest kept one costs",
 ]
 Pool = Annotated[int, AtLeast(1), "Top-W: how many of the likeliest tokens may stay"]
 
 
 @dataclass(frozen=True)
-class TopW:
+class TopWRule:
     """Keeps the set S that minimises g W(p, S) + entropy H(p | S) - mass log p(S), W being the mean distance of a token to the
     nearest one in S, and a distance 1 - the cosine of two standardised embeddings. With W's potential f held fixed the best
     set is a prefix of the tokens in descending order of g f + entropy log p, which one scan finds; then f is that of the new
@@ -57,15 +57,15 @@ class TopW:
     entropy: float = 2.2
     scale: float = 0.6
     pool: int = 1200
-    geometry: Geometry | None = None
-    reads: ClassVar[Reads] = Reads.ROW
+    geometry: EmbeddingGeometry | None = None
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check("top_w", self.mass, Mass)
-        check("top_w_entropy", self.entropy, Entropy)
-        check("top_w_scale", self.scale, Scale)
-        check("top_w_pool", self.pool, Pool)
+        convert_annotated_value("top_w", self.mass, Mass)
+        convert_annotated_value("top_w_entropy", self.entropy, Entropy)
+        convert_annotated_value("top_w_scale", self.scale, Scale)
+        convert_annotated_value("top_w_pool", self.pool, Pool)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -75,7 +75,7 @@ class TopW:
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         token_M = self._pooled(logw_V)
-        logp_M = normalise(logw_V.double())[token_M]
+        logp_M = normalise_log_weights(logw_V.double())[token_M]
         kept_M = self._kept(logp_M, self._directions(token_M.tolist()))
         out_V = torch.full_like(logw_V, NEG_INF)
         out_V[token_M[kept_M]] = logw_V[token_M[kept_M]]
@@ -121,7 +121,7 @@ class TopW:
 NO_TABLE = "top_w needs the target's table of embeddings: this target has none, so leave top_w out"
 
 
-def has_table(shaper: TopW, setting: Setting) -> None:
+def has_table(shaper: TopWRule, setting: SamplingRuleContext) -> None:
     """Raise RequestError where the target has no table of embeddings."""
     try:
         if setting.geometry is not None:
@@ -132,15 +132,19 @@ def has_table(shaper: TopW, setting: Setting) -> None:
     raise RequestError(NO_TABLE)
 
 
-def make(
-    setting: Setting,
+def make_top_w_rule(
+    setting: SamplingRuleContext,
     *,
     top_w: Mass = 0.0,
     top_w_entropy: Entropy = 2.2,
     top_w_scale: Scale = 0.6,
     top_w_pool: Pool = 1200,
-) -> TopW | None:
-    return TopW(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry) if top_w else None
+) -> TopWRule | None:
+    return (
+        TopWRule(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry) if top_w else None
+    )
 
 
-RULE = Rule("top_w", make, {"transformers": 135, "vllm": 135, "llamacpp": 145}, check=has_table)
+RULE = SamplingRule(
+    "top_w", make_top_w_rule, {"transformers": 135, "vllm": 135, "llamacpp": 145}, check=has_table
+)

@@ -8,23 +8,23 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Above, AtMost, Note, check
-from polydec.core.law import NEG_INF, normalise
-from polydec.core.types import Reads
+from polydec.base.options import AtMost, GreaterThan, ValueNote, convert_annotated_value
+from polydec.core.law import NEG_INF, normalise_log_weights
+from polydec.core.types import RowDetail
 from polydec.laws.shapers._rows import by_mass
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Mass = Annotated[
     float,
-    Above(0),
+    GreaterThan(0),
     AtMost(1),
-    Note("1 keeps every token"),
+    ValueNote("1 keeps every token"),
     "keep tokens of about the expected surprise until they have this mass together",
 ]
 
 
 @dataclass(frozen=True)
-class Typical:
+class TypicalRule:
     """In ascending order of |-ln p - entropy| keep tokens until they have the mass `mass` together, 0 < mass <= 1: the one
     that crosses it stays, and so does whatever ties with it. The likeliest token may go.
 
@@ -33,11 +33,11 @@ class Typical:
     """
 
     mass: float
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("typical_p", self.mass, Mass)
+        convert_annotated_value("typical_p", self.mass, Mass)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -48,15 +48,17 @@ class Typical:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.mass == 1.0:
             return logw_V
-        logp_V = normalise(logw_V)
+        logp_V = normalise_log_weights(logw_V)
         entropy = -(logp_V.exp() * logp_V).nansum()  # 0 * -inf of what has no weight counts as 0
         near_V = -(logp_V + entropy).abs()
         edge, _ = by_mass(near_V, logp_V, self.mass)
         return logw_V.masked_fill(near_V < edge, NEG_INF)
 
 
-def make(setting: Setting, *, typical_p: Mass = 1.0) -> Typical | None:
-    return Typical(typical_p) if typical_p < 1.0 else None
+def make_typical_rule(setting: SamplingRuleContext, *, typical_p: Mass = 1.0) -> TypicalRule | None:
+    return TypicalRule(typical_p) if typical_p < 1.0 else None
 
 
-RULE = Rule("typical_p", make, {"transformers": 140, "vllm": 140, "llamacpp": 120})
+RULE = SamplingRule(
+    "typical_p", make_typical_rule, {"transformers": 140, "vllm": 140, "llamacpp": 120}
+)

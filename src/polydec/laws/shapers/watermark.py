@@ -10,23 +10,32 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.options import Above, AtLeast, Below, Note, Within, check
+from polydec.base.options import (
+    AtLeast,
+    GreaterThan,
+    InRange,
+    LessThan,
+    ValueNote,
+    convert_annotated_value,
+)
 from polydec.core.rng import Rng
-from polydec.core.types import Reads
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Bias = Annotated[
     float,
-    Within(0, 100),
-    Note("0 changes nothing, 2 is usual"),
+    InRange(0, 100),
+    ValueNote("0 changes nothing, 2 is usual"),
     "watermark: added to the logits of green tokens",
 ]
-Share = Annotated[float, Above(0), Below(1), "watermark: how much of the vocabulary is green"]
+Share = Annotated[
+    float, GreaterThan(0), LessThan(1), "watermark: how much of the vocabulary is green"
+]
 Key = Annotated[int, AtLeast(0), "watermark: the secret that says which tokens are green"]
 
 
 @dataclass(frozen=True)
-class Watermark:
+class WatermarkRule:
     """w + bias for the green tokens: a share of the vocabulary (rounded down, at least one token), drawn anew behind each token
     from (key, that token). Which they are depends on nothing else, so whoever has the key and the vocabulary finds them.
 
@@ -39,11 +48,11 @@ class Watermark:
     bias: float = 2.0
     share: float = 0.25
     key: int = 0
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("watermark_bias", self.bias, Bias)
+        convert_annotated_value("watermark_bias", self.bias, Bias)
         check_list(self.share, self.key)
 
     def start(self, prompt: Sequence[int]) -> int:
@@ -53,42 +62,44 @@ class Watermark:
         return token
 
     def shape(self, state: int, logw_V: Tensor) -> Tensor:
-        return logw_V + self.bias * green(self.key, state, self.share, len(logw_V)).to(logw_V)
+        return logw_V + self.bias * green_token_mask(self.key, state, self.share, len(logw_V)).to(
+            logw_V
+        )
 
 
 @lru_cache(maxsize=256)
-def green(key: int, before: int, share: float, size: int) -> Tensor:
+def green_token_mask(key: int, before: int, share: float, size: int) -> Tensor:
     """Which of `size` tokens are green behind the token `before` (V, bool)."""
     drawn_V = Rng.of(key).at("watermark", before).noise(size).gumbel_V
     green_V = torch.zeros(size, dtype=torch.bool)
-    green_V[drawn_V.topk(count(share, size)).indices] = True
+    green_V[drawn_V.topk(green_token_count(share, size)).indices] = True
     return green_V
 
 
-def count(share: float, size: int) -> int:
+def green_token_count(share: float, size: int) -> int:
     """How many of `size` tokens are green."""
     return max(1, int(share * size))
 
 
 def check_list(share: float, key: int) -> None:
     """Raise RequestError for a share or a key that is out of range."""
-    check("watermark_share", share, Share)
-    check("watermark_key", key, Key)
+    convert_annotated_value("watermark_share", share, Share)
+    convert_annotated_value("watermark_key", key, Key)
 
 
-def make(
-    setting: Setting,
+def make_watermark_rule(
+    setting: SamplingRuleContext,
     *,
     watermark_bias: Bias = 0.0,
     watermark_share: Share = 0.25,
     watermark_key: Key = 0,
-) -> Watermark | None:
-    return Watermark(watermark_bias, watermark_share, watermark_key) if watermark_bias else None
+) -> WatermarkRule | None:
+    return WatermarkRule(watermark_bias, watermark_share, watermark_key) if watermark_bias else None
 
 
-RULE = Rule(
+RULE = SamplingRule(
     "watermark",
-    make,
+    make_watermark_rule,
     {"transformers": 300, "vllm": 300, "llamacpp": 300},
     always=True,
     counts=("watermark_bias",),

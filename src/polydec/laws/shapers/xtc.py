@@ -9,28 +9,28 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.base.options import Note, Within, check
+from polydec.base.options import InRange, ValueNote, convert_annotated_value
 from polydec.core.law import NEG_INF
 from polydec.core.rng import Rng
-from polydec.core.types import Reads
-from polydec.laws.shapers._rule import Rule, Setting
+from polydec.core.types import RowDetail
+from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 Chance = Annotated[
     float,
-    Within(0, 1),
-    Note("0 changes nothing"),
+    InRange(0, 1),
+    ValueNote("0 changes nothing"),
     "chance at each position that the likely tokens go, but the least likely of them",
 ]
 Threshold = Annotated[
     float,
-    Within(0, 1),
-    Note("above 0.5 nothing can go"),
+    InRange(0, 1),
+    ValueNote("above 0.5 nothing can go"),
     "from this probability on XTC takes a token for likely",
 ]
 
 
 @dataclass(frozen=True)
-class Xtc:
+class XtcRule:
     """With probability `probability` at each position: where two tokens or more have a probability of at least `threshold`,
     only the least likely of those (and its equals) stays of them; all tokens below the threshold stay too.
 
@@ -49,12 +49,12 @@ class Xtc:
     threshold: float = 0.1
     seed: int = 0
     choice: int = 0
-    reads: ClassVar[Reads] = Reads.ROW
+    reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check("xtc_probability", self.probability, Chance)
-        check("xtc_threshold", self.threshold, Threshold)
+        convert_annotated_value("xtc_probability", self.probability, Chance)
+        convert_annotated_value("xtc_threshold", self.threshold, Threshold)
 
     def start(self, prompt: Sequence[int]) -> int:
         return len(prompt)
@@ -62,7 +62,7 @@ class Xtc:
     def step(self, state: int, token: int) -> int:
         return state + 1
 
-    def for_choice(self, choice: int) -> Xtc:
+    def for_choice(self, choice: int) -> XtcRule:
         """The same rule with the coins of another choice of the request; states of one serve the other."""
         return replace(self, choice=choice)
 
@@ -80,11 +80,11 @@ class Xtc:
         return out_V
 
 
-def make(
-    setting: Setting, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1
-) -> Xtc | None:
+def make_xtc_rule(
+    setting: SamplingRuleContext, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1
+) -> XtcRule | None:
     acts = xtc_probability and xtc_threshold <= 0.5
-    return Xtc(xtc_probability, xtc_threshold, setting.seed, setting.choice) if acts else None
+    return XtcRule(xtc_probability, xtc_threshold, setting.seed, setting.choice) if acts else None
 
 
-RULE = Rule("xtc", make, {"transformers": 180, "vllm": 180, "llamacpp": 170})
+RULE = SamplingRule("xtc", make_xtc_rule, {"transformers": 180, "vllm": 180, "llamacpp": 170})

@@ -9,25 +9,25 @@ from typing import Protocol
 from torch import Tensor
 
 from polydec.core.protocols import Session
-from polydec.core.types import Draft, Reads, Want
-from polydec.models.sessions.soft import entering
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.models.sessions.soft import make_soft_tokens
 
-NOTHING = Want(law=Reads.NOTHING)
+NOTHING = ScoreRequest(law=RowDetail.NOTHING)
 
 
-class Maker(Protocol):
+class PrefixCoprocessor(Protocol):
     """A coprocessor (models/learned/kinds/coprocessor.py)."""
 
     def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Augmented:
+class CacheAugmentationMaker:
     """The prompt is fed, `maker` reads what every layer holds of it, and its vectors enter the first
     layer behind it, so that every layer holds entries of them, too. layers: of the model; size: of its
     vocabulary; count: of the vectors, 0: none are made."""
 
-    maker: Maker
+    maker: PrefixCoprocessor
     layers: int
     size: int
     count: int
@@ -40,7 +40,7 @@ class Augmented:
         while not (memory := await self._memory(session, prompt)):
             session.rewind(1)
         made_LH = self.maker.made(memory, self.count)
-        session.commit(entering(made_LH, self.size, made_LH.shape[1], "a coprocessor"))
+        session.commit(make_soft_tokens(made_LH, self.size, made_LH.shape[1], "a coprocessor"))
 
     async def _memory(
         self, session: Session, prompt: tuple[int, ...]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Delegating
-from polydec.core.protocols import Scores, Session
-from polydec.core.types import Draft, Want
+from polydec.core.delegating import DelegatingSession
+from polydec.core.protocols import DraftScores, Session
+from polydec.core.types import Draft, ScoreRequest
 
 
-class Behind(Delegating):
+class PrefixSession(DelegatingSession):
     """Only what was committed since the prompt may be taken back, and keys stand at other places than the tokens that were
     given. prompt: what the given prompt is, for sentences that refuse.
 
@@ -33,11 +33,11 @@ class Behind(Delegating):
             return (read, *tokens[1:])
         return tuple(tokens)
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         self._draft = draft
         return await self._inner.score(replace(draft, token=self._read(draft.token)), want)
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         return self._inner.bend(replace(draft, token=self._read(draft.token)), scores)
 
     def commit(self, tokens: Sequence[int]) -> None:

@@ -10,21 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Closed
-from polydec.core.protocols import Scores
-from polydec.core.types import Draft, Reads, Vocab, Want, Words
+from polydec.core.delegating import LawsOnlySession
+from polydec.core.protocols import DraftScores
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenCodec, TokenVocabulary
 from polydec.laws.targets.contrast import MadeScores
-from polydec.laws.targets.covers import BYTES, Alphabet, Covers, Tip
-from polydec.laws.targets.spelling import spelling
-from polydec.models.sessions.geometry import Geometry
+from polydec.laws.targets.covers import BYTES, ByteAlphabet, Covers, TokenSequenceTip
+from polydec.laws.targets.spelling import vocabulary_spelling
+from polydec.models.sessions.geometry import EmbeddingGeometry
 
-SILENT, ROW = Want(law=Reads.NOTHING), Want()
+SILENT, ROW = ScoreRequest(law=RowDetail.NOTHING), ScoreRequest()
 WHITE = frozenset(b" \n\t\r")
 """Bytes behind which a break begins no word."""
 
 
 @dataclass(frozen=True)
-class Head:
+class SplitPrompt:
     """A prompt in two: what is read as it stands, at least one token, and the symbols that are followed behind it; lead: the
     bytes that the tokenizer writes before these."""
 
@@ -34,7 +34,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class ByBytes:
+class ByBytesTarget:
     """What `target` writes, byte by byte: symbol b < 256 is a byte, 256 + k the mark k, for which no bytes stand (the end of a
     text, what a chat template sets between turns).
 
@@ -60,16 +60,16 @@ class ByBytes:
 
     target: Any
     marks: tuple[tuple[int, ...], ...]
-    words: Words
+    words: TokenCodec
     ends: frozenset[int] = frozenset()
     width: int = 2
     lead: bytes = b""
     start: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     breaks: bytes = b" \n"
-    instead: tuple[tuple[int, ...], Head] | None = None
+    instead: tuple[tuple[int, ...], SplitPrompt] | None = None
 
-    def pressed(self, press: Any) -> ByBytes:
+    def pressed(self, press: Any) -> ByBytesTarget:
         """The law over bytes of its target over caches that are pressed. Raises RequestError where that cannot read them."""
         return replace(self, target=self.target.pressed(press))
 
@@ -99,29 +99,31 @@ class ByBytes:
         return self.target.nbytes
 
     @cached_property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> EmbeddingGeometry:
         """Bytes lie nowhere: whoever reads it is refused."""
 
         def embed(tokens: Sequence[int]) -> Tensor:
             raise _of_tokens("embeddings")
 
-        return Geometry(embed, BYTES)
+        return EmbeddingGeometry(embed, BYTES)
 
     @cached_property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         ends = frozenset(BYTES + k for k in self.ends)
-        return Vocab(BYTES + len(self.marks), ends, "bytes", self.words)
+        return TokenVocabulary(BYTES + len(self.marks), ends, "bytes", self.words)
 
     @cached_property
-    def alphabet(self) -> Alphabet:
+    def alphabet(self) -> ByteAlphabet:
         words = self.target.vocab.words
         if words is None:
             raise RequestError(
                 "units is bytes: this model has no tokenizer, so what bytes its tokens stand for is not known"
             )
-        return Alphabet(spelling(words, self.target.vocab.size), self.marks, self.width)
+        return ByteAlphabet(
+            vocabulary_spelling(words, self.target.vocab.size), self.marks, self.width
+        )
 
-    def fixed(self, prompt: Sequence[int]) -> Head:
+    def fixed(self, prompt: Sequence[int]) -> SplitPrompt:
         """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
         head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
         unspelled = (x for x in head.left if x < BYTES and x not in known)
@@ -131,7 +133,7 @@ class ByBytes:
             )
         return head
 
-    def _split(self, symbols: tuple[int, ...]) -> Head:
+    def _split(self, symbols: tuple[int, ...]) -> SplitPrompt:
         stop = self._boundary(symbols)
         while stop:
             try:
@@ -140,15 +142,15 @@ class ByBytes:
                 stop = self._boundary(symbols[: why.start])
                 continue
             begins = symbols[stop - 1] >= BYTES and stop < len(symbols)
-            return Head(tokens, symbols[stop:], self.lead if begins else b"")
+            return SplitPrompt(tokens, symbols[stop:], self.lead if begins else b"")
         if self.start:
-            return Head(self.start, symbols, self.lead)
+            return SplitPrompt(self.start, symbols, self.lead)
         mark = next((at for at, x in enumerate(symbols) if x >= BYTES), len(symbols))
         begun = bytes(symbols[:mark])
         for n in range(len(begun), 0, -1):  # nothing is read before a first token
             token = self.alphabet.spelling.token(begun[:n])
             if token is not None:
-                return Head((token,), symbols[n:])
+                return SplitPrompt((token,), symbols[n:])
         raise RequestError("prompt begins with bytes that no token of the model spells")
 
     def _boundary(self, symbols: Sequence[int]) -> int:
@@ -216,7 +218,7 @@ class ByBytes:
             raise RequestError("prompt is empty: at least one byte is needed")
         return ByBytesSession(self, prompt)
 
-    def begun(self, prompt: Sequence[int]) -> tuple[Head, int, bool]:
+    def begun(self, prompt: Sequence[int]) -> tuple[SplitPrompt, int, bool]:
         """What a text begins with: what is read first, how many of its symbols that stands for, and whether the text's last
         symbol, its root, is among them."""
         if self.instead is not None:
@@ -227,7 +229,7 @@ class ByBytes:
         return replace(head, left=()), len(prompt) - len(head.left), not head.left
 
 
-class ByBytesSession(Closed):
+class ByBytesSession(LawsOnlySession):
     """The session of the inner law stands at the last token that all covers of the text have in common; the sequences in which
     they differ, and those of a draft, are its staged tree.
 
@@ -238,17 +240,17 @@ class ByBytesSession(Closed):
     is opened anew when it is scored.
     """
 
-    def __init__(self, law: ByBytes, prompt: Sequence[int]) -> None:
+    def __init__(self, law: ByBytesTarget, prompt: Sequence[int]) -> None:
         self._law = law
         self._open(law.begun(prompt), prompt)
 
-    def _open(self, begun: tuple[Head, int, bool], prompt: Sequence[int]) -> None:
+    def _open(self, begun: tuple[SplitPrompt, int, bool], prompt: Sequence[int]) -> None:
         """Stand before the last symbol of a prompt."""
         head, self._fixed, self._whole = begun
         self._head, self._gone, self._text = head, False, list(prompt[:-1])
         self._unread = [*head.lead, *head.left, *self._text[self._fixed :]]
         self._inner = self._law.target.open(head.tokens)
-        anchor = Tip(head.tokens[-1])
+        anchor = TokenSequenceTip(head.tokens[-1])
         self._node, self._tree = {anchor: 0}, Draft.chain(anchor.token)
         self._scored = False
         self._base: Covers = (self._law.alphabet.whole(anchor),)
@@ -260,7 +262,7 @@ class ByBytesSession(Closed):
         self._begun: Covers = ()
         self._covers: list[Covers] = []
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         if want.prompt and self._text:
             return await self._rows(self._text[:1], self._text[1:])
         await self._inner.prefill(SILENT)
@@ -268,7 +270,7 @@ class ByBytesSession(Closed):
             return await self._rows(self._text, ())
         return _scores([], self._law.alphabet)
 
-    async def _rows(self, prompt: Sequence[int], text: Sequence[int]) -> Scores:
+    async def _rows(self, prompt: Sequence[int], text: Sequence[int]) -> DraftScores:
         """The rows behind a prompt and behind each symbol of a text, which a session of their own makes."""
         twin = self._law.open(prompt)
         try:
@@ -276,11 +278,15 @@ class ByBytesSession(Closed):
         finally:
             twin.close()
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if draft.state is not None:
             raise RequestError("state is given: what stands for a byte is a matter of tokens")
         self._begin(draft.token[0])
-        alphabet, known, new = self._law.alphabet, 0, list[tuple[Tip, Tip]]()
+        alphabet, known, new = (
+            self._law.alphabet,
+            0,
+            list[tuple[TokenSequenceTip, TokenSequenceTip]](),
+        )
         if self._draft is not None and draft.extends(self._draft):
             known, begun = len(self._draft), self._begun
         else:
@@ -302,7 +308,7 @@ class ByBytesSession(Closed):
         self._draft, self._begun, self._covers = draft, begun, covers
         return _scores(covers, alphabet)
 
-    async def _feed(self, new: Sequence[tuple[Tip, Tip]]) -> None:
+    async def _feed(self, new: Sequence[tuple[TokenSequenceTip, TokenSequenceTip]]) -> None:
         """Let the inner law answer for these tips, each below the other."""
         anchor, node = next(iter(self._node)), dict(self._node)
         if anchor.known and not new:
@@ -398,7 +404,7 @@ class ByBytesSession(Closed):
     def _refusal(self, what: str) -> RequestError:
         return _of_tokens(what)
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         return scores
 
     def fork(self, choice: int | None = None) -> ByBytesSession:
@@ -421,18 +427,18 @@ def _of_tokens(what: str) -> RequestError:
     return RequestError(f"units is bytes: {what} are those of tokens, and a byte has none")
 
 
-class Bare:
+class RowsOnlyScores:
     """What scores of bytes have beside their rows: nothing. base: these scores themselves."""
 
     hidden_NH = None
     base: Any
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         raise _of_tokens("exits")
 
 
-def _scores(covers: Sequence[Covers], alphabet: Alphabet) -> MadeScores:
+def _scores(covers: Sequence[Covers], alphabet: ByteAlphabet) -> MadeScores:
     """Rows that are made when somebody looks."""
-    bare: Any = Bare()
+    bare: Any = RowsOnlyScores()
     bare.base = MadeScores(lambda i: alphabet.weights(covers[i]), bare)
     return bare.base

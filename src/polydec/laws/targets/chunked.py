@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from polydec.core.protocols import Target
-from polydec.laws.targets.softened import Softened
-from polydec.models.learned.passages import Marks, found
-from polydec.models.sessions.soft import entering
+from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.models.learned.passages import PassageMarks, split_passages
+from polydec.models.sessions.soft import make_soft_tokens
 
 
-class Encoder(Protocol):
+class PassageChunkEncoder(Protocol):
     """What makes vectors of chunks (models/learned/kinds/chunk_encoder.py)."""
 
     @property
-    def marks(self) -> Marks: ...
+    def marks(self) -> PassageMarks: ...
     @property
     def sizes(self) -> Any: ...
     def state(self, chunk: Sequence[int]) -> Tensor: ...
@@ -32,28 +32,28 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ChunkSelectorInput:
     """What chooses. chunks: tokens of each, in order; rest: the tokens outside of passages."""
 
-    encoder: Encoder
+    encoder: PassageChunkEncoder
     chunks: Sequence[tuple[int, ...]]
     states: Sequence[Tensor]
     rest: tuple[int, ...]
 
 
-def by_policy(seen: Seen) -> Tensor:
+def by_policy(seen: ChunkSelectorInput) -> Tensor:
     """The trained one's scores."""
     return seen.encoder.scores(seen.states)
 
 
-def by_chance(seen: Seen) -> Tensor:
+def by_chance(seen: ChunkSelectorInput) -> Tensor:
     """Any order, the same for the same prompt."""
     told = blake2b(repr((seen.chunks, seen.rest)).encode(), digest_size=4).digest()
     dice = torch.Generator().manual_seed(int.from_bytes(told))
     return torch.rand(len(seen.chunks), generator=dice)
 
 
-def by_likeness(seen: Seen) -> Tensor:
+def by_likeness(seen: ChunkSelectorInput) -> Tensor:
     """The cosine between a chunk's state and the nearest one of the text around the passages, which
     is cut and encoded alike."""
     k = seen.encoder.sizes.size
@@ -62,7 +62,7 @@ def by_likeness(seen: Seen) -> Tensor:
     return both.amax(1)
 
 
-def by_words(seen: Seen) -> Tensor:
+def by_words(seen: ChunkSelectorInput) -> Tensor:
     """A retrieval score: tokens of the text around that stand in a chunk, each counted by how few
     chunks hold it."""
     holding = Counter(x for chunk in seen.chunks for x in set(chunk))
@@ -72,7 +72,7 @@ def by_words(seen: Seen) -> Tensor:
     )
 
 
-SELECTORS: Mapping[str, Callable[[Seen], Tensor]] = {
+SELECTORS: Mapping[str, Callable[[ChunkSelectorInput], Tensor]] = {
     "policy": by_policy,
     "chance": by_chance,
     "likeness": by_likeness,
@@ -81,13 +81,13 @@ SELECTORS: Mapping[str, Callable[[Seen], Tensor]] = {
 """What scores chunks: those with the highest scores are read as tokens, the first of equal ones."""
 
 
-def chunked(
+def chunk_prompt_passages(
     target: Target,
     prompt: Sequence[int],
-    encoder: Encoder,
+    encoder: PassageChunkEncoder,
     share: float,
-    scores: Callable[[Seen], Tensor],
-) -> Softened:
+    scores: Callable[[ChunkSelectorInput], Tensor],
+) -> SoftPromptTarget:
     """`target`, to which the passages of a prompt are shown as chunks of k tokens (none goes beyond
     its passage, so the last of one may be shorter): floor(share L) of all L as tokens, the others as
     a vector each, all where they stand. Whoever knows words is given the prompt.
@@ -96,14 +96,14 @@ def chunked(
     and where no passage stands in the prompt.
     """
     parts, rest, k = list[tuple[range, bool]](), list[int](), encoder.sizes.size
-    for span, passage in found(prompt, encoder.marks):
+    for span, passage in split_passages(prompt, encoder.marks):
         parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
         rest += () if passage else [prompt[at] for at in span]
     chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
     states = [encoder.state(chunk) for chunk in chunks]
     closed = set(range(len(chunks)))
     if count := int(share * len(chunks) + 1e-9):
-        order = scores(Seen(encoder, chunks, states, tuple(rest))).argsort(
+        order = scores(ChunkSelectorInput(encoder, chunks, states, tuple(rest))).argsort(
             descending=True, stable=True
         )
         closed -= set(order[:count].tolist())
@@ -112,9 +112,9 @@ def chunked(
         if passage and number in closed:
             state_H = encoder.vector(states[number])
             rows += [len(instead)] * len(span)
-            instead += entering(state_H[None], target.vocab.size, len(state_H), "a passage")
+            instead += make_soft_tokens(state_H[None], target.vocab.size, len(state_H), "a passage")
         else:
             rows += range(len(instead), len(instead) + len(span))
             instead += [prompt[at] for at in span]
         number += passage
-    return Softened(target, tuple(prompt), tuple(instead), tuple(rows[:-1]))
+    return SoftPromptTarget(target, tuple(prompt), tuple(instead), tuple(rows[:-1]))

@@ -6,21 +6,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.protocols import Session, Target
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.laws.targets.continued import STATE
 from polydec.laws.targets.thinking import state_behind
-from polydec.models.learned.kinds.thought import Thought
-from polydec.models.sessions.soft import entering
+from polydec.models.learned.kinds.thought import ThoughtProjection
+from polydec.models.sessions.soft import make_soft_tokens
 
 
 @dataclass(frozen=True, eq=False)
-class Compressed:
+class HiddenThoughtMaker:
     """The model `thinker` reads the prompt, and a mark behind it; of its state there, behind the
     final norm, `thought` makes one vector (hidden chain of thought, 2024). Nothing of the chain is
     written. size: of the decoding model's vocabulary; count: 1, or 0 where no vector is made."""
 
     thinker: Target
-    thought: Thought
+    thought: ThoughtProjection
     size: int
     count: int = 1
 
@@ -32,9 +32,9 @@ class Compressed:
         mark = self.thought.mark
         session = self.thinker.open((*prompt, mark))
         try:
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             state_H = state_behind(await session.score(Draft.chain(mark), STATE), session)
         finally:
             session.close()
         made_H = self.thought.made(state_H)
-        return entering(made_H[None], self.size, len(made_H), "a thought")
+        return make_soft_tokens(made_H[None], self.size, len(made_H), "a thought")

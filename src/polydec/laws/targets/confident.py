@@ -8,14 +8,14 @@ from math import exp, inf
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Delegating
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.delegating import DelegatingSession
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.laws.targets.switch import SwitchScores
 
 
 @dataclass(frozen=True)
-class Confident:
+class EarlyExitTarget:
     """The law behind the first of `exits` layers, norm and head whose two likeliest tokens lie at least lambda apart in
     probability (before shaping). A later token that goes deeper first takes along the states of those that left earlier, so
     that the keys and values it reads are those of the whole model and a row depends on its text alone.
@@ -48,7 +48,7 @@ class Confident:
             raise RequestError(f"decay is {self.decay}: it must be none, or 0 and more")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -67,23 +67,23 @@ class Confident:
         )
 
 
-class ConfidentSession(Delegating):
+class ConfidentSession(DelegatingSession):
     """done: tokens committed since the prompt."""
 
-    def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
+    def __init__(self, how: EarlyExitTarget, inner: Session, done: int = 0) -> None:
         self._how, self._inner, self._done = how, inner, done
         self._scored: Draft | None = None
 
-    async def score(self, draft: Draft, want: Want) -> SwitchScores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
         if want.exits:
             raise RequestError(
                 f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone"
             )
-        chosen: dict[int, Scores] = {}
+        chosen: dict[int, DraftScores] = {}
         *early, last = self._how.exits
         for depth in early:
             scores = await self._inner.part(range(depth)).score(
-                draft, replace(want, base=Reads.ROW)
+                draft, replace(want, base=RowDetail.ROW)
             )
             for i in range(len(draft)):
                 if i not in chosen and _margin(scores.base, i) >= self._how.bar(
@@ -122,6 +122,6 @@ class ConfidentSession(Delegating):
         raise RequestError("layers of a model that exits early cannot be chosen again")
 
 
-def _margin(scores: Scores, i: int) -> float:
+def _margin(scores: DraftScores, i: int) -> float:
     logp = scores.topk(i, 2)[1]
     return exp(logp[0]) - (exp(logp[1]) if len(logp) > 1 else 0.0)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.protocols import Session
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.laws.targets.thinking import state_behind
-from polydec.models.sessions.soft import entering
+from polydec.models.sessions.soft import make_soft_tokens
 
-STATE = Want(law=Reads.NOTHING, hidden=True)
+STATE = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 
 @dataclass(frozen=True)
-class Continued:
+class ContinuousThoughtMaker:
     """`count` continuous thoughts (Coconut; "Reasoning by superposition", 2025). Each is the state
     behind the final norm of the token or the thought before it, fed as it is; it takes a pass of
     the model, and the last one rides with what comes next. size: of the vocabulary."""
@@ -25,12 +25,12 @@ class Continued:
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
         root, done = prompt[-1], 0
         try:
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             for _ in range(self.count):
                 state_H = state_behind(await session.score(Draft.chain(root), STATE), session)
                 session.commit((root,))
                 done += 1
-                (root,) = entering(state_H[None], self.size, len(state_H), "a thought")
+                (root,) = make_soft_tokens(state_H[None], self.size, len(state_H), "a thought")
             session.commit((root,))
         except BaseException:
             session.rewind(done)  # whoever tries again begins anew

@@ -9,16 +9,16 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Delegating
-from polydec.core.effects import gather
-from polydec.core.law import normalise
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.delegating import DelegatingSession
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import normalise_log_weights
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
-SILENT, ROW = Want(law=Reads.NOTHING), Want()
+SILENT, ROW = ScoreRequest(law=RowDetail.NOTHING), ScoreRequest()
 
 
-class Contrasting(Protocol):
+class ContrastRule(Protocol):
     """What becomes of the rows of several laws: a pure function of them, and of nothing else."""
 
     laws: ClassVar[int]
@@ -37,7 +37,7 @@ class Contrasting(Protocol):
 
 
 @dataclass(frozen=True)
-class Contrast:
+class ContrastTarget:
     """The rows of `target` and of `others`, mixed by `rule`. A Target: sessions of all of them are kept in step, so any
     drafter, verifier or search decodes it, and their passes are merged with everybody's.
 
@@ -52,7 +52,7 @@ class Contrast:
 
     target: Target
     others: tuple[Target, ...]
-    rule: Contrasting
+    rule: ContrastRule
 
     def __post_init__(self) -> None:
         if len(self.others) != self.rule.laws:
@@ -63,7 +63,7 @@ class Contrast:
             self.target.vocab.require_same(other.vocab, "the second model")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -77,37 +77,41 @@ class Contrast:
         )
 
 
-class ContrastSession(Delegating):
+class ContrastSession(DelegatingSession):
     """draft: what was scored last, None where nothing is staged; asked: whether the others scored it too; rows: what they said,
     none where that is not known."""
 
-    def __init__(self, rule: Contrasting, first: Session, others: Sequence[Session]) -> None:
+    def __init__(self, rule: ContrastRule, first: Session, others: Sequence[Session]) -> None:
         self._rule, self._inner, self._others = rule, first, others
         self._stage(None)
 
-    def _stage(self, draft: Draft | None, rows: Sequence[Scores] = ()) -> None:
+    def _stage(self, draft: Draft | None, rows: Sequence[DraftScores] = ()) -> None:
         self._draft, self._rows, self._asked = draft, rows, bool(rows)
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         waiting = () if self._rule.gated else self._others
-        return (await gather(self._inner.prefill(want), *(s.prefill(SILENT) for s in waiting)))[0]
+        return (
+            await gather_coroutines(
+                self._inner.prefill(want), *(s.prefill(SILENT) for s in waiting)
+            )
+        )[0]
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
-        if want.law is Reads.NOTHING:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        if want.law is RowDetail.NOTHING:
             scores = await self._inner.score(draft, want)
             self._stage(draft)
             return scores
-        now, rows = replace(want, law=Reads.ROW), list[Scores]()
+        now, rows = replace(want, law=RowDetail.ROW), list[DraftScores]()
         if self._rule.gated:
             first = await self._inner.score(draft, now)
             if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
-                rows = await gather(*(caught_up(s, draft) for s in self._others))
+                rows = await gather_coroutines(*(caught_up(s, draft) for s in self._others))
         else:
-            first, *rows = await gather(
+            first, *rows = await gather_coroutines(
                 self._inner.score(draft, now), *(s.score(draft, ROW) for s in self._others)
             )
         self._stage(draft, rows)
-        return MadeScores(Mixing(self._rule, first, rows, range(len(draft))), first)
+        return MadeScores(ContrastRowMaker(self._rule, first, rows, range(len(draft))), first)
 
     def commit(self, tokens: Sequence[int]) -> None:
         for session in (self._inner, *self._others):
@@ -130,12 +134,15 @@ class ContrastSession(Delegating):
         for session in (self._inner, *self._others):
             session.evict()
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Mixed at nodes that were scored last; elsewhere nobody knows what the others say, and rows stay as they are."""
         inner = self._inner.bend(draft, scores)
         if self._draft is None or not self._rows:
             return inner
-        return MadeScores(Mixing(self._rule, inner, self._rows, places(draft, self._draft)), inner)
+        return MadeScores(
+            ContrastRowMaker(self._rule, inner, self._rows, matching_nodes(draft, self._draft)),
+            inner,
+        )
 
     def rewind(self, n: int) -> None:
         for session in (self._inner, *self._others):
@@ -159,13 +166,13 @@ class ContrastSession(Delegating):
             session.close()
 
 
-async def caught_up(session: Session, draft: Draft) -> Scores:
+async def caught_up(session: Session, draft: Draft) -> DraftScores:
     """What a session says of a draft that may have missed much of the text before it: that is fed in chunks first."""
     await session.prefill(SILENT)
     return await session.score(draft, ROW)
 
 
-def places(draft: Draft, known: Draft) -> list[int]:
+def matching_nodes(draft: Draft, known: Draft) -> list[int]:
     """Of each node of a draft the node of `known` that ends the same text; -1 where there is none."""
     out = list[int]()
     for i in range(len(draft)):
@@ -175,12 +182,12 @@ def places(draft: Draft, known: Draft) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixing:
+class ContrastRowMaker:
     """Row i of a mixed law. at: of each node its row in those of the others; -1: the others were not asked there."""
 
-    rule: Contrasting
-    first: Scores
-    rows: Sequence[Scores]
+    rule: ContrastRule
+    first: DraftScores
+    rows: Sequence[DraftScores]
     at: Sequence[int]
 
     def __call__(self, i: int) -> Tensor:
@@ -190,7 +197,7 @@ class Mixing:
         return self.rule.mix(first_V, [scores.row(self.at[i]) for scores in self.rows])
 
 
-class Making(Protocol):
+class RowMaker(Protocol):
     """Makes row i of log-weights."""
 
     def __call__(self, i: int) -> Tensor: ...
@@ -201,7 +208,7 @@ class MadeScores:
 
     __slots__ = ("_inner", "_make", "_row", "_weights")
 
-    def __init__(self, make: Making, inner: Scores) -> None:
+    def __init__(self, make: RowMaker, inner: DraftScores) -> None:
         self._make, self._inner = make, inner
         self._weights: dict[int, Tensor] = {}
         self._row: dict[int, Tensor] = {}
@@ -213,7 +220,7 @@ class MadeScores:
 
     def row(self, i: int) -> Tensor:
         if i not in self._row:
-            self._row[i] = normalise(self.weights(i))
+            self._row[i] = normalise_log_weights(self.weights(i))
         return self._row[i]
 
     def certain(self, i: int) -> int | None:
@@ -234,7 +241,7 @@ class MadeScores:
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         return self._inner.exit(depth, nodes)
 
     @property
@@ -242,5 +249,5 @@ class MadeScores:
         return self._inner.hidden_NH
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         return self._inner.base

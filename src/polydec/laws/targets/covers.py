@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF
-from polydec.core.protocols import Scores
-from polydec.laws.targets.spelling import Spelling
+from polydec.core.protocols import DraftScores
+from polydec.laws.targets.spelling import VocabularySpelling
 
 BYTES = 256
 """Symbols below this are bytes; those from here on stand for tokens that no bytes spell."""
 
 
-class Tip:
+class TokenSequenceTip:
     """A sequence of tokens, by its last one. odd: how many of its neighbours the tokenizer would not have written so; size: how
     many tokens it has behind what the session was opened with. What the law says behind it is known once a pass has answered,
     and is the same whoever asked: sessions share tips."""
@@ -26,7 +26,7 @@ class Tip:
 
     def __init__(self, token: int, odd: int = 0, size: int = 0) -> None:
         self.token, self.odd, self.size, self.logp = token, odd, size, 0.0
-        self._scores: Scores | None = None
+        self._scores: DraftScores | None = None
         self._row_V: Tensor | None = None
         self._node = -1
 
@@ -34,7 +34,7 @@ class Tip:
     def known(self) -> bool:
         return self._scores is not None or self._row_V is not None
 
-    def learn(self, scores: Scores, node: int, above: Tip | None) -> None:
+    def learn(self, scores: DraftScores, node: int, above: TokenSequenceTip | None) -> None:
         """What a pass says behind it, at a node of these scores. above: the sequence without its last token, which knows
         already; None: it is what the session was opened with."""
         self._scores, self._node = scores, node
@@ -51,25 +51,25 @@ class Tip:
 
 
 @dataclass(frozen=True, eq=False)
-class Cover:
+class ByteCover:
     """Bytes spelled by the tokens of `tip` and, where depth is above 0, the first `depth` bytes of a token that is not written
     yet: one of the run [lo, hi) of the spelling's order."""
 
-    tip: Tip
+    tip: TokenSequenceTip
     lo: int
     hi: int
     depth: int = 0
 
 
-Covers = tuple[Cover, ...]
+Covers = tuple[ByteCover, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Alphabet:
+class ByteAlphabet:
     """The symbols of a text: bytes, and marks that no bytes spell. marks: of each the tokens that mean it, none where the model
     has no such token; width: how many sequences of tokens are followed that end with the same byte."""
 
-    spelling: Spelling
+    spelling: VocabularySpelling
     marks: tuple[tuple[int, ...], ...]
     width: int
 
@@ -85,18 +85,24 @@ class Alphabet:
             [k for _, k in pairs], dtype=torch.long
         )
 
-    def whole(self, tip: Tip) -> Cover:
+    def whole(self, tip: TokenSequenceTip) -> ByteCover:
         """Nothing but the tokens of a tip."""
-        return Cover(tip, 0, len(self.spelling))
+        return ByteCover(tip, 0, len(self.spelling))
 
-    def behind(self, covers: Covers, symbol: int) -> tuple[Covers, list[tuple[Tip, Tip]]]:
+    def behind(
+        self, covers: Covers, symbol: int
+    ) -> tuple[Covers, list[tuple[TokenSequenceTip, TokenSequenceTip]]]:
         """The covers behind one more symbol, and the tips among them that are new, each with the one above it. Of the sequences
         that end with the symbol `width` are followed: those that are odd in the fewest places, then those of the fewest tokens.
         That is a matter of the bytes alone, so nobody has to wait for a pass to know it."""
-        spelling, going, new = self.spelling, list[Cover](), list[tuple[Tip, Tip]]()
+        spelling, going, new = (
+            self.spelling,
+            list[ByteCover](),
+            list[tuple[TokenSequenceTip, TokenSequenceTip]](),
+        )
 
-        def add(token: int, above: Tip, odd: bool) -> None:
-            new.append((Tip(token, above.odd + odd, above.size + 1), above))
+        def add(token: int, above: TokenSequenceTip, odd: bool) -> None:
+            new.append((TokenSequenceTip(token, above.odd + odd, above.size + 1), above))
 
         if symbol >= BYTES:
             for c in covers:
@@ -111,7 +117,7 @@ class Alphabet:
                 for token in spelling.id[lo:ended]:
                     add(token, c.tip, not spelling.usual(c.tip.token, token))
                 if hi > ended:
-                    going.append(Cover(c.tip, ended, hi, c.depth + 1))
+                    going.append(ByteCover(c.tip, ended, hi, c.depth + 1))
         new.sort(key=lambda pair: (pair[0].odd, pair[0].size, pair[0].token))
         del new[self.width :]
         return (*going, *(self.whole(tip) for tip, _ in new)), new

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Delegating
-from polydec.core.law import divergence
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.laws.targets.contrast import Contrasting, MadeScores, places
+from polydec.core.delegating import DelegatingSession
+from polydec.core.law import jensen_shannon_divergence
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.laws.targets.contrast import ContrastRule, MadeScores, matching_nodes
 
 
 @dataclass(frozen=True)
-class Layered:
+class LayerContrastTarget:
     """The row behind all layers and that of one of `exits`, mixed by `rule`: at each node the exit whose law differs most from
     the last layer's (Jensen-Shannon divergence, the first on a tie). Exits are read through the final norm and the head, from
     the pass that runs anyway.
@@ -30,7 +30,7 @@ class Layered:
 
     target: Target
     exits: tuple[int, ...]
-    rule: Contrasting
+    rule: ContrastRule
 
     def __post_init__(self) -> None:
         last = self.target.layers - 1
@@ -44,7 +44,7 @@ class Layered:
             )
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -55,22 +55,22 @@ class Layered:
         return LayeredSession(self.exits, self.rule, self.target.open(prompt))
 
 
-class LayeredSession(Delegating):
+class LayeredSession(DelegatingSession):
     """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
     each node its row in them (-1: it has none)."""
 
-    def __init__(self, exits: tuple[int, ...], rule: Contrasting, inner: Session) -> None:
+    def __init__(self, exits: tuple[int, ...], rule: ContrastRule, inner: Session) -> None:
         self._exits, self._rule, self._inner = exits, rule, inner
         self._draft: Draft | None = None
-        self._rows: Sequence[Scores] = ()
+        self._rows: Sequence[DraftScores] = ()
         self._at: Sequence[int] = ()
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
-        if want.law is Reads.NOTHING:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        if want.law is RowDetail.NOTHING:
             self._draft, self._rows = None, ()
             return await self._inner.score(draft, want)
         both = tuple(sorted({*want.exits, *self._exits}))
-        scores = await self._inner.score(draft, replace(want, law=Reads.ROW, exits=both))
+        scores = await self._inner.score(draft, replace(want, law=RowDetail.ROW, exits=both))
         tokens, self._at = text_nodes(draft)
         self._draft, self._rows = draft, [scores.exit(depth, tokens) for depth in self._exits]
         return MadeScores(LayerMixing(self._rule, scores, self._rows, self._at), scores)
@@ -83,12 +83,12 @@ class LayeredSession(Delegating):
         self._draft, self._rows = None, ()
         return self._inner.keep(nodes, root)
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Mixed at nodes that were scored last; elsewhere nobody knows the exits, and rows stay as they are."""
         inner = self._inner.bend(draft, scores)
         if self._draft is None:
             return inner
-        at = [-1 if j < 0 else self._at[j] for j in places(draft, self._draft)]
+        at = [-1 if j < 0 else self._at[j] for j in matching_nodes(draft, self._draft)]
         return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
 
     def rewind(self, n: int) -> None:
@@ -115,9 +115,9 @@ def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
 class LayerMixing:
     """Row i of the mixed law. at: of each node its row in those of the exits; -1: not known."""
 
-    rule: Contrasting
-    last: Scores
-    rows: Sequence[Scores]
+    rule: ContrastRule
+    last: DraftScores
+    rows: Sequence[DraftScores]
     at: Sequence[int]
 
     def __call__(self, i: int) -> Tensor:
@@ -125,5 +125,5 @@ class LayerMixing:
         if at < 0:
             return last_V
         early = [scores.row(at) for scores in self.rows]
-        apart = [divergence(last_V, row_V) for row_V in early]
+        apart = [jensen_shannon_divergence(last_V, row_V) for row_V in early]
         return self.rule.mix(last_V, [early[apart.index(max(apart))]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
-from polydec.laws.targets.by_bytes import ByBytes, Head
+from polydec.laws.targets.by_bytes import ByBytesTarget, SplitPrompt
 from polydec.laws.targets.covers import BYTES
 from polydec.models.text.byte_text import lead_of
 
@@ -34,8 +34,8 @@ class ByteWords:
         return bytes(x for x in ids if x < BYTES).decode(errors="replace")
 
 
-def read_as_bytes(law: Target, covers: int, who: str) -> ByBytes:
-    """A law of tokens as one of bytes (see `ByBytes`), in which the prompt `EMPTY` stands for the beginning of a text.
+def read_as_bytes(law: Target, covers: int, who: str) -> ByBytesTarget:
+    """A law of tokens as one of bytes (see `ByBytesTarget`), in which the prompt `EMPTY` stands for the beginning of a text.
 
     covers: how many sequences of tokens are followed that end with the same byte; who: whose law it is, for errors. Raises
     RequestError where it is not known what its tokens spell, or which of them begins a text.
@@ -48,5 +48,7 @@ def read_as_bytes(law: Target, covers: int, who: str) -> ByBytes:
     if not start:
         raise RequestError(f"{who} has no token that begins or ends a text: name another model")
     lead = lead_of(words)
-    begun = (EMPTY, Head(start, (), lead))
-    return ByBytes(law, (ends,), ByteWords(), frozenset({0}), covers, lead, start, instead=begun)
+    begun = (EMPTY, SplitPrompt(start, (), lead))
+    return ByBytesTarget(
+        law, (ends,), ByteWords(), frozenset({0}), covers, lead, start, instead=begun
+    )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Session, Target
-from polydec.core.types import Vocab
-from polydec.laws.targets.behind import Behind
+from polydec.core.types import TokenVocabulary
+from polydec.laws.targets.behind import PrefixSession
 
 
 @dataclass(frozen=True)
-class Reprompted:
+class SecondPromptTarget:
     """`target`, to which a text that begins with `prompt` is shown with `instead` in its place; any other text as it is. It is
     the second stream of a contrast: the same answer behind a prompt without the condition, without the passage, without the
     examples. The two may differ in length and in their last token.
@@ -32,7 +32,7 @@ class Reprompted:
             raise RequestError("prompt and its replacement need at least one token each")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -46,7 +46,7 @@ class Reprompted:
         return RepromptedSession(self.target.open(text), (prompt[-1], text[-1]))
 
 
-class RepromptedSession(Behind):
+class RepromptedSession(PrefixSession):
     """The same answer behind a prompt that may end otherwise."""
 
     prompt = "the prompt that another stands for"

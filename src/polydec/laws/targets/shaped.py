@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.delegating import Delegating
-from polydec.core.law import NEG_INF, normalise, one_hot
-from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.delegating import DelegatingSession
+from polydec.core.law import NEG_INF, normalise_log_weights, one_hot
+from polydec.core.protocols import DraftScores, Session, Shaper, Target, of_choice
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 Shapers = tuple[Shaper[Any], ...]
 KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
 
 
 @dataclass(frozen=True, init=False)
-class Shaped:
+class ShapedTarget:
     """`target` bent by `shapers`, the first one written being the first applied; a Target, so it nests.
 
     The first shaper receives the inner law's log-weights: a model's logits, on which rules that look at signs (the
@@ -44,7 +44,7 @@ class Shaped:
         object.__setattr__(self, "shapers", shapers)
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -58,21 +58,23 @@ class Shaped:
 
     @property
     def adapts(self) -> bool:
-        """See `LM.adapts`."""
+        """See `LoadedModel.adapts`."""
         return getattr(self.target, "adapts", False)
 
     @property
     def routes(self) -> tuple[int, int] | None:
-        """See `LM.routes`."""
+        """See `LoadedModel.routes`."""
         return getattr(self.target, "routes", None)
 
     def open(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(
-            self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1])))
+            self.shapers,
+            self.target.open(prompt),
+            TextTrail(ShaperStateNode(None, -1, tuple(prompt[:-1]))),
         )
 
 
-class Node:
+class ShaperStateNode:
     """One token of the text, and what the shapers know after it (`states`, None until somebody asks).
 
     Nodes are linked upwards to the token before and downwards to the tokens that have been tried after it, as in a draft.
@@ -89,18 +91,18 @@ class Node:
             prompt,
         )  # above: a Node, or None for the head
         self.depth = -1 if above is None else above.depth + 1
-        self.kids: dict[int, Node] = {}
+        self.kids: dict[int, ShaperStateNode] = {}
         self.states: tuple[Any, ...] | None = None
 
-    def next(self, token: int) -> Node:
+    def next(self, token: int) -> ShaperStateNode:
         kid = self.kids.get(token)
         if kid is None:
-            kid = self.kids[token] = Node(self, token)
+            kid = self.kids[token] = ShaperStateNode(self, token)
         return kid
 
     def look(self, shapers: Shapers) -> tuple[Any, ...]:
         """The state of each shaper after this token."""
-        node, behind = self, list[Node]()
+        node, behind = self, list[ShaperStateNode]()
         while node.states is None and node.depth:
             behind.append(node)
             node = node.above
@@ -116,7 +118,7 @@ class Node:
         return states
 
 
-class Trail:
+class TextTrail:
     """Where a session stands in the text.
 
     tip: the node of the last committed token; the text is read from it upwards. draft: what was scored last. A session that
@@ -125,10 +127,10 @@ class Trail:
 
     __slots__ = ("draft", "tip")
 
-    def __init__(self, tip: Node, draft: Draft | None = None) -> None:
+    def __init__(self, tip: ShaperStateNode, draft: Draft | None = None) -> None:
         self.tip, self.draft = tip, draft
 
-    def nodes(self, draft: Draft) -> list[Node]:
+    def nodes(self, draft: Draft) -> list[ShaperStateNode]:
         """Of each node of a draft its node in the text. What two drafts have in common is shared."""
         out = [self.tip.next(draft.token[0])]
         for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
@@ -148,35 +150,35 @@ class Trail:
         while n and self.tip.above is not None:
             self.tip, n = self.tip.above, n - 1
         if n:
-            self.tip = Node(None, -1, self.tip.prompt[:-n])
+            self.tip = ShaperStateNode(None, -1, self.tip.prompt[:-n])
 
 
-class ShapedSession(Delegating):
+class ShapedSession(DelegatingSession):
     """The inner session, and where each of its nodes stands in the text."""
 
-    def __init__(self, shapers: Shapers, inner: Session, trail: Trail) -> None:
+    def __init__(self, shapers: Shapers, inner: Session, trail: TextTrail) -> None:
         self._shapers, self._inner, self._trail = shapers, inner, trail
         keep = [s.keeps_argmax for s in shapers]
-        self._greedy = bool(shapers) and shapers[-1].reads is Reads.ARGMAX
+        self._greedy = bool(shapers) and shapers[-1].reads is RowDetail.ARGMAX
         self._same = all(
             keep[:-1] if self._greedy else keep
         )  # the argmax of the inner law is known to be ours
         self._blind = self._greedy and self._same  # nothing else counts: no state is ever looked at
-        self._asked = self._inside = Want(
-            law=Reads.NOTHING
+        self._asked = self._inside = ScoreRequest(
+            law=RowDetail.NOTHING
         )  # what was wanted last, and what that is of the inner law
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
 
-    async def score(self, draft: Draft, want: Want) -> ShapedScores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> ShapedScores:
         if want is not self._asked:
             law = want.law
-            if law is not Reads.NOTHING and self._shapers:
+            if law is not RowDetail.NOTHING and self._shapers:
                 law = (
-                    Reads.ARGMAX
-                    if self._same and (self._greedy or law is Reads.ARGMAX)
-                    else Reads.ROW
+                    RowDetail.ARGMAX
+                    if self._same and (self._greedy or law is RowDetail.ARGMAX)
+                    else RowDetail.ROW
                 )
             self._asked, self._inside = want, replace(want, law=max(law, want.base))
         inner = await self._inner.score(draft, self._inside)
@@ -201,7 +203,7 @@ class ShapedSession(Delegating):
         trail.draft = left
         return left
 
-    def bend(self, draft: Draft, scores: Scores) -> ShapedScores:
+    def bend(self, draft: Draft, scores: DraftScores) -> ShapedScores:
         inner = self._inner.bend(draft, scores)
         return ShapedScores(
             self._shapers,
@@ -221,7 +223,7 @@ class ShapedSession(Delegating):
             self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
         )
         return ShapedSession(
-            shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft)
+            shapers, self._inner.fork(choice), TextTrail(self._trail.tip, self._trail.draft)
         )
 
     def part(
@@ -238,7 +240,12 @@ class ShapedScores:
     __slots__ = ("_certain", "_greedy", "_inner", "_nodes", "_row", "_same", "_shapers", "_weights")
 
     def __init__(
-        self, shapers: Shapers, inner: Scores, nodes: list[Node], greedy: bool, same: bool
+        self,
+        shapers: Shapers,
+        inner: DraftScores,
+        nodes: list[ShaperStateNode],
+        greedy: bool,
+        same: bool,
     ) -> None:
         self._shapers, self._inner, self._nodes, self._greedy, self._same = (
             shapers,
@@ -270,7 +277,9 @@ class ShapedScores:
 
     def row(self, i: int) -> Tensor:
         if i not in self._row:
-            self._row[i] = normalise(self.weights(i)) if self._shapers else self._inner.row(i)
+            self._row[i] = (
+                normalise_log_weights(self.weights(i)) if self._shapers else self._inner.row(i)
+            )
         return self._row[i]
 
     def certain(self, i: int) -> int | None:
@@ -314,5 +323,5 @@ class ShapedScores:
         return self._inner.hidden_NH
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         return self._inner.base

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Delegating
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.delegating import DelegatingSession
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 
 @dataclass(frozen=True)
-class Skipping:
+class SkippingTarget:
     """The prompt passes every layer of `target`; from then on only these layers run, each over its own keys and values.
 
     keep: ascending indices. `target` must offer parts (session.part). The first generated token comes from the whole
@@ -27,7 +27,7 @@ class Skipping:
     keep: tuple[int, ...]
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -38,7 +38,7 @@ class Skipping:
         return SkippingSession(self.target.open(prompt), self.keep, len(prompt))
 
 
-class SkippingSession(Delegating):
+class SkippingSession(DelegatingSession):
     """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
 
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
@@ -47,19 +47,19 @@ class SkippingSession(Delegating):
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if self._unread:
             unread, self._unread = self._unread, []
             await self._score(
                 Draft.chain(unread[0], unread[1:]),
-                Want(law=Reads.NOTHING),
+                ScoreRequest(law=RowDetail.NOTHING),
                 self._length - len(unread),
             )
             self._part.commit(unread)
         self._scored = draft
         return await self._score(draft, want, self._length)
 
-    async def _score(self, draft: Draft, want: Want, length: int) -> Scores:
+    async def _score(self, draft: Draft, want: ScoreRequest, length: int) -> DraftScores:
         if length < self._prompt:  # the root ends the prompt: all layers see it
             await self._inner.score(Draft.chain(draft.token[0]), want)
         return await self._part.score(draft, want)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Vocab, Want
-from polydec.laws.targets.behind import Behind
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import ScoreRequest, TokenVocabulary
+from polydec.laws.targets.behind import PrefixSession
 
 
 @dataclass(frozen=True)
-class Softened:
+class SoftPromptTarget:
     """`target`, to which a text that begins with `prompt` is shown with `instead` in its place. This is the one place that
     decides what those see who know words: they are given `prompt`, and the model reads `instead`. Both end with the same token.
 
@@ -40,7 +40,7 @@ class Softened:
             raise RequestError("rows must name a place for every token of the prompt but the last")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -61,8 +61,8 @@ class Softened:
         return SoftenedSession(inner, prompt[-1], (*self.rows, *more))
 
 
-class SoftenedSession(Behind):
-    """root: the last token of the prompt, which both end with; rows: of `Softened`."""
+class SoftenedSession(PrefixSession):
+    """root: the last token of the prompt, which both end with; rows: of `SoftPromptTarget`."""
 
     prompt = "a prompt with vectors"
 
@@ -70,7 +70,7 @@ class SoftenedSession(Behind):
         super().__init__(inner, (root, root), done)
         self._rows = rows
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         scores = await self._inner.prefill(want)
         return ScoresAt(scores, self._rows) if want.prompt else scores
 
@@ -83,7 +83,7 @@ class SoftenedSession(Behind):
 class ScoresAt:
     """Some rows of others, in another order."""
 
-    def __init__(self, inner: Scores, at: Sequence[int]) -> None:
+    def __init__(self, inner: DraftScores, at: Sequence[int]) -> None:
         self._inner, self._at = inner, at
 
     def row(self, i: int) -> Tensor:
@@ -107,7 +107,7 @@ class ScoresAt:
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         return self._inner.logp(self._at[i], tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         return self._inner.exit(depth, [self._at[i] for i in nodes])
 
     @property
@@ -116,5 +116,5 @@ class ScoresAt:
         return None if hidden_NH is None else hidden_NH[list(self._at)]
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         return ScoresAt(self._inner.base, self._at)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError
-from polydec.core.types import Words
+from polydec.core.types import TokenCodec
 
 RUNS = 1 << 14
 """Most runs that a spelling remembers; what it forgets it finds again."""
@@ -21,7 +21,7 @@ PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SpellingRun:
     """How tokens go on that stand in a row and begin alike. ends: of each byte that may come next, three places in the
     spelling's order: where the tokens begin that go on with it, where those end that it completes, and where all of them end;
     counts: how many there are of each."""
@@ -35,10 +35,10 @@ class Run:
         return torch.tensor(list(self.ends)).repeat_interleave(counts)
 
 
-class Spelling:
+class VocabularySpelling:
     """Tokens in the order of their bytes, so that those which begin alike stand in one run [lo, hi) of that order."""
 
-    def __init__(self, words: Words, size: int) -> None:
+    def __init__(self, words: TokenCodec, size: int) -> None:
         known = sorted((piece, i) for i, piece in enumerate(words.pieces[:size]) if piece)
         self.bytes = [piece for piece, _ in known]
         self.id = [i for _, i in known]
@@ -64,7 +64,7 @@ class Spelling:
         at = bisect_left(self.bytes, piece)
         return self.id[at] if at < len(self.id) and self.bytes[at] == piece else None
 
-    def _run(self, lo: int, hi: int, depth: int) -> Run:
+    def _run(self, lo: int, hi: int, depth: int) -> SpellingRun:
         """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more behind these."""
         ends, at = dict[int, tuple[int, int, int]](), lo
         while at < hi:
@@ -78,7 +78,7 @@ class Spelling:
             )
             ends[last] = at, whole, stop
             at = stop
-        return Run(ends)
+        return SpellingRun(ends)
 
     def _usual(self, a: int, b: int) -> bool:
         """Whether the tokenizer spells the bytes of these two tokens with these two. A token without bytes stands between two
@@ -98,6 +98,6 @@ class Spelling:
 
 
 @lru_cache(maxsize=8)
-def spelling(words: Words, size: int) -> Spelling:
+def vocabulary_spelling(words: TokenCodec, size: int) -> VocabularySpelling:
     """The spelling of a vocabulary's first `size` tokens; made once."""
-    return Spelling(words, size)
+    return VocabularySpelling(words, size)

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.delegating import Closed
-from polydec.core.law import probs
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.delegating import LawsOnlySession
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 S = TypeVar("S")
 
 
-class Rule(Protocol[S]):
+class SwitchRule(Protocol[S]):
     """Who speaks, as a function of the text. A state belongs to a token; `entropies` says whether `step` looks at them."""
 
     @property
@@ -39,7 +39,7 @@ class Rule(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class ByEntropy:
+class EntropySwitchRule:
     """The large model while the active one's entropy, a mean over the last `window` tokens, is above a threshold.
 
     tau: bits, of the small model's mean, above which the large one takes over (None: never); tau_down: of the large model's
@@ -96,7 +96,7 @@ class ByEntropy:
 
 
 @dataclass(frozen=True)
-class ByShare:
+class RandomSwitchRule:
     """Random runs: each `run` tokens belong to the large model with probability `share`, whatever they are. It is what a
     rule that looks at the text has to beat.
 
@@ -125,7 +125,7 @@ class ByShare:
 
 
 @dataclass(frozen=True)
-class Switch:
+class SwitchTarget:
     """After each token the law of `small` or of `big`, as `rule` says. A Target: whose turn it is follows from the text.
 
     Entropies are those of the models before shaping; shape both models, or the switch. The model that waits is fed what
@@ -138,13 +138,13 @@ class Switch:
 
     small: Target
     big: Target
-    rule: Rule[Any]
+    rule: SwitchRule[Any]
 
     def __post_init__(self) -> None:
         self.big.vocab.require_same(self.small.vocab, "the small model")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.big.vocab
 
     @property
@@ -159,12 +159,12 @@ class Switch:
         )
 
 
-class SwitchSession(Closed):
+class SwitchSession(LawsOnlySession):
     """both: the small model's session (False) and the large one's (True). What is asked of one session, that one answers whose
     turn it is. states: of every token from the prompt's last one on, the coming root included. What was committed without a
     score waits in `_unread` until it is known who would have spoken there."""
 
-    def __init__(self, rule: Rule[Any], both: dict[bool, Session], states: list[Any]) -> None:
+    def __init__(self, rule: SwitchRule[Any], both: dict[bool, Session], states: list[Any]) -> None:
         self._rule, self._both = rule, both
         self._turn(states)
         self._unread: list[int] = []
@@ -175,10 +175,10 @@ class SwitchSession(Closed):
         self._states = states
         self._inner = self._both[self._rule.large(states[-1])]
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         return await self._both[self._rule.large(self._states[0])].prefill(want)
 
-    async def score(self, draft: Draft, want: Want) -> SwitchScores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
         if want.exits:
             raise RequestError(
                 f"exits is {want.exits}: the depths of two models that take turns cannot be looked at"
@@ -191,23 +191,27 @@ class SwitchSession(Closed):
         self._scored = await self._score(draft, want)
         return self._scored[1]
 
-    async def _score(self, draft: Draft, want: Want) -> tuple[Draft, SwitchScores, list[Any]]:
+    async def _score(
+        self, draft: Draft, want: ScoreRequest
+    ) -> tuple[Draft, SwitchScores, list[Any]]:
         """The draft, its scores, and the state of each node."""
         if self._rule.entropies:
-            want = replace(want, base=Reads.ROW)
-        states, scores, turn = list[Any](), dict[bool, Scores](), list[bool]()
+            want = replace(want, base=RowDetail.ROW)
+        states, scores, turn = list[Any](), dict[bool, DraftScores](), list[bool]()
         for p in draft.parent:
             states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
             turn.append(self._rule.large(states[-1]))
             if turn[-1] not in scores:
                 session = self._both[turn[-1]]
-                await session.prefill(Want(law=Reads.NOTHING))  # in chunks, where much was missed
+                await session.prefill(
+                    ScoreRequest(law=RowDetail.NOTHING)
+                )  # in chunks, where much was missed
                 scores[turn[-1]] = await session.score(draft, want)
         return draft, SwitchScores.by_node([scores[t] for t in turn]), states
 
-    def _next(self, state: Any, scores: Scores, node: int) -> Any:
+    def _next(self, state: Any, scores: DraftScores, node: int) -> Any:
         return self._rule.step(
-            state, entropy(scores.base.row(node)) if self._rule.entropies else 0.0
+            state, law_entropy_bits(scores.base.row(node)) if self._rule.entropies else 0.0
         )
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -280,11 +284,11 @@ class SwitchSession(Closed):
 class SwitchScores:
     """of: for each node the scores of the model whose turn it is there; at: which row of those it is."""
 
-    of: Sequence[Scores]
+    of: Sequence[DraftScores]
     at: Sequence[int]
 
     @staticmethod
-    def by_node(of: Sequence[Scores]) -> SwitchScores:
+    def by_node(of: Sequence[DraftScores]) -> SwitchScores:
         """Of scores that all have a row for each node."""
         return SwitchScores(of, range(len(of)))
 
@@ -322,6 +326,6 @@ class SwitchScores:
         return SwitchScores([s.base for s in self.of], self.at)
 
 
-def entropy(logp_V: Tensor) -> float:
+def law_entropy_bits(logp_V: Tensor) -> float:
     """In bits, 0 to log2 V."""
-    return float(torch.special.entr(probs(logp_V)).sum()) / math.log(2.0)
+    return float(torch.special.entr(float64_probabilities(logp_V)).sum()) / math.log(2.0)

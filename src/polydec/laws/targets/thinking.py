@@ -10,13 +10,13 @@ from typing import Protocol
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Vocab, Want
-from polydec.laws.targets.behind import Behind
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.laws.targets.behind import PrefixSession
 from polydec.laws.targets.softened import ScoresAt
 
 
-class Thinker(Protocol):
+class LatentPrefixMaker(Protocol):
     """Who makes the vectors. count: how many, at least 0."""
 
     @property
@@ -30,7 +30,7 @@ class Thinker(Protocol):
 
 
 @dataclass(frozen=True)
-class Thinking:
+class LatentPrefixTarget:
     """`target`, to which a text that begins with `prompt` is shown with thoughts before the
     prompt's last token: the mark that an answer begins with, as a rule. They are made once, in the
     first pass of a session, and belong to its text from then on: forks share them, and what was
@@ -45,7 +45,7 @@ class Thinking:
 
     target: Target
     prompt: tuple[int, ...]
-    thinker: Thinker
+    thinker: LatentPrefixMaker
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 2:
@@ -54,7 +54,7 @@ class Thinking:
             )
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -72,8 +72,8 @@ class Thinking:
         )
 
 
-class ThinkingSession(Behind):
-    """thinker: of `Thinking`; before: the prompt without its last token; root: the last token that
+class ThinkingSession(PrefixSession):
+    """thinker: of `LatentPrefixTarget`; before: the prompt without its last token; root: the last token that
     was given, `more` of them behind the prompt; waits: what is committed once the thoughts stand,
     None: they do."""
 
@@ -82,7 +82,7 @@ class ThinkingSession(Behind):
     def __init__(
         self,
         inner: Session,
-        thinker: Thinker,
+        thinker: LatentPrefixMaker,
         before: tuple[int, ...],
         root: int,
         more: int,
@@ -102,7 +102,7 @@ class ThinkingSession(Behind):
             self._inner.commit(self._waits)
         self._waits = None
 
-    async def prefill(self, want: Want) -> Scores:
+    async def prefill(self, want: ScoreRequest) -> DraftScores:
         await self._thought()
         scores = await self._inner.prefill(want)
         if not want.prompt:
@@ -111,7 +111,7 @@ class ThinkingSession(Behind):
         behind = range(last + count, last + count + 1 + self._more + self._done)
         return ScoresAt(scores, (*range(last), *behind))
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         await self._thought()
         return await super().score(draft, want)
 
@@ -150,7 +150,7 @@ class ThinkingSession(Behind):
         )
 
 
-def state_behind(scores: Scores, session: Session) -> Tensor:
+def state_behind(scores: DraftScores, session: Session) -> Tensor:
     """The state of the last node that was scored, behind the final norm [H], as the head reads it.
     Raises RequestError where the model shows none."""
     hidden_NH = scores.hidden_NH

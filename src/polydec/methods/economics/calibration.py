@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 
-class Calibration:
+class ChanceCalibration:
     """Chances learned cell by cell, where a cell stands for cases that are expected to be alike (matches of one length, tokens
     that were given about the same probability).
 
@@ -34,8 +34,8 @@ class Calibration:
             self.right[cell] /= 2
             self.tried[cell] /= 2
 
-    def copy(self) -> Calibration:
-        twin = Calibration(0, self.weight, self.forget)
+    def copy(self) -> ChanceCalibration:
+        twin = ChanceCalibration(0, self.weight, self.forget)
         twin.right, twin.tried = list(self.right), list(self.tried)
         return twin
 

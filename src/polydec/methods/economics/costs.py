@@ -21,7 +21,7 @@ each."""
 
 
 @dataclass(frozen=True)
-class Costs:
+class PassCosts:
     """rows_ms: milliseconds of a pass of the target over 1, 2, 3, … rows of one sequence behind nothing, at least two entries,
     all above 0; more_ms: what 1,000 tokens of context add to each of the first of these, as many entries or fewer, at least 0;
     draft_ms: of one token of the draft model with all that belongs to it, at least 0; beside_ms: what a further sequence adds
@@ -58,13 +58,13 @@ class Costs:
     def pass_ms(self, rows: int, sequences: int = 1, context: float = 0.0) -> float:
         """Milliseconds of a pass in which so many sequences feed `rows` rows in all, each behind `context` tokens (the mean).
         The rows of a sequence read its context together."""
-        ms = at(self.rows_ms, rows)
+        ms = extrapolate_table_entry(self.rows_ms, rows)
         if self.more_ms:
             crowd = self.crowd if sequences > 1 else 1.0
             ms += (
                 sequences
                 * crowd
-                * at(self.more_ms, max(1, round(rows / sequences)))
+                * extrapolate_table_entry(self.more_ms, max(1, round(rows / sequences)))
                 * context
                 / 1000
             )
@@ -88,30 +88,44 @@ class Costs:
     @cached_property
     def _large(self) -> int:
         """The smallest pass that does KEEP of the positions a millisecond that the largest do."""
-        best = MOST / at(self.rows_ms, MOST)
-        return next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= KEEP * best), MOST)
+        best = MOST / extrapolate_table_entry(self.rows_ms, MOST)
+        return next(
+            (
+                m
+                for m in range(1, MOST)
+                if m / extrapolate_table_entry(self.rows_ms, m) >= KEEP * best
+            ),
+            MOST,
+        )
 
     @cached_property
     def _quick(self) -> int:
         """The largest pass behind nothing that takes no longer than QUICK, or 1."""
-        return next((m for m in range(1, MOST) if at(self.rows_ms, m + 1) > QUICK), MOST)
+        return next(
+            (m for m in range(1, MOST) if extrapolate_table_entry(self.rows_ms, m + 1) > QUICK),
+            MOST,
+        )
 
     @property
     def doubling(self) -> float:
         """Tokens of context behind which a further row of a large pass costs twice what it costs behind nothing."""
         most = len(self.more_ms)
         more, row = (
-            (at(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1) if most else 0.0,
+            (extrapolate_table_entry(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1)
+            if most
+            else 0.0,
             self._further(most),
         )
         return 1000 * row / more if more > 0.0 and row > 0.0 else inf
 
     def _further(self, rows: int) -> float:
         """What a row costs in a pass of about so many, one row's fixed cost left out."""
-        return (at(self.rows_ms, max(rows, 2)) - self.rows_ms[0]) / (max(rows, 2) - 1)
+        return (extrapolate_table_entry(self.rows_ms, max(rows, 2)) - self.rows_ms[0]) / (
+            max(rows, 2) - 1
+        )
 
 
-def at(known: Sequence[float], m: int) -> float:
+def extrapolate_table_entry(known: Sequence[float], m: int) -> float:
     """Entry m of a table, counted from 1; beyond the table its last ten entries go on in a straight line."""
     if m <= len(known):
         return known[m - 1]

@@ -40,7 +40,7 @@ def exits_every(every: int, layers: int) -> tuple[int, ...]:
     return (*range(every, layers, every), layers)
 
 
-def bucket(layers: int, every: int, upper: bool) -> tuple[int, ...]:
+def candidate_exit_depths(layers: int, every: int, upper: bool) -> tuple[int, ...]:
     """Every so many depths of the lower half of the layers, or of the upper one, the last layer left out; at least one.
     Raises RequestError where there is but one layer."""
     if layers < 2:
@@ -49,7 +49,7 @@ def bucket(layers: int, every: int, upper: bool) -> tuple[int, ...]:
     return tuple(d for d in range(low, high) if d % every == 0) or (low,)
 
 
-def halves(skip: str, layers: int) -> frozenset[int]:
+def parse_layer_halves(skip: str, layers: int) -> frozenset[int]:
     """The halves that `skip` names, such as "3,5a,7m": layer 3 whole, the attention of 5, the MLP of 7; "": none. 2 i is
     the attention of layer i, 2 i + 1 its MLP. Raises RequestError where a name is of another form, a layer is not below
     `layers`, or nothing would be left."""
@@ -70,7 +70,7 @@ def halves(skip: str, layers: int) -> frozenset[int]:
     return frozenset(out)
 
 
-def named(out: Set[int]) -> str:
+def format_layer_halves(out: Set[int]) -> str:
     """What `halves` reads as these."""
     whole = {h // 2 for h in out if h ^ 1 in out}
     return ",".join(
@@ -80,7 +80,7 @@ def named(out: Set[int]) -> str:
     )
 
 
-def left(out: Set[int], layers: int) -> tuple[tuple[int, ...], frozenset[int]]:
+def remaining_layer_halves(out: Set[int], layers: int) -> tuple[tuple[int, ...], frozenset[int]]:
     """What runs of so many layers without these halves."""
     return tuple(i for i in range(layers) if not {2 * i, 2 * i + 1} <= out), frozenset(
         h for h in out if h ^ 1 not in out

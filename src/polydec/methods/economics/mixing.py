@@ -14,7 +14,7 @@ UNNAMED = 0.05
 """The chance of a token that one of two sources names and the other does not."""
 
 
-def alone(chance: float, rival: float) -> float:
+def single_source_chance(chance: float, rival: float) -> float:
     """What a source's chance is worth beside its best sibling's. Both 0 to 1, as is the answer.
 
     Fitted, like `together`, to copies and counts and to zoo:smollm2-states on 36 greedy answers of SmolLM2-135M-Instruct to
@@ -23,7 +23,7 @@ def alone(chance: float, rival: float) -> float:
     return _chance(0.78 * _odds(chance, LEAST) - 1.7 * rival)
 
 
-def together(first: float, second: float, rival: float) -> float:
+def two_source_chance(first: float, second: float, rival: float) -> float:
     """The same where two sources say what follows a node: each one's chance of the token (0: it does not name it), and the
     best that either gives another token. Both naming it makes it likelier than either says: the log loss is 0.245 instead of
     0.274 nats with the better of the two chances."""
@@ -31,18 +31,18 @@ def together(first: float, second: float, rival: float) -> float:
     return _chance(0.9 + 0.7 * both - 0.34 * _odds(rival, UNNAMED))
 
 
-def weighed(draft: Draft) -> Draft:
+def weigh_draft_chances(draft: Draft) -> Draft:
     """A certain tree with chances, each of which is now what it is worth beside its siblings. Others stay as they are."""
-    if draft.chance is None or not certain(draft):
+    if draft.chance is None or not is_certain_draft(draft):
         return draft
     chance = list(draft.chance)
     for below in draft.children:
         for i, rival in _rivals({i: draft.chance[i] for i in below}):
-            chance[i] = alone(draft.chance[i], rival)
+            chance[i] = single_source_chance(draft.chance[i], rival)
     return Draft.certain(draft.token, draft.parent, chance)
 
 
-def mixed(first: Draft, second: Draft) -> Draft:
+def merge_certain_drafts(first: Draft, second: Draft) -> Draft:
     """One tree of two certain ones below the same root, with what each token is worth by what both say of it."""
     tree = TreeBuilder.of(first)
     of_first = {i: p for i, p in enumerate(first.chance or (1.0,) * len(first)) if i}
@@ -55,14 +55,14 @@ def mixed(first: Draft, second: Draft) -> Draft:
         best = {i: max(a.get(i, 0.0), b.get(i, 0.0)) for i in below.values()}
         for i, rival in _rivals(best):
             if a and b:
-                tree.chance[i] = together(a.get(i, 0.0), b.get(i, 0.0), rival)
+                tree.chance[i] = two_source_chance(a.get(i, 0.0), b.get(i, 0.0), rival)
             else:
-                tree.chance[i] = alone(best[i], rival)
+                tree.chance[i] = single_source_chance(best[i], rival)
     tree.said = True
     return tree.draft()
 
 
-def certain(draft: Draft) -> bool:
+def is_certain_draft(draft: Draft) -> bool:
     """Whether nothing of it was drawn, and nothing is a probe."""
     return draft.probe is None and all(law is None for law in draft.law)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 
 Path = tuple[int, ...]
 Rates = tuple[tuple[float, ...], ...]
@@ -35,7 +35,7 @@ class StateTree:
         return len(self.paths) + sum(self.probes)
 
 
-def values(rates: Rates, nodes: int, state: int) -> dict[Path, float]:
+def likeliest_path_chances(rates: Rates, nodes: int, state: int) -> dict[Path, float]:
     """The `nodes` paths of at most `state` levels whose products of rates are largest (fewer where there are no more), and
     these products; the root's is 1. A rank counts as no better than the ones before it."""
     chances: dict[Path, float] = {(): 1.0}
@@ -51,12 +51,14 @@ def values(rates: Rates, nodes: int, state: int) -> dict[Path, float]:
     return chances
 
 
-def trees(rates: Rates, limit: int, nodes: Sequence[int]) -> tuple[StateTree, ...]:
+def build_state_trees(rates: Rates, limit: int, nodes: Sequence[int]) -> tuple[StateTree, ...]:
     """One for each state, 0 to the number of probes, of at most `limit` rows beside the root; nodes: how many tokens each
     state's tree may have. Every node gets a probe for each level, and then the probes go, one by one, whose loss is least: the
     chance that their node is accepted last times what the next round's tree would lose with a level less."""
     most = len(rates)
-    paths = [values(rates, min(n, limit), state) for state, n in enumerate((0, *nodes))]
+    paths = [
+        likeliest_path_chances(rates, min(n, limit), state) for state, n in enumerate((0, *nodes))
+    ]
     tokens = [sum(chances.values()) for chances in paths]
     return tuple(_tree(chances, tokens, limit, most) for chances in paths)
 
@@ -95,27 +97,29 @@ def per_round(made: Sequence[StateTree]) -> float:
 
 
 @lru_cache(maxsize=64)
-def best(rates: Rates, limit: int) -> tuple[StateTree, ...]:
+def best_state_trees(rates: Rates, limit: int) -> tuple[StateTree, ...]:
     """The trees of at most `limit` rows with the most tokens a round: the number of tokens of one state after another is
     changed, among TRIED from 1 up to `limit`, until no change helps."""
     most = len(rates)
     tried = sorted({max(1, round(1 + (limit - 1) * i / (TRIED - 1))) for i in range(TRIED)})
     nodes = [max(1, limit // 2)] * most
-    made = trees(rates, limit, nodes)
+    made = build_state_trees(rates, limit, nodes)
     top, better = per_round(made), True
     while better:
         better = False
         for state in range(most):
             for n in tried:
-                other = trees(rates, limit, [*nodes[:state], n, *nodes[state + 1 :]])
+                other = build_state_trees(rates, limit, [*nodes[:state], n, *nodes[state + 1 :]])
                 if (value := per_round(other)) > top + 1e-9:
                     nodes[state], made, top, better = n, other, value, True
     return made
 
 
-def sized(rates: Rates, most: int, costs: Costs) -> tuple[StateTree, ...]:
+def fastest_state_trees(rates: Rates, most: int, costs: PassCosts) -> tuple[StateTree, ...]:
     """The trees of at most `most` rows that give the most tokens a millisecond by these costs."""
-    made = [best(rates, n) for n in dict.fromkeys((*(s for s in SIZES if s < most), most))]
+    made = [
+        best_state_trees(rates, n) for n in dict.fromkeys((*(s for s in SIZES if s < most), most))
+    ]
     return max(
         made,
         key=lambda trees_made: (

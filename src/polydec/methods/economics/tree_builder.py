@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polydec.core.types import Draft, Draw
+from polydec.core.types import Draft, DrawKind
 
 
 class TreeBuilder:
@@ -19,7 +19,7 @@ class TreeBuilder:
 
     def __init__(self, root: int) -> None:
         self.token, self.parent, self.depth = [root], [-1], [0]
-        self.draw, self.law = [Draw.CERTAIN], list[Tensor | None]([None])
+        self.draw, self.law = [DrawKind.CERTAIN], list[Tensor | None]([None])
         self.probe, self.chance, self.said = [False], [1.0], False
         self.children: list[dict[int, int]] = [{}]
 
@@ -46,7 +46,7 @@ class TreeBuilder:
         parent: int,
         token: int,
         chance: float | None = None,
-        draw: Draw = Draw.CERTAIN,
+        draw: DrawKind = DrawKind.CERTAIN,
         law: Tensor | None = None,
         probe: bool = False,
     ) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from polydec.base.errors import RequestError
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 
 Path = tuple[int, ...]
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -38,7 +38,7 @@ def best_width(written: Mapping[int, float], cost: Callable[[int], float]) -> in
 
 def widths_by_batch(
     written: Sequence[float],
-    costs: Costs,
+    costs: PassCosts,
     draft_ms: Callable[[int], float],
     context: int = 256,
 ) -> tuple[tuple[int, int], ...]:
@@ -75,7 +75,7 @@ def widths_for(
     text: str,
     rates: Sequence[Sequence[float]],
     share: float,
-    costs: Costs,
+    costs: PassCosts,
     nodes: int,
     depth: int,
 ) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ POOL = 5  # neighbours whose attention an entry shares (SnapKV)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedCacheEntries:
     """kv [2, kv heads, entries, head]; mass [kv heads, entries]: the attention that each has had so far, where that is
     counted."""
 
@@ -28,17 +28,17 @@ class Chosen:
         return self.kv.nbytes + (0 if self.mass is None else self.mass.nbytes)
 
 
-def side_by_side(blocks: Sequence[Chosen], into: Tensor) -> None:
+def side_by_side(blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
     """All of them, one behind another."""
     into.copy_(torch.cat([c.kv for c in blocks], -2))
 
 
-def taken(kv: Tensor, index: Tensor) -> Tensor:
+def gather_cache_entries(kv: Tensor, index: Tensor) -> Tensor:
     """The entries [kv heads, n] of each head, [2, kv heads, n, head]."""
     return kv.gather(-2, index[None, ..., None].expand(2, *index.shape, kv.shape[-1]))
 
 
-def attention(queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Tensor:
+def attention_weights(queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Tensor:
     """Weights [group, kv heads, rows, entries] that rows give to keys [kv heads, entries, head]; hidden: what rows do not
     see."""
     scores = (queries @ keys.transpose(-1, -2)).float()
@@ -48,7 +48,7 @@ def attention(queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Te
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowPress:
     """The first tokens of a text and the last ones, one to two blocks of them; positions stay as they are.
 
     Exact: approximate: the law is another one, which every lossless method keeps.
@@ -65,14 +65,16 @@ class Window:
     def size(self, k: int) -> int:
         return 0 if k else min(self.sinks, self.block)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Chosen:
-        return Chosen(kv[..., : self.size(k), :].clone())
+    def pack(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: object
+    ) -> SelectedCacheEntries:
+        return SelectedCacheEntries(kv[..., : self.size(k), :].clone())
 
-    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
         side_by_side(blocks, into)
 
 
-class Rule(Protocol):
+class EntryScoreRule(Protocol):
     """What an entry is worth. asks: whether that depends on the block behind (see Packing)."""
 
     @property
@@ -83,7 +85,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
-class Best:
+class ScorerPress:
     """Of each block, and in each head, the entries that a rule finds worth most; of the first block the first `sinks` tokens as
     well.
 
@@ -96,7 +98,7 @@ class Best:
     block: int
     kept: int
     sinks: int
-    rule: Rule
+    rule: EntryScoreRule
     lasting = True
     rounding = None
 
@@ -107,18 +109,22 @@ class Best:
     def size(self, k: int) -> int:
         return min(self.kept, self.block)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Chosen:
+    def pack(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: object
+    ) -> SelectedCacheEntries:
         worth = self.rule.worth(kv, behind)
         if k == 0:
             worth[:, : self.sinks] = inf
-        return Chosen(taken(kv, worth.topk(self.size(k), -1).indices.sort(-1).values))
+        return SelectedCacheEntries(
+            gather_cache_entries(kv, worth.topk(self.size(k), -1).indices.sort(-1).values)
+        )
 
-    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
         side_by_side(blocks, into)
 
 
 @dataclass(frozen=True)
-class Watched:
+class SnapKVRule:
     """What the last `watch` tokens of the block behind attend to most, smoothed over neighbours (SnapKV)."""
 
     watch: int
@@ -126,12 +132,12 @@ class Watched:
 
     def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
         assert behind is not None
-        mass = attention(behind[2:, :, -self.watch :], kv[0]).sum((0, 2))
+        mass = attention_weights(behind[2:, :, -self.watch :], kv[0]).sum((0, 2))
         return avg_pool1d(mass, POOL, 1, POOL // 2)
 
 
 @dataclass(frozen=True)
-class Apart:
+class KeyDiffRule:
     """Keys that point elsewhere than the block's others (KeyDiff)."""
 
     asks = False
@@ -142,7 +148,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedAttentionRule:
     """Attention that a query is expected to give, as if queries were normal with mean and covariance of the block behind, times
     the length of what it would read (Expected Attention)."""
 
@@ -159,7 +165,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class LastSeen:
+class TovaPress:
     """Of all that is older than one to two blocks the `kept` entries that the last token of the block behind attends to most,
     the same ones in all heads; who is let go does not come back (TOVA, a block at a time).
 
@@ -177,20 +183,22 @@ class LastSeen:
     def size(self, k: int) -> int:
         return min(self.kept, (k + 1) * self.block)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Chosen | None) -> Chosen:
+    def pack(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: SelectedCacheEntries | None
+    ) -> SelectedCacheEntries:
         assert behind is not None
         known = kv if before is None else torch.cat([before.kv, kv], -2)
-        weights = attention(behind[2:, :, -1:], torch.cat([known[0], behind[0]], -2))
+        weights = attention_weights(behind[2:, :, -1:], torch.cat([known[0], behind[0]], -2))
         mass = weights[..., : known.shape[-2]].sum((0, 1, 2))
         index = mass.topk(self.size(k)).indices.sort().values
-        return Chosen(known[..., index, :].clone())
+        return SelectedCacheEntries(known[..., index, :].clone())
 
-    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
         side_by_side(blocks, into)
 
 
 @dataclass(frozen=True)
-class Hitters:
+class H2OPress:
     """Of all that is older than one to two blocks the `kept` entries of each head that had most attention, summed over rows of
     one block after another; who is let go does not come back.
 
@@ -208,7 +216,9 @@ class Hitters:
     def size(self, k: int) -> int:
         return min(self.kept, (k + 1) * self.block)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Chosen | None) -> Chosen:
+    def pack(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: SelectedCacheEntries | None
+    ) -> SelectedCacheEntries:
         assert behind is not None
         new = kv.new_zeros(kv.shape[1], self.block, dtype=torch.float32)
         known, mass = kv, new
@@ -217,10 +227,10 @@ class Hitters:
         size = known.shape[-2]
         rows = torch.arange(self.block, device=kv.device)
         hidden = torch.arange(size + self.block, device=kv.device) > size + rows[:, None]
-        weights = attention(behind[2:], torch.cat([known[0], behind[0]], -2), hidden)
+        weights = attention_weights(behind[2:], torch.cat([known[0], behind[0]], -2), hidden)
         mass = mass + weights[..., :size].sum((0, 2))
         index = mass.topk(self.size(k), -1).indices.sort(-1).values
-        return Chosen(taken(known, index), mass.gather(-1, index))
+        return SelectedCacheEntries(gather_cache_entries(known, index), mass.gather(-1, index))
 
-    def fill(self, blocks: Sequence[Chosen], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
         side_by_side(blocks, into)

@@ -14,7 +14,7 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True, slots=True)
-class Integers:
+class PackedIntegers:
     """x = code * scale + low along the last axis, in groups of equal length. codes: 8 / bits of them a byte; scale and low:
     float16, one for a group; size: of the last axis."""
 
@@ -38,7 +38,7 @@ class Integers:
         return torch.addcmul(self.low.float(), grouped, self.scale.float()).flatten(-2)
 
 
-def rounded(x: Tensor, bits: int, group: int) -> Integers:
+def quantise_to_integers(x: Tensor, bits: int, group: int) -> PackedIntegers:
     """A tensor as integers. group: numbers of the last axis that share a scale, 0: all of them; where its length is no
     multiple of that, their greatest common divisor. A group of equal numbers comes back as that number, in float16."""
     size, most, each = x.shape[-1], (1 << bits) - 1, 8 // bits
@@ -54,12 +54,12 @@ def rounded(x: Tensor, bits: int, group: int) -> Integers:
     codes = parts[0].clone()
     for i, part in enumerate(parts[1:], 1):
         codes |= part << (bits * i)
-    return Integers(bits, size, codes, scale, low)
+    return PackedIntegers(bits, size, codes, scale, low)
 
 
-def stacked(parts: Sequence[Integers]) -> Integers:
+def stack_packed_integers(parts: Sequence[PackedIntegers]) -> PackedIntegers:
     """Several of one shape along a new first axis."""
-    return Integers(
+    return PackedIntegers(
         parts[0].bits,
         parts[0].size,
         torch.stack([x.codes for x in parts]),

@@ -12,19 +12,24 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.methods.presses._integers import BITS, Integers, rounded, stacked
-from polydec.models.nets.press import Rounding
+from polydec.methods.presses._integers import (
+    BITS,
+    PackedIntegers,
+    quantise_to_integers,
+    stack_packed_integers,
+)
+from polydec.models.nets.press import PressRounding
 
 LOOPS = 3  # of the power iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class QuantisedBlockHalf:
     """A block's keys, or its values. Keys are rounded along the tokens of a channel, [kv heads, head, block]; values along the
     channels of a token, [block, kv heads * head]. where, what: outliers of each such vector, as they were; left, right
     [kv heads, block or head, rank]: the directions that hold most of what rounding lost. None: there are none."""
 
-    integers: Integers
+    integers: PackedIntegers
     where: Tensor | None
     what: Tensor | None
     left: Tensor | None
@@ -37,11 +42,11 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class QuantisedBlock:
     """Keys and values of a block; whole: as they are, in place of both."""
 
-    keys: Half | None
-    values: Half | None
+    keys: QuantisedBlockHalf | None
+    values: QuantisedBlockHalf | None
     whole: Tensor | None = None
 
     @property
@@ -51,7 +56,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantisedPress:
     """GEAR over numbers of `bits` bits, keys by channel and values by token.
 
     group: numbers that share a scale, 0: a whole channel's or token's; outliers: the share of each channel's (token's) numbers
@@ -75,23 +80,25 @@ class Quantised:
             raise RequestError(f"bits is {self.bits}: it must be 2, 4 or 8")
 
     @property
-    def rounding(self) -> Rounding | None:
-        return None if self.rank or self.outliers else Rounding(self.bits, self.group)
+    def rounding(self) -> PressRounding | None:
+        return None if self.rank or self.outliers else PressRounding(self.bits, self.group)
 
     def size(self, k: int) -> int:
         return self.block
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> Block:
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> QuantisedBlock:
         if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
-            return Block(None, None, kv.clone())
+            return QuantisedBlock(None, None, kv.clone())
         kv = kv if kv.dtype == torch.float64 else kv.float()
         keys, values = kv
-        return Block(
+        return QuantisedBlock(
             self._half(keys, keys.transpose(-1, -2), lambda x: x.transpose(-1, -2)),
             self._half(values, _by_token(values), lambda x: _by_head(x, len(values))),
         )
 
-    def _half(self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]) -> Half:
+    def _half(
+        self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
+    ) -> QuantisedBlockHalf:
         """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into that."""
         where, what, clean = None, None, x
         if count := floor(self.outliers * x.shape[-1] / 2):
@@ -100,16 +107,16 @@ class Quantised:
             )
             what = x.gather(-1, where).half()
             clean = x.scatter(-1, where, x.mean(-1, keepdim=True).expand(where.shape))
-        integers = rounded(clean, self.bits, self.group)
+        integers = quantise_to_integers(clean, self.bits, self.group)
         if where is not None:
             where = where.to(torch.uint8 if x.shape[-1] <= 256 else torch.int16)
-        half = Half(integers, where, what, None, None)
+        half = QuantisedBlockHalf(integers, where, what, None, None)
         if not self.rank:
             return half
-        left, right = directions(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
-        return Half(integers, where, what, left.half(), right.half())
+        left, right = low_rank_factors(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
+        return QuantisedBlockHalf(integers, where, what, left.half(), right.half())
 
-    def fill(self, blocks: Sequence[Block], into: Tensor) -> None:
+    def fill(self, blocks: Sequence[QuantisedBlock], into: Tensor) -> None:
         places = into.unflatten(-2, (len(blocks), -1)).transpose(
             1, 2
         )  # [2, n, kv heads, block, head]
@@ -125,9 +132,9 @@ class Quantised:
                 places[which].add_(made)
 
 
-def _read(halves: Sequence[Half]) -> Tensor:
+def _read(halves: Sequence[QuantisedBlockHalf]) -> Tensor:
     """What was rounded, with outliers where they belong, [n, ...]."""
-    x = stacked([h.integers for h in halves]).read()
+    x = stack_packed_integers([h.integers for h in halves]).read()
     if halves[0].where is None:
         return x
     where = torch.stack([h.where for h in halves if h.where is not None]).long()
@@ -135,7 +142,7 @@ def _read(halves: Sequence[Half]) -> Tensor:
     return x.scatter_(-1, where, what.float())
 
 
-def _lost(halves: Sequence[Half]) -> Tensor | None:
+def _lost(halves: Sequence[QuantisedBlockHalf]) -> Tensor | None:
     """What the directions add, [n, kv heads, block, head]."""
     if halves[0].left is None:
         return None
@@ -154,7 +161,7 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
-def directions(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+def low_rank_factors(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """Q [..., n, rank] and P [..., d, rank] with Q P' = Q Q' error, the part of it in the directions that hold most: a power
     iteration from a fixed start."""
     right = _start(error.shape[-1], rank).to(error).expand(*error.shape[:-2], -1, -1)

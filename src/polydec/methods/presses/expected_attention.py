@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="expected-attention",
@@ -28,10 +28,10 @@ CARD = Card(
 
 def build(
     *,
-    kept: Annotated[int, Within(1, 4096), "entries of a block that stay"] = 16,
-    sinks: Annotated[int, Within(0, 4096), "first tokens of the text that stay in any case"] = 4,
-    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
-) -> Press:
-    from polydec.methods.presses._chosen import Best, Expected
+    kept: Annotated[int, InRange(1, 4096), "entries of a block that stay"] = 16,
+    sinks: Annotated[int, InRange(0, 4096), "first tokens of the text that stay in any case"] = 4,
+    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+) -> CachePress:
+    from polydec.methods.presses._chosen import ExpectedAttentionRule, ScorerPress
 
-    return Best("expected-attention", block, kept, sinks, Expected())
+    return ScorerPress("expected-attention", block, kept, sinks, ExpectedAttentionRule())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import OneOf, Within
+from polydec.base.options import InRange, OneOf
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="gear",
@@ -29,12 +29,12 @@ def build(
     *,
     bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 2,
     group: Annotated[
-        int, Within(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
+        int, InRange(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
     ] = 64,
-    rank: Annotated[int, Within(0, 256), "of what is added for the rounding error"] = 4,
-    outliers: Annotated[float, Within(0, 1), "share of the numbers that is kept as it is"] = 0.02,
-    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 128,
-) -> Press:
-    from polydec.methods.presses._quantised import Quantised
+    rank: Annotated[int, InRange(0, 256), "of what is added for the rounding error"] = 4,
+    outliers: Annotated[float, InRange(0, 1), "share of the numbers that is kept as it is"] = 0.02,
+    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 128,
+) -> CachePress:
+    from polydec.methods.presses._quantised import QuantisedPress
 
-    return Quantised("gear", block, bits, group, rank, outliers)
+    return QuantisedPress("gear", block, bits, group, rank, outliers)

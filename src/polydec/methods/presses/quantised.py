@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import OneOf, Within
+from polydec.base.options import InRange, OneOf
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="quantised",
@@ -28,10 +28,10 @@ def build(
     *,
     bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 8,
     group: Annotated[
-        int, Within(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
+        int, InRange(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
     ] = 32,
-    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
-) -> Press:
-    from polydec.methods.presses._quantised import Quantised
+    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+) -> CachePress:
+    from polydec.methods.presses._quantised import QuantisedPress
 
-    return Quantised("quantised", block, bits, group)
+    return QuantisedPress("quantised", block, bits, group)

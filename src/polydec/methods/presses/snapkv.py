@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="snapkv",
@@ -26,11 +26,11 @@ CARD = Card(
 
 def build(
     *,
-    kept: Annotated[int, Within(1, 4096), "entries of a block that stay"] = 16,
-    watch: Annotated[int, Within(1, 4096), "last tokens of the next block that choose"] = 32,
-    sinks: Annotated[int, Within(0, 4096), "first tokens of the text that stay in any case"] = 4,
-    block: Annotated[int, Within(16, 4096), "entries that are packed at once"] = 64,
-) -> Press:
-    from polydec.methods.presses._chosen import Best, Watched
+    kept: Annotated[int, InRange(1, 4096), "entries of a block that stay"] = 16,
+    watch: Annotated[int, InRange(1, 4096), "last tokens of the next block that choose"] = 32,
+    sinks: Annotated[int, InRange(0, 4096), "first tokens of the text that stay in any case"] = 4,
+    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+) -> CachePress:
+    from polydec.methods.presses._chosen import ScorerPress, SnapKVRule
 
-    return Best("snapkv", block, kept, sinks, Watched(watch))
+    return ScorerPress("snapkv", block, kept, sinks, SnapKVRule(watch))

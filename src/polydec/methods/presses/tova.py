@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="tova",
@@ -27,9 +27,9 @@ CARD = Card(
 
 def build(
     *,
-    kept: Annotated[int, Within(1, 65536), "older entries that stay"] = 128,
-    block: Annotated[int, Within(16, 4096), "entries that are judged at once"] = 64,
-) -> Press:
-    from polydec.methods.presses._chosen import LastSeen
+    kept: Annotated[int, InRange(1, 65536), "older entries that stay"] = 128,
+    block: Annotated[int, InRange(16, 4096), "entries that are judged at once"] = 64,
+) -> CachePress:
+    from polydec.methods.presses._chosen import TovaPress
 
-    return LastSeen("tova", block, kept)
+    return TovaPress("tova", block, kept)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
-from polydec.models.nets.press import Press
+from polydec.models.nets.press import CachePress
 
 CARD = Card(
     name="window",
@@ -26,9 +26,9 @@ CARD = Card(
 
 def build(
     *,
-    sinks: Annotated[int, Within(0, 4096), "first tokens that stay"] = 4,
-    block: Annotated[int, Within(16, 4096), "one to two times so many last tokens stay"] = 128,
-) -> Press:
-    from polydec.methods.presses._chosen import Window
+    sinks: Annotated[int, InRange(0, 4096), "first tokens that stay"] = 4,
+    block: Annotated[int, InRange(16, 4096), "one to two times so many last tokens stay"] = 128,
+) -> CachePress:
+    from polydec.methods.presses._chosen import WindowPress
 
-    return Window("window", block, sinks)
+    return WindowPress("window", block, sinks)

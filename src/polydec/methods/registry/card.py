@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polydec.core.types import Exactness
-from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Need
+from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, KitNeed
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Card:
     home: str = ""
     aliases: tuple[str, ...] = ()
     arxiv: str = ""
-    needs: tuple[Need, ...] = ()
+    needs: tuple[KitNeed, ...] = ()
     needs_training: bool = False
     published: str = ""
     unexercised: Mapping[str, str] = field(default_factory=dict[str, str])

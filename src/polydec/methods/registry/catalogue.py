@@ -15,7 +15,7 @@ from typing import Any
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, meant, read, shown
+from polydec.base.options import Option, callable_options, name_suggestion, short_repr
 from polydec.methods.registry.card import Card
 
 LONGEST = 100
@@ -23,7 +23,7 @@ LONGEST = 100
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class ModuleCatalogue:
     """The modules of some folders, and of what other packages bring.
 
     packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one of its modules is called in
@@ -51,7 +51,7 @@ class Catalogue:
             return self.names()[plain]
         likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
         hint = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
-        raise RequestError(f"{self.field.format(shown(name))}: {hint}")
+        raise RequestError(f"{self.field.format(short_repr(name))}: {hint}")
 
     def _near(self, plain: str, alike: float) -> list[str]:
         """Up to three modules whose names are spelled alike, in difflib's measure from 0 to 1."""
@@ -68,7 +68,7 @@ class Catalogue:
             )
             for name, m in self.modules().items()
         }
-        return holding(words, texts)
+        return search_described_names(words, texts)
 
     def options(self, name: str) -> tuple[Option, ...]:
         """The options of a module by its own name, from the signature of its `build`."""
@@ -84,7 +84,7 @@ class Catalogue:
             now, place = today.get(option, option), f"of {self.kind} {name}"
             if now not in known:
                 raise RequestError(
-                    f"option {shown(option)} {place} is unknown: {_nearest(str(option), known)}"
+                    f"option {short_repr(option)} {place} is unknown: {_nearest(str(option), known)}"
                 )
             if now in values:
                 raise RequestError(
@@ -128,7 +128,7 @@ def in_hyphens(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
-def holding(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
+def search_described_names(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
     """The names of which these words are said, those first of which the first texts say them all.
 
     words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. described: by
@@ -150,11 +150,11 @@ def _letters(text: str) -> str:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    return meant(name, known, "the options") if known else "it has no options"
+    return name_suggestion(name, known, "the options") if known else "it has no options"
 
 
 @cache
-def _modules(catalogue: Catalogue) -> dict[str, ModuleType]:
+def _modules(catalogue: ModuleCatalogue) -> dict[str, ModuleType]:
     found = {
         module.name.replace("_", "-"): import_module(f"{package}.{module.name}")
         for package in catalogue.packages
@@ -162,13 +162,13 @@ def _modules(catalogue: Catalogue) -> dict[str, ModuleType]:
         if not module.name.startswith("_")
     }
     own = dict(sorted(found.items()))
-    return own | plugins.found(
+    return own | plugins.load_plugins(
         catalogue.room, own, plugins.with_card, "CARD of that name with a build"
     )
 
 
 @cache
-def _names(catalogue: Catalogue) -> dict[str, str]:
+def _names(catalogue: ModuleCatalogue) -> dict[str, str]:
     out = dict[str, str]()
     for name, module in catalogue.modules().items():
         card: Card = module.CARD
@@ -178,5 +178,5 @@ def _names(catalogue: Catalogue) -> dict[str, str]:
 
 
 @cache
-def _options(catalogue: Catalogue, name: str) -> tuple[Option, ...]:
-    return read(catalogue.modules()[name].build)
+def _options(catalogue: ModuleCatalogue, name: str) -> tuple[Option, ...]:
+    return callable_options(catalogue.modules()[name].build)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.costs import PassCosts
 
 if (
     TYPE_CHECKING
 ):  # every card is read with this module, and a list of methods loads nothing that computes
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
-    from polydec.laws.constraints.protocols import Language
+    from polydec.laws.constraints.protocols import TokenLanguage
 
 
 def family_of(model: object) -> str:
@@ -29,7 +29,7 @@ CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "inserti
 """What a model of each family is called."""
 
 
-class Artefact(Protocol):
+class ModelArtefact(Protocol):
     """Something that was trained or counted for a model: a table, a head, an adapter. Read from disk once, by `polydec.load`.
 
     called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
@@ -45,16 +45,18 @@ class Artefact(Protocol):
         ...
 
 
-A = TypeVar("A", bound=Artefact)
+A = TypeVar("A", bound=ModelArtefact)
 
 
-def fit(trained: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
+def check_artefact_fit(
+    trained: ModelArtefact, target: Target, draft: Callable[[], Target | None]
+) -> None:
     """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
     artefact says that it looks at none (`reads_draft` is False)."""
     trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
 
-def any_one(artefact: Artefact) -> bool:
+def any_one(artefact: ModelArtefact) -> bool:
     """Every artefact of its type will do."""
     return True
 
@@ -75,14 +77,14 @@ class Kit:
 
     target: Target
     small: Target | None = None
-    artefacts: tuple[Artefact, ...] = ()
-    measure: Callable[[], Costs] = Costs
+    artefacts: tuple[ModelArtefact, ...] = ()
+    measure: Callable[[], PassCosts] = PassCosts
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     shapers: tuple[Shaper[Any], ...] = ()
     beside: Target | None = None
-    language: Language[Any] | None = None
+    language: TokenLanguage[Any] | None = None
     context: int | None = None
-    read: list[Artefact] = field(default_factory=list[Artefact])
+    read: list[ModelArtefact] = field(default_factory=list[ModelArtefact])
     later: Callable[[], Target | None] | None = None
     source: tuple[int, ...] = ()
     whole_prompt: bool = True
@@ -125,7 +127,7 @@ class Kit:
         return cast(Any, self.draft)
 
     @cached_property
-    def costs(self) -> Costs:
+    def costs(self) -> PassCosts:
         """What passes cost on this machine."""
         return self.measure()
 
@@ -162,7 +164,7 @@ class Kit:
         for trained in self.artefacts:
             if isinstance(trained, kind) and which(trained):
                 try:
-                    fit(trained, self.target, lambda: self.draft)
+                    check_artefact_fit(trained, self.target, lambda: self.draft)
                 except PolydecError as error:
                     wrong = error
                     continue
@@ -185,7 +187,7 @@ class Kit:
         return replace(self, small=None, later=own)
 
 
-class Need(Protocol):
+class KitNeed(Protocol):
     """Something that a kit must hold. name: how listings call it."""
 
     @property
@@ -196,7 +198,7 @@ class Need(Protocol):
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftNeed:
     """A draft model; same_tokenizer: of the target's vocabulary."""
 
     same_tokenizer: bool = True
@@ -221,7 +223,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class MaskedDraft:
+class MaskedDraftNeed:
     """A draft model that fills canvases, of the target's vocabulary."""
 
     @property
@@ -238,7 +240,7 @@ class MaskedDraft:
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayersNeed:
     """A model whose layers can run alone; of_draft: the draft, else the target."""
 
     of_draft: bool = False
@@ -257,7 +259,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class States:
+class StatesNeed:
     """A model that shows its hidden states and reads embeddings."""
 
     @property
@@ -276,7 +278,7 @@ class States:
 
 
 @dataclass(frozen=True)
-class SecondPrompt:
+class SecondPromptNeed:
     """A second prompt, to hold the first one against."""
 
     @property
@@ -292,7 +294,7 @@ class SecondPrompt:
 
 
 @dataclass(frozen=True)
-class OwnPrompt:
+class OwnPromptNeed:
     """A prompt of two tokens or more, and no vectors: something is put before its last token."""
 
     @property
@@ -307,7 +309,7 @@ class OwnPrompt:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockCausalNeed:
     """A masked-diffusion model that is block-causal."""
 
     @property
@@ -323,12 +325,12 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ArtefactNeed:
     """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
     list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
     kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
 
-    kind: str | type[Artefact]
+    kind: str | type[ModelArtefact]
     called: str | None = None
     which: Callable[[Any], bool] = any_one
     instead: str | None = None
@@ -339,16 +341,16 @@ class Trained:
         return kind if self.instead is None else f"{kind} or {self.instead}"
 
     @property
-    def wanted(self) -> type[Artefact]:
+    def wanted(self) -> type[ModelArtefact]:
         from polydec.models.learned.artefacts import type_of
 
         return type_of(self.kind) if isinstance(self.kind, str) else self.kind
 
-    def fits(self, trained: Artefact) -> bool:
+    def fits(self, trained: ModelArtefact) -> bool:
         """Whether this artefact will do."""
         return (isinstance(trained, self.wanted) and self.which(trained)) or self._does(trained)
 
-    def _does(self, trained: Artefact) -> bool:
+    def _does(self, trained: ModelArtefact) -> bool:
         from polydec.models.learned.artefacts import type_of
 
         return self.instead is not None and isinstance(trained, type_of(self.instead))
@@ -367,9 +369,9 @@ class Trained:
         kit.need(kind, self.which)
 
 
-DRAFT, ANY_DRAFT, MASKED_DRAFT = Draft(), Draft(same_tokenizer=False), MaskedDraft()
-LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
-STATES = States()
-SECOND_PROMPT = SecondPrompt()
-OWN_PROMPT = OwnPrompt()
-BLOCKS = Blocks()
+DRAFT, ANY_DRAFT, MASKED_DRAFT = DraftNeed(), DraftNeed(same_tokenizer=False), MaskedDraftNeed()
+LAYERS, DRAFT_LAYERS = LayersNeed(), LayersNeed(of_draft=True)
+STATES = StatesNeed()
+SECOND_PROMPT = SecondPromptNeed()
+OWN_PROMPT = OwnPromptNeed()
+BLOCKS = BlockCausalNeed()

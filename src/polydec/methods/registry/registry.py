@@ -15,10 +15,10 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import Option, as_text
 from polydec.core.decoder import Decoder
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.catalogue import Catalogue
+from polydec.methods.registry.catalogue import ModuleCatalogue
 from polydec.methods.registry.kit import CALLED, Kit
 
-RECIPES = Catalogue(
+RECIPES = ModuleCatalogue(
     (
         "polydec.methods.speculative.recipes",
         "polydec.methods.search.recipes",
@@ -55,18 +55,20 @@ ROLES = {
 """By the name of a role, which is also the group of the plug-ins that bring more of it."""
 
 
-def recipes() -> dict[str, ModuleType]:
+def recipe_modules() -> dict[str, ModuleType]:
     """Every recipe's module by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
     return RECIPES.modules()
 
 
 def of_family(family: str) -> list[str]:
     """Names of the recipes that decode models of a family, "ar", "diffusion" or "insertion"."""
-    return [name for name, module in recipes().items() if module.CARD.family in ("any", family)]
+    return [
+        name for name, module in recipe_modules().items() if module.CARD.family in ("any", family)
+    ]
 
 
 @cache
-def mechanisms(role: str) -> dict[str, type]:
+def mechanism_classes(role: str) -> dict[str, type]:
     """Every mechanism of a role folder by its file's name: the public class there that has the role's method. Those of other
     packages are among them (`plugins.py`)."""
     own = dict[str, type]()
@@ -74,7 +76,7 @@ def mechanisms(role: str) -> dict[str, type]:
     for m in iter_modules(package.__path__):
         for kind in _mechanisms_in(import_module(f"{ROLES[role].package}.{m.name}"), role):
             own[m.name if m.name not in own else f"{m.name}.{kind.__name__}"] = kind
-    return own | plugins.found(
+    return own | plugins.load_plugins(
         role,
         own,
         lambda thing, _: (
@@ -97,12 +99,12 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
             yield thing
 
 
-def names() -> dict[str, str]:
+def method_names() -> dict[str, str]:
     """Every name that a method answers to, in lower case: its own, its aliases and its paper's number; and its own name."""
     return RECIPES.names()
 
 
-def find(name: str) -> str:
+def find_method(name: str) -> str:
     """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that
     is not there."""
     return RECIPES.find(name, "`polydec methods` lists all of them")
@@ -115,7 +117,7 @@ DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-lang
 def of_model(name: str, family: str) -> str:
     """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
     name that is unknown, or a method of another family."""
-    method = find(name)
+    method = find_method(name)
     method = DEFAULTS[family] if method == "auto" else method
     check_family(method, family)
     return method
@@ -124,11 +126,11 @@ def of_model(name: str, family: str) -> str:
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
     """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
     out of its range. "auto" may mean the default of any family, so it takes the options of each."""
-    own_name = find(name)
+    own_name = find_method(name)
     wrong: PolydecError | None = None
     for method in DEFAULTS.values() if own_name == "auto" else (own_name,):
         try:
-            chosen(method, given)
+            method_option_values(method, given)
             return
         except PolydecError as error:
             wrong = wrong or error
@@ -136,39 +138,39 @@ def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
         raise wrong
 
 
-def search(words: str) -> list[str]:
+def search_methods(words: str) -> list[str]:
     """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
     return RECIPES.search(words)
 
 
-def get(name: str) -> ModuleType:
+def get_recipe_module(name: str) -> ModuleType:
     """A recipe's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
-    return recipes()[find(name)]
+    return recipe_modules()[find_method(name)]
 
 
-def options(name: str) -> tuple[Option, ...]:
+def method_options(name: str) -> tuple[Option, ...]:
     """The options of a recipe, from the signature of its `build`."""
-    return RECIPES.options(find(name))
+    return RECIPES.options(find_method(name))
 
 
-def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All options of a recipe with the values they have, under their names of today. Raises RequestError for an unknown option,
     one that is given twice, or a value of the wrong type or out of range."""
-    return RECIPES.chosen(find(name), given)
+    return RECIPES.chosen(find_method(name), given)
 
 
-def can(name: str, kit: Kit) -> bool:
+def can_use_method(name: str, kit: Kit) -> bool:
     """Whether the kit holds what a method needs."""
     try:
-        check(name, kit)
+        check_method_needs(name, kit)
     except PolydecError:
         return False
     return True
 
 
-def check(name: str, kit: Kit) -> None:
+def check_method_needs(name: str, kit: Kit) -> None:
     """Raise RequestError with one sentence where the kit lacks something that a method needs."""
-    card: Card = get(name).CARD
+    card: Card = get_recipe_module(name).CARD
     check_family(name, kit.family)
     for need in card.needs:
         need.check(kit, card.name)
@@ -176,7 +178,7 @@ def check(name: str, kit: Kit) -> None:
 
 def check_family(name: str, family: str) -> None:
     """Raise RequestError where a method does not decode models of this family."""
-    card: Card = get(name).CARD
+    card: Card = get_recipe_module(name).CARD
     if card.family not in ("any", family):
         others = CALLED[card.family].partition(" ")[2]
         raise RequestError(
@@ -198,17 +200,17 @@ def build(
 ) -> tuple[Decoder, dict[str, Any]]:
     """The recipe's decoder, and all its options with the values they have. Raises RequestError for an unknown option, a
     value of the wrong type or out of range, or something that the kit lacks."""
-    module, values = get(name), chosen(name, given)
+    module, values = get_recipe_module(name), method_option_values(name, given)
     card: Card = module.CARD
-    check(name, kit)
+    check_method_needs(name, kit)
     if not card.needs_draft:
         kit = kit.without_foreign_draft()
     return module.build(kit, **values), values
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe_method(name: str) -> dict[str, Any]:
     """The object of `polydec methods --json`."""
-    card: Card = get(name).CARD
+    card: Card = get_recipe_module(name).CARD
     return {
         **RECIPES.describe(card.name),
         "family": card.family,
@@ -218,6 +220,6 @@ def describe(name: str) -> dict[str, Any]:
     }
 
 
-def written(value: object) -> str:
+def default_option_text(value: object) -> str:
     """A default as --set takes it."""
     return as_text(value)

@@ -10,58 +10,60 @@ from polydec.base.errors import RequestError
 from polydec.base.options import Option
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.catalogue import Catalogue
+from polydec.methods.registry.catalogue import ModuleCatalogue
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
 
-STEERINGS = Catalogue(("polydec.methods.steering",), "steerings", "steering", "steer is {}")
+STEERINGS = ModuleCatalogue(("polydec.methods.steering",), "steerings", "steering", "steer is {}")
 
 
-def steerings() -> dict[str, ModuleType]:
+def steering_modules() -> dict[str, ModuleType]:
     """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
     return STEERINGS.modules()
 
 
-def names() -> dict[str, str]:
+def steering_names() -> dict[str, str]:
     """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
     return STEERINGS.names()
 
 
-def find(name: str) -> str:
+def find_steering(name: str) -> str:
     """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
     not there."""
-    return STEERINGS.find(name, f"it must be one of {', '.join(steerings())}")
+    return STEERINGS.find(name, f"it must be one of {', '.join(steering_modules())}")
 
 
-def get(name: str) -> ModuleType:
+def get_steering_module(name: str) -> ModuleType:
     """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
-    return steerings()[find(name)]
+    return steering_modules()[find_steering(name)]
 
 
-def options(name: str) -> tuple[Option, ...]:
+def steering_options(name: str) -> tuple[Option, ...]:
     """The options of a way, from the signature of its `build`."""
-    return STEERINGS.options(find(name))
+    return STEERINGS.options(find_steering(name))
 
 
-def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def steering_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
     range."""
-    return STEERINGS.chosen(find(name), given)
+    return STEERINGS.chosen(find_steering(name), given)
 
 
-def derived(name: str) -> Callable[[str], str] | None:
+def second_prompt_deriver(name: str) -> Callable[[str], str] | None:
     """What makes the second prompt of a text where none is given; None where nothing does."""
-    return getattr(get(name), "derive", None)
+    return getattr(get_steering_module(name), "derive", None)
 
 
-def positions(name: str, options: Mapping[str, Any]) -> int:
+def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
     """How many positions of the context a way's own vectors take: what `POSITIONS` of its file makes of its options."""
-    taken: Callable[[Mapping[str, Any]], int] | None = getattr(get(name), "POSITIONS", None)
+    taken: Callable[[Mapping[str, Any]], int] | None = getattr(
+        get_steering_module(name), "POSITIONS", None
+    )
     return 0 if taken is None else taken(options)
 
 
 def check_second(name: str, given: bool) -> None:
     """Raise RequestError where a second prompt is missing, or is given and not read."""
-    card: Card = get(name).CARD
+    card: Card = get_steering_module(name).CARD
     if given and SECOND_PROMPT not in card.needs:
         raise RequestError(
             f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
@@ -73,13 +75,13 @@ def build(
 ) -> tuple[Target, dict[str, Any]]:
     """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
     is not legal, or something that the kit lacks."""
-    module, values = get(name), chosen(name, given)
+    module, values = get_steering_module(name), steering_option_values(name, given)
     card: Card = module.CARD
     for need in card.needs:
         need.check(kit, f"steering {card.name}")
     return module.build(kit, **values), values
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe_steering(name: str) -> dict[str, Any]:
     """The object of `polydec steerings --json`."""
-    return STEERINGS.describe(find(name))
+    return STEERINGS.describe(find_steering(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
@@ -32,21 +32,21 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    floor: Annotated[float, Within(0, 10), "least strength of the contrast"] = 0.0,
+    floor: Annotated[float, InRange(0, 10), "least strength of the contrast"] = 0.0,
     base: Annotated[
         float,
-        Within(1.01, 10),
-        Note("2: the strength is 1 at most; 1.26: 3"),
+        InRange(1.01, 10),
+        ValueNote("2: the strength is 1 at most; 1.26: 3"),
         "of the logarithm in which the laws' divergence is measured",
     ] = math.e,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.0,
 ) -> Target:
-    from polydec.laws.contrasts.adaptive import Adaptive
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.adaptive import AdaptiveContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(kit.target, (kit.second,), Adaptive(floor, head, base))
+    return ContrastTarget(kit.target, (kit.second,), AdaptiveContrast(floor, head, base))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import OWN_PROMPT, STATES, Kit, Trained
+from polydec.methods.registry.kit import OWN_PROMPT, STATES, ArtefactNeed, Kit
 
 CARD = Card(
     name="cache-augmentation",
@@ -21,7 +21,7 @@ CARD = Card(
     source="Liu et al., Deliberation in latent space via differentiable cache augmentation, 2024",
     reduces_to="no steering at 0 latents",
     home="a model with a coprocessor that was trained for it (`polydec train context --kind cache-augmentation`)",
-    needs=(STATES, OWN_PROMPT, Trained("coprocessor")),
+    needs=(STATES, OWN_PROMPT, ArtefactNeed("coprocessor")),
     aliases=("coprocessor", "kv-cache coprocessor"),
     arxiv="2412.17747",
     published="Gemma-2 2B, 64 latents: 10.05 points more on GSM8K, 4.70 on MMLU",
@@ -36,14 +36,14 @@ def build(
     kit: Kit,
     *,
     latents: Annotated[
-        int, Within(0, 64), "vectors that are read, at most as many as it was trained for"
+        int, InRange(0, 64), "vectors that are read, at most as many as it was trained for"
     ] = 8,
 ) -> Target:
-    from polydec.laws.targets.augmented import Augmented
-    from polydec.laws.targets.thinking import Thinking
-    from polydec.models.learned.kinds.coprocessor import Coprocessor
+    from polydec.laws.targets.augmented import CacheAugmentationMaker
+    from polydec.laws.targets.thinking import LatentPrefixTarget
+    from polydec.models.learned.kinds.coprocessor import CacheCoprocessor
 
-    made = kit.need(Coprocessor)
+    made = kit.need(CacheCoprocessor)
     count = min(latents, len(made.soft_LH))
-    maker = Augmented(made, made.skeleton.layers, kit.target.vocab.size, count)
-    return Thinking(kit.target, kit.prompt, maker)
+    maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)
+    return LatentPrefixTarget(kit.target, kit.prompt, maker)

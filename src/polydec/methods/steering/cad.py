@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
@@ -30,16 +30,16 @@ def build(
     kit: Kit,
     *,
     alpha: Annotated[
-        float, Within(0, 99), Note("0 changes nothing"), "strength of the contrast"
+        float, InRange(0, 99), ValueNote("0 changes nothing"), "strength of the contrast"
     ] = 0.5,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.0,
 ) -> Target:
-    from polydec.laws.contrasts.difference import Difference
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.difference import DifferenceContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(kit.target, (kit.second,), Difference(1.0 + alpha, alpha, head))
+    return ContrastTarget(kit.target, (kit.second,), DifferenceContrast(1.0 + alpha, alpha, head))

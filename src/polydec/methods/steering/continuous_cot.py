@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, STATES, Kit
@@ -35,10 +35,15 @@ def build(
     kit: Kit,
     *,
     thoughts: Annotated[
-        int, Within(0, 256), Note("as many as it was trained for"), "vectors that are fed back"
+        int,
+        InRange(0, 256),
+        ValueNote("as many as it was trained for"),
+        "vectors that are fed back",
     ] = 3,
 ) -> Target:
-    from polydec.laws.targets.continued import Continued
-    from polydec.laws.targets.thinking import Thinking
+    from polydec.laws.targets.continued import ContinuousThoughtMaker
+    from polydec.laws.targets.thinking import LatentPrefixTarget
 
-    return Thinking(kit.target, kit.prompt, Continued(thoughts, kit.target.vocab.size))
+    return LatentPrefixTarget(
+        kit.target, kit.prompt, ContinuousThoughtMaker(thoughts, kit.target.vocab.size)
+    )

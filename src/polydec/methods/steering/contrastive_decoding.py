@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
@@ -29,23 +29,23 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    beta: Annotated[float, Within(0, 99), "weight of the small model (--draft)"] = 0.5,
+    beta: Annotated[float, InRange(0, 99), "weight of the small model (--draft)"] = 0.5,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
     original: Annotated[bool, "the large model weighs 1, not 1 + beta"] = False,
     amateur_temperature: Annotated[
-        float, Within(0.00001, 1000), "temperature of the small model"
+        float, InRange(0.00001, 1000), "temperature of the small model"
     ] = 1.0,
 ) -> Target:
-    from polydec.laws.contrasts.difference import Difference
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.difference import DifferenceContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(
+    return ContrastTarget(
         kit.target,
         (kit.drafting,),
-        Difference(1.0 + beta * (not original), beta, head, amateur_temperature),
+        DifferenceContrast(1.0 + beta * (not original), beta, head, amateur_temperature),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
@@ -34,13 +34,17 @@ def build(
     every: Annotated[int, AtLeast(1), "a candidate after every so many layers"] = 2,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
-    from polydec.laws.contrasts.difference import Difference
-    from polydec.laws.targets.layered import Layered
-    from polydec.methods.economics.depth import bucket
+    from polydec.laws.contrasts.difference import DifferenceContrast
+    from polydec.laws.targets.layered import LayerContrastTarget
+    from polydec.methods.economics.depth import candidate_exit_depths
 
-    return Layered(kit.target, bucket(kit.target.layers, every, upper), Difference(1.0, 1.0, head))
+    return LayerContrastTarget(
+        kit.target,
+        candidate_exit_depths(kit.target.layers, every, upper),
+        DifferenceContrast(1.0, 1.0, head),
+    )

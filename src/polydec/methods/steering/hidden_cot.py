@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import DRAFT, OWN_PROMPT, STATES, Kit, Trained
+from polydec.methods.registry.kit import DRAFT, OWN_PROMPT, STATES, ArtefactNeed, Kit
 
 CARD = Card(
     name="hidden-cot",
@@ -21,7 +21,7 @@ CARD = Card(
     source="Liu et al., Expediting and elevating large language model reasoning via hidden chain-of-thought decoding, 2024",
     reduces_to="no steering at 0 thoughts",
     home="two models trained for it (`polydec train context --kind hidden-cot`), and steps that nobody reads",
-    needs=(STATES, DRAFT, OWN_PROMPT, Trained("thought")),
+    needs=(STATES, DRAFT, OWN_PROMPT, ArtefactNeed("thought")),
     aliases=("hcot", "hidden chain-of-thought"),
     arxiv="2409.08561",
     published="1.5 to 3.8 times as fast as written steps, at competitive accuracy (GSM8K, MATH, ScienceQA, HotpotQA)",
@@ -35,12 +35,12 @@ POSITIONS = itemgetter("thoughts")
 def build(
     kit: Kit,
     *,
-    thoughts: Annotated[int, Within(0, 1), "1: the vector is read; 0: it is left out"] = 1,
+    thoughts: Annotated[int, InRange(0, 1), "1: the vector is read; 0: it is left out"] = 1,
 ) -> Target:
-    from polydec.laws.targets.compressed import Compressed
-    from polydec.laws.targets.thinking import Thinking
-    from polydec.models.learned.kinds.thought import Thought
+    from polydec.laws.targets.compressed import HiddenThoughtMaker
+    from polydec.laws.targets.thinking import LatentPrefixTarget
+    from polydec.models.learned.kinds.thought import ThoughtProjection
 
-    thought = kit.need(Thought)
-    thinker = Compressed(kit.drafting, thought, kit.target.vocab.size, thoughts)
-    return Thinking(kit.target, kit.prompt, thinker)
+    thought = kit.need(ThoughtProjection)
+    thinker = HiddenThoughtMaker(kit.drafting, thought, kit.target.vocab.size, thoughts)
+    return LatentPrefixTarget(kit.target, kit.prompt, thinker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, SECOND_PROMPT, Kit
@@ -29,16 +29,18 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    scale: Annotated[float, Within(0, 100), "weight of what the prompt adds"] = 1.5,
-    share: Annotated[float, Within(0, 100), "weight of the second model (--draft)"] = 1.0,
+    scale: Annotated[float, InRange(0, 100), "weight of what the prompt adds"] = 1.5,
+    share: Annotated[float, InRange(0, 100), "weight of the second model (--draft)"] = 1.0,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
-    from polydec.laws.contrasts.language import Language
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.language import LanguageModelContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(kit.target, (kit.second, kit.drafting), Language(scale, share, head))
+    return ContrastTarget(
+        kit.target, (kit.second, kit.drafting), LanguageModelContrast(scale, share, head)
+    )

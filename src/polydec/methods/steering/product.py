@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
@@ -29,10 +29,10 @@ def build(
     kit: Kit,
     *,
     share: Annotated[
-        float, Within(0, 1), Note("0 changes nothing"), "weight of the second model (--draft)"
+        float, InRange(0, 1), ValueNote("0 changes nothing"), "weight of the second model (--draft)"
     ] = 0.5,
 ) -> Target:
-    from polydec.laws.contrasts.product import Product
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.product import ProductContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(kit.target, (kit.drafting,), Product(share))
+    return ContrastTarget(kit.target, (kit.drafting,), ProductContrast(share))

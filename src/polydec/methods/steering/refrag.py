@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import OneOf, Within
+from polydec.base.options import InRange, OneOf
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import OWN_PROMPT, Kit, Trained
+from polydec.methods.registry.kit import OWN_PROMPT, ArtefactNeed, Kit
 
 CARD = Card(
     name="refrag",
@@ -19,7 +19,7 @@ CARD = Card(
     source="Lin et al., REFRAG: rethinking RAG based decoding, 2025",
     reduces_to="no steering where all chunks are expanded, or no passage stands in the prompt",
     home="retrieved passages that hold much that is not asked for, and a decoder that was trained to read their vectors",
-    needs=(OWN_PROMPT, Trained("chunk-encoder")),
+    needs=(OWN_PROMPT, ArtefactNeed("chunk-encoder")),
     aliases=("chunk vectors",),
     arxiv="2509.01092",
     published="first token 30.85 times as fast, at the perplexity of the full text (LLaMA-2-7B)",
@@ -32,10 +32,12 @@ CHOOSERS = ("policy", "chance", "likeness", "words")
 def build(
     kit: Kit,
     *,
-    expand: Annotated[float, Within(0, 1), "share of the chunks that are read as tokens"] = 0.25,
+    expand: Annotated[float, InRange(0, 1), "share of the chunks that are read as tokens"] = 0.25,
     by: Annotated[str, OneOf(*CHOOSERS), "what chooses them"] = "policy",
 ) -> Target:
-    from polydec.laws.targets.chunked import SELECTORS, chunked
+    from polydec.laws.targets.chunked import SELECTORS, chunk_prompt_passages
     from polydec.models.learned.kinds.chunk_encoder import ChunkEncoder
 
-    return chunked(kit.target, kit.prompt, kit.need(ChunkEncoder), expand, SELECTORS[by])
+    return chunk_prompt_passages(
+        kit.target, kit.prompt, kit.need(ChunkEncoder), expand, SELECTORS[by]
+    )

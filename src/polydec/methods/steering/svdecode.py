@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
@@ -30,16 +30,16 @@ def build(
     kit: Kit,
     *,
     strength: Annotated[
-        float, Within(0, 1000), Note("0 changes nothing"), "how much further"
+        float, InRange(0, 1000), ValueNote("0 changes nothing"), "how much further"
     ] = 1.0,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have to be moved",
     ] = 0.1,
 ) -> Target:
-    from polydec.laws.contrasts.steered import Steered
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.steered import SteeringVectorContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(kit.target, (kit.drafting,), Steered(strength, head))
+    return ContrastTarget(kit.target, (kit.drafting,), SteeringVectorContrast(strength, head))

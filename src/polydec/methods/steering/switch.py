@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
@@ -31,9 +31,9 @@ def build(
         float | None, "bits of mean entropy above which the first model takes over, none: never"
     ] = 1.0,
     tau_down: Annotated[float | None, "bits at or below which the second does, none: tau"] = None,
-    window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
-    hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
+    window: Annotated[int, InRange(1, 256), "tokens of the mean"] = 5,
+    hold: Annotated[int, InRange(1, 4096), "least tokens between two switches"] = 10,
 ) -> Target:
-    from polydec.laws.targets.switch import ByEntropy, Switch
+    from polydec.laws.targets.switch import EntropySwitchRule, SwitchTarget
 
-    return Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))
+    return SwitchTarget(kit.drafting, kit.target, EntropySwitchRule(tau, tau_down, window, hold))

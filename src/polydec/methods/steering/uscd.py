@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
@@ -37,22 +37,24 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Within(0, 2),
-        Note("0: never, above 1: always"),
+        InRange(0, 2),
+        ValueNote("0: never, above 1: always"),
         "sureness (0 to 1) of the law below which it is contrasted",
     ] = 0.8,
-    strength: Annotated[float, Within(0, 99), "strength of the contrast"] = 0.5,
+    strength: Annotated[float, InRange(0, 99), "strength of the contrast"] = 0.5,
     head: Annotated[
         float,
-        Within(0, 1),
-        Note("0 is off"),
+        InRange(0, 1),
+        ValueNote("0 is off"),
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
-    from polydec.laws.contrasts.difference import Difference
-    from polydec.laws.contrasts.gated import Gated
-    from polydec.laws.targets.contrast import Contrast
+    from polydec.laws.contrasts.difference import DifferenceContrast
+    from polydec.laws.contrasts.gated import GatedContrast
+    from polydec.laws.targets.contrast import ContrastTarget
 
-    return Contrast(
-        kit.target, (kit.second,), Gated(Difference(1.0 + strength, strength, head), threshold)
+    return ContrastTarget(
+        kit.target,
+        (kit.second,),
+        GatedContrast(DifferenceContrast(1.0 + strength, strength, head), threshold),
     )

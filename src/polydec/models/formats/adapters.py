@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.models.formats import edge, fields
-from polydec.models.formats.tensor_files import SafeTensors, unpickled
+from polydec.models.formats.tensor_files import SafeTensors, load_torch_file
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -43,7 +43,7 @@ DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 
 
 @dataclass(frozen=True)
-class Adapter:
+class LoraAdapter:
     """down, up: by the name of a weight the matrices [rank, inputs] and [outputs, rank]; their product, times scale, is added.
     base: the checkpoint that it was trained on, by a name that `polydec.load` takes; start: where training began with a part of
     the weights that was taken out of the checkpoint, which part that is, "pissa" or "olora"; "": nothing was taken out."""
@@ -55,15 +55,15 @@ class Adapter:
     start: str = ""
 
 
-def here(path: Path) -> bool:
+def is_adapter_directory(path: Path) -> bool:
     """Whether a directory holds an adapter and no whole checkpoint."""
     return (path / CONFIG).is_file() and not (path / "config.json").is_file()
 
 
-def read(path: Path) -> Adapter:
+def read_lora_adapter(path: Path) -> LoraAdapter:
     """The adapter in a directory. Raises FileError where it is damaged, or of a form that is not plain LoRA."""
     at = path / CONFIG
-    c = edge.check(fields.AdapterFields, edge.read_json(at), str(at))
+    c = edge.validate_record(fields.AdapterFields, edge.read_json(at), str(at))
     if c.peft_type != "LORA":
         raise FileError(
             f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
@@ -112,7 +112,7 @@ def read(path: Path) -> Adapter:
         scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
     if not down:
         raise FileError(f"{path} holds no pair of matrices: it changes nothing")
-    return Adapter(c.base_model_name_or_path, down, up, scale, start)
+    return LoraAdapter(c.base_model_name_or_path, down, up, scale, start)
 
 
 def _start(c: fields.AdapterFields, at: Path) -> str:
@@ -183,15 +183,15 @@ def _tensors(path: Path) -> Mapping[str, Tensor]:
     if (path / WEIGHTS).is_file():
         return SafeTensors([path / WEIGHTS])
     if (path / "adapter_model.bin").is_file():
-        return unpickled(path / "adapter_model.bin")
+        return load_torch_file(path / "adapter_model.bin")
     raise FileError(f"{path} has an {CONFIG}, but no {WEIGHTS} beside it")
 
 
-class Adapted(Mapping[str, Tensor]):
+class LoraMergedWeights(Mapping[str, Tensor]):
     """The weights of a checkpoint with an adapter's products added, each made when it is asked for, in the checkpoint's own
     type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
 
-    def __init__(self, base: Mapping[str, Tensor], adapter: Adapter) -> None:
+    def __init__(self, base: Mapping[str, Tensor], adapter: LoraAdapter) -> None:
         self._base, self._adapter = base, adapter
         for name, a in adapter.down.items():
             want = (adapter.up[name].shape[0], a.shape[1])

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.models.formats import fields, mxfp4
-from polydec.models.formats.rope import LAYER_KINDS, Rope
+from polydec.models.formats.rope import LAYER_KINDS, RotaryEmbedding
 
 Windows = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class Norms:
+class LayerNormNames:
     """Names of a layer's norms: before attention, of what attention adds, before the MLP, of what that adds (None: there is
     none). plus: what is added to their weights."""
 
@@ -39,7 +39,7 @@ class Norms:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertsConfig:
     """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
     inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
 
@@ -51,7 +51,7 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class Config:
+class TransformerConfig:
     """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
     of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
     that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
@@ -71,9 +71,9 @@ class Config:
     windows: Windows
     causal: bool
     tied: bool | None
-    ropes: tuple[Rope, ...]
+    ropes: tuple[RotaryEmbedding, ...]
     turns: tuple[int | None, ...]
-    norms: Norms
+    norms: LayerNormNames
     act: str
     scale: float
     cap: float | None = None
@@ -82,7 +82,7 @@ class Config:
     embed_scale: float = 1.0
     residual: float = 1.0
     divide: float = 1.0
-    experts: Experts | None = None
+    experts: ExpertsConfig | None = None
     clamp: tuple[float, float] = (1.702, 7.0)
     sinks: bool = False
     block: int = 0
@@ -112,7 +112,7 @@ ACTS = {
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """windows: from a config, of each layer; ropes: from a config and a head's width, the rotary embeddings and of each layer
     which of them; theta, act, tied, head, eps: what a config that does not say it means (the base of turns; the activation;
     whether the head's matrix is the embedding table; a head's width; what norms add to a mean square); more: further fields of
@@ -121,10 +121,10 @@ class Family:
 
     windows: Callable[[Mapping[str, Any]], Windows]
     ropes: Callable[
-        [Mapping[str, Any], int, float], tuple[tuple[Rope, ...], tuple[int | None, ...]]
+        [Mapping[str, Any], int, float], tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]
     ]
     theta: float = 10000.0
-    norms: Norms = Norms()
+    norms: LayerNormNames = LayerNormNames()
     act: str = "silu"
     tied: bool | None = None
     head: int | None = None
@@ -205,13 +205,13 @@ def _by_type(types: Any, width: int | None) -> Windows:
 
 def _one_rope(
     c: Mapping[str, Any], head: int, theta: float
-) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
-    return (Rope.of(c, head, theta),), (0,) * c["num_hidden_layers"]
+) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
+    return (RotaryEmbedding.of(c, head, theta),), (0,) * c["num_hidden_layers"]
 
 
 def _phi3(
     c: Mapping[str, Any], head: int, theta: float
-) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
     """The only scaling is longrope, under names of its own."""
     c = dict(c)
     for name in ("rope_parameters", "rope_scaling"):
@@ -235,13 +235,13 @@ def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
 
 def _skipping(
     c: Mapping[str, Any], head: int, theta: float
-) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
-    return (Rope.of(c, head, theta),), _turned(c)
+) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
+    return (RotaryEmbedding.of(c, head, theta),), _turned(c)
 
 
 def _by_window(
     c: Mapping[str, Any], head: int, theta: float
-) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
     """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
     by_kind, scaling = c.get("rope_parameters") or {}, c.get("rope_scaling") or {}
     if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
@@ -261,7 +261,7 @@ def _by_window(
         "rope_parameters": by_kind.get("sliding_attention"),
         "rope_theta": c.get("rope_local_base_freq"),
     }
-    ropes = Rope.of(whole, head, theta), Rope.of(local, head)
+    ropes = RotaryEmbedding.of(whole, head, theta), RotaryEmbedding.of(local, head)
     return ropes, tuple(0 if w is None else 1 for w in _gemma3(c))
 
 
@@ -328,7 +328,7 @@ def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 def _yarn(
     c: Mapping[str, Any], head: int, theta: float
-) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
     """Scaled unless the config says otherwise."""
     scaling = {
         "rope_type": "yarn",
@@ -342,18 +342,18 @@ def _yarn(
 
 def _experts(
     c: Mapping[str, Any], count: int, used: int, inner: int, sparse: tuple[bool, ...], share: bool
-) -> Experts:
+) -> ExpertsConfig:
     count = c.get("num_local_experts") or c.get("num_experts") or count
     used = c.get("num_experts_per_tok") or used
     if used > count:
         raise FileError(
             f"num_experts_per_tok is {used}: it must lie in 1 to {count}, the number of experts"
         )
-    return Experts(count, used, inner, sparse, share)
+    return ExpertsConfig(count, used, inner, sparse, share)
 
 
-_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
-_AROUND = Norms(
+_AFTER = LayerNormNames(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+_AROUND = LayerNormNames(
     "input_layernorm",
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
@@ -361,21 +361,21 @@ _AROUND = Norms(
     1.0,
 )
 
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(_none, _one_rope),
-    "mistral": Family(_mistral, _one_rope),
-    "qwen2": Family(_qwen, _one_rope),
-    "qwen3": Family(_qwen, _one_rope),
-    "gemma": Family(
+FAMILIES: Mapping[str, ModelFamily] = {
+    "llama": ModelFamily(_none, _one_rope),
+    "mistral": ModelFamily(_mistral, _one_rope),
+    "qwen2": ModelFamily(_qwen, _one_rope),
+    "qwen3": ModelFamily(_qwen, _one_rope),
+    "gemma": ModelFamily(
         _none,
         _one_rope,
-        norms=Norms(plus=1.0),
+        norms=LayerNormNames(plus=1.0),
         act="gelu_pytorch_tanh",
         tied=True,
         head=256,
         more=_gemma,
     ),
-    "gemma2": Family(
+    "gemma2": ModelFamily(
         _gemma2,
         _one_rope,
         norms=_AROUND,
@@ -384,7 +384,7 @@ FAMILIES: Mapping[str, Family] = {
         head=256,
         more=_gemma_capped,
     ),
-    "gemma3_text": Family(
+    "gemma3_text": ModelFamily(
         _gemma3,
         _by_window,
         1e6,
@@ -394,13 +394,13 @@ FAMILIES: Mapping[str, Family] = {
         head=256,
         more=_gemma_capped,
     ),
-    "phi3": Family(_one_width, _phi3, fused=True, eps=1e-5),
-    "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
-    "olmo2": Family(_none, _one_rope, norms=_AFTER, more=_olmo2, eps=1e-5),
-    "granite": Family(_none, _one_rope, more=_granite),
-    "mixtral": Family(_one_width, _one_rope, 1e6, more=_mixtral, fused=True, eps=1e-5),
-    "qwen3_moe": Family(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
-    "gpt_oss": Family(
+    "phi3": ModelFamily(_one_width, _phi3, fused=True, eps=1e-5),
+    "smollm3": ModelFamily(_smollm3, _skipping, 2e6, tied=True),
+    "olmo2": ModelFamily(_none, _one_rope, norms=_AFTER, more=_olmo2, eps=1e-5),
+    "granite": ModelFamily(_none, _one_rope, more=_granite),
+    "mixtral": ModelFamily(_one_width, _one_rope, 1e6, more=_mixtral, fused=True, eps=1e-5),
+    "qwen3_moe": ModelFamily(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
+    "gpt_oss": ModelFamily(
         _gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True, eps=1e-5
     ),
 }
@@ -414,9 +414,9 @@ def _head(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
     return max(1, c["hidden_size"] // c["num_attention_heads"])
 
 
-def read(
+def read_architecture(
     c: Mapping[str, Any], weights: Mapping[str, Tensor]
-) -> tuple[Config, Mapping[str, Tensor]]:
+) -> tuple[TransformerConfig, Mapping[str, Tensor]]:
     """A config.json and its tensors as the skeleton has them. Raises FileError of one sentence where the config is of another
     family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
     kind = c.get("model_type")
@@ -474,7 +474,7 @@ def read(
         )
     ropes, turns = family.ropes(c, head, family.theta)
     more = {"scale": head**-0.5, **(family.more(c, head) if family.more else {})}
-    config = Config(
+    config = TransformerConfig(
         c["vocab_size"],
         c["hidden_size"],
         c["num_hidden_layers"],
@@ -494,8 +494,8 @@ def read(
         **more,
     )
     if family.fused:
-        weights = mxfp4.unmixed(weights, config.layers)
-        weights = Split(weights, _joined(config, weights))
+        weights = mxfp4.split_fused_experts(weights, config.layers)
+        weights = SplitWeights(weights, _joined(config, weights))
     fields.check_shapes(config, weights)
     return config, weights
 
@@ -504,7 +504,7 @@ def read(
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """Rows [first, stop) of a tensor of the file, whose leading sides count as one; of a vector, its numbers."""
 
     name: str
@@ -512,10 +512,10 @@ class Piece:
     stop: int
 
 
-class Split(Mapping[str, Tensor]):
+class SplitWeights(Mapping[str, Tensor]):
     """Weights of which some are pieces of larger tensors of `source`."""
 
-    def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> None:
+    def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, TensorPiece]) -> None:
         self.source, self.pieces = source, pieces
         for p in pieces.values():
             shape = fields.shape_of(source, p.name)
@@ -569,9 +569,9 @@ def _flat(name: str, t: Tensor) -> Tensor:
     return t.flatten() if name.endswith(".bias") else t
 
 
-def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
+def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, TensorPiece]:
     """q, k, v out of qkv_proj, gate and up out of gate_up_proj, where a file joins them."""
-    out: dict[str, Piece] = {}
+    out: dict[str, TensorPiece] = {}
     q, kv = c.heads * c.head, c.kv_heads * c.head
     for i in range(c.layers):
         for at, whole, parts in (
@@ -587,7 +587,7 @@ def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
                         f"{name} has {rows} rows: the config asks for {sum(parts.values())}"
                     )
                 for part, size in parts.items():
-                    out[at + part + end] = Piece(name, row, row + size)
+                    out[at + part + end] = TensorPiece(name, row, row + size)
                     row += size
         if c.sparse(i):
             _expert_pieces(c, weights, f"model.layers.{i}.", out)
@@ -595,7 +595,7 @@ def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
 
 
 def _expert_pieces(
-    c: Config, weights: Mapping[str, Tensor], at: str, out: dict[str, Piece]
+    c: TransformerConfig, weights: Mapping[str, Tensor], at: str, out: dict[str, TensorPiece]
 ) -> None:
     """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
     gate and up of all in one."""
@@ -611,7 +611,7 @@ def _expert_pieces(
         if theirs + ".weight" in weights:
             router = theirs + ".weight"
             ends = (end for end in (".weight", ".bias") if theirs + end in weights)
-            out |= {own + "gate" + end: Piece(theirs + end, 0, count) for end in ends}
+            out |= {own + "gate" + end: TensorPiece(theirs + end, 0, count) for end in ends}
     if (shape := fields.shape_of(weights, router)) != (count, c.width):
         raise FileError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
     for part, old, n in (
@@ -623,13 +623,13 @@ def _expert_pieces(
         for e in range(count):
             name = f"{own}experts.{e}.{part}.weight"
             if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
-                out[name] = Piece(alone, 0, n)
+                out[name] = TensorPiece(alone, 0, n)
             elif (
                 whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)
             ) is not None:
-                out[name] = Piece(whole, e * n, (e + 1) * n)
+                out[name] = TensorPiece(whole, e * n, (e + 1) * n)
             elif joined in weights and part != "down_proj":
                 first = (2 * e + (part == "up_proj")) * n
-                out[name] = Piece(joined, first, first + n)
+                out[name] = TensorPiece(joined, first, first + n)
             if stacked + ".bias" in weights:
-                out[f"{own}experts.{e}.{part}.bias"] = Piece(stacked + ".bias", e, e + 1)
+                out[f"{own}experts.{e}.{part}.bias"] = TensorPiece(stacked + ".bias", e, e + 1)

@@ -7,20 +7,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polydec.base.edge import LONGEST, check, path_text, printable, read_json, sentence
+from polydec.base.edge import (
+    LONGEST,
+    error_sentence,
+    escape_control_characters,
+    path_text,
+    read_json,
+    validate_record,
+)
 from polydec.base.errors import FileError
 
 __all__ = [
     "LONGEST",
-    "check",
+    "error_sentence",
+    "escape_control_characters",
     "first_line",
     "own_code",
     "path_text",
-    "printable",
     "read_json",
-    "reading",
     "refuse_kernels",
-    "sentence",
+    "report_read_errors",
+    "validate_record",
 ]
 
 _WHAT_FILES_RAISE = (
@@ -45,7 +52,7 @@ def first_line(e: BaseException) -> str:
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def report_read_errors(what: str) -> Iterator[None]:
     """Whatever reading a file meets becomes a FileError of one sentence: `what` says which file and what was tried. Errors
     that already are sentences about it stay as they are."""
     try:
@@ -53,16 +60,18 @@ def reading(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except ValueError as e:
-        raise FileError(sentence(e if what in str(e) else f"{what}: {first_line(e)}")) from None
+        raise FileError(
+            error_sentence(e if what in str(e) else f"{what}: {first_line(e)}")
+        ) from None
     except _WHAT_FILES_RAISE as e:
-        raise FileError(sentence(f"{what}: {_kind(e)}")) from None
+        raise FileError(error_sentence(f"{what}: {_kind(e)}")) from None
     except BaseException as e:
         if (
             type(e).__name__ not in ("PanicException", "SafetensorError")
             and type(e) is not Exception
         ):
             raise  # a fault of this program, not of the file
-        raise FileError(sentence(f"{what}: {first_line(e)}")) from None
+        raise FileError(error_sentence(f"{what}: {first_line(e)}")) from None
 
 
 def _kind(e: BaseException) -> str:
@@ -83,7 +92,7 @@ def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:
                 and not (isinstance(value, str) and value.isidentifier())
             ):
                 raise FileError(
-                    sentence(
+                    error_sentence(
                         f"{path} has {key} = {value!r}: code that a checkpoint brings or names is never run, "
                         "eager and sdpa are legal"
                     )
@@ -108,8 +117,10 @@ def at_home(name: str | Path) -> Path:
         return path
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FileError(sentence(f"{str(name)!r} cannot be the name of a file: {why}")) from None
+        raise FileError(
+            error_sentence(f"{str(name)!r} cannot be the name of a file: {why}")
+        ) from None
     except RuntimeError:
         raise FileError(
-            sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")
+            error_sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")
         ) from None

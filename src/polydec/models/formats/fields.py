@@ -22,14 +22,14 @@ Factor = Annotated[float, Field(ge=1, le=1e6)]
 Flag = bool | None
 
 
-class Strict(BaseModel):
+class StrictFields(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
 
     # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
-class RopeFields(Strict):
+class RopeFields(StrictFields):
     """rope_parameters and rope_scaling of a config.json."""
 
     rope_type: str | None = None
@@ -57,7 +57,7 @@ class RopesFields(RopeFields):
     sliding_attention: RopeFields | None = None
 
 
-class Skeleton(Strict):
+class LlamaConfigFields(StrictFields):
     """config.json of the Llama skeleton and the families that are read as it is."""
 
     vocab_size: Count | None = None
@@ -106,7 +106,7 @@ class Skeleton(Strict):
     rope_scaling: RopeFields | None = None
 
 
-class Anything(Strict):
+class AnyConfigFields(StrictFields):
     """config.json of any architecture: what is read of each."""
 
     model_type: Annotated[str, Field(min_length=1, max_length=100)]
@@ -115,14 +115,14 @@ class Anything(Strict):
     polydec_base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
 
-class Inner(Strict):
+class TextConfigFields(StrictFields):
     """text_config: what a config of several models says of its language model."""
 
     vocab_size: Count | None = None
     eos_token_id: Id | list[Id] | None = None
 
 
-class Generation(Strict):
+class GenerationConfigFields(StrictFields):
     """generation_config.json: what is read of it. The ranges of the sampling rules are the rules' own affair."""
 
     eos_token_id: Id | list[Id] | None = None
@@ -134,14 +134,14 @@ class Generation(Strict):
     repetition_penalty: Real | None = None
 
 
-class NamedTemplate(Strict):
+class NamedTemplate(StrictFields):
     """One of several chat templates."""
 
     name: str
     template: str
 
 
-class AddedTokenFields(Strict):
+class AddedTokenFields(StrictFields):
     """A token beside a vocabulary, and how it is found in a text."""
 
     content: Annotated[str, Field(min_length=1, max_length=1 << 16)]
@@ -156,7 +156,7 @@ _Token = Annotated[str, Field(min_length=1, max_length=1 << 16)] | AddedTokenFie
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 
 
-class TokenizerConfig(Strict):
+class TokenizerConfig(StrictFields):
     """tokenizer_config.json, with special_tokens_map.json, and chat_template.json."""
 
     chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
@@ -166,13 +166,13 @@ class TokenizerConfig(Strict):
     split_special_tokens: Flag = None
 
 
-class AddedTokens(Strict):
+class AddedTokens(StrictFields):
     """added_tokens.json: tokens with their ids."""
 
     tokens: dict[str, Id]
 
 
-class GGUFText(Strict):
+class GGUFText(StrictFields):
     """The fields tokenizer.ggml.* of a GGUF file, and its chat template."""
 
     model: str
@@ -192,7 +192,7 @@ class GGUFText(Strict):
     chat_template: str | None = None
 
 
-class AdapterFields(Strict):
+class AdapterFields(StrictFields):
     """adapter_config.json, as PEFT writes it."""
 
     peft_type: str
@@ -223,7 +223,7 @@ class AdapterFields(Strict):
     bias: str | None = None
 
 
-class NGramFields(Strict):
+class NGramFields(StrictFields):
     """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
 
     order: Annotated[int, Field(ge=1, le=8)]
@@ -231,7 +231,7 @@ class NGramFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
-class MaskedFields(Strict):
+class MaskedFields(StrictFields):
     """What a config.json says of a masked-diffusion model."""
 
     polydec_mask: Id
@@ -241,14 +241,14 @@ class MaskedFields(Strict):
     polydec_written: Count | None = None
 
 
-class InsertionFields(Strict):
+class InsertionFields(StrictFields):
     """What a config.json says of an insertion model."""
 
     polydec_insertion: Id
     polydec_causal: Literal[False]
 
 
-class LLaDAFields(Strict):
+class LLaDAFields(StrictFields):
     """config.json of LLaDA's layout: what is read of it."""
 
     d_model: Count
@@ -267,7 +267,7 @@ class LLaDAFields(Strict):
     block_group_size: int = 1
 
 
-class LLaDAMoEFields(Strict):
+class LLaDAMoEFields(StrictFields):
     """config.json of LLaDA-MoE's layout: what is read of it besides the Llama skeleton's own fields. moe_layer_freq: of each
     layer whether it has experts."""
 
@@ -279,7 +279,7 @@ class LLaDAMoEFields(Strict):
     moe_layer_freq: list[Literal[0, 1]] | None = None
 
 
-class StopHeadFields(Strict):
+class StopHeadFields(StrictFields):
     """config.json of a stop head."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -287,7 +287,7 @@ class StopHeadFields(Strict):
     tied: bool
 
 
-class ThoughtFields(Strict):
+class ThoughtFields(StrictFields):
     """config.json of what makes a thought of a state. width: of what is made; states: of what it is made of; mark: the token at
     which the model that thinks is read."""
 
@@ -296,7 +296,7 @@ class ThoughtFields(Strict):
     mark: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
-class ChunkEncoderFields(Strict):
+class ChunkEncoderFields(StrictFields):
     """config.json of an encoder of chunks. chunk: tokens of one; target: width of what is made; policy_places: chunks that are
     scored together; opening, closing: the marks of a passage."""
 
@@ -324,7 +324,7 @@ class ChunkEncoderFields(Strict):
         return self
 
 
-class CoprocessorFields(Strict):
+class CoprocessorFields(StrictFields):
     """config.json of a coprocessor. count: vectors that it makes."""
 
     count: Annotated[int, Field(ge=1, le=64)]
@@ -346,7 +346,7 @@ class CoprocessorFields(Strict):
         return self
 
 
-class FilterFields(Strict):
+class FilterFields(StrictFields):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
     reads the model's confidence where a token stands, too."""
 
@@ -355,14 +355,14 @@ class FilterFields(Strict):
     written: bool = False
 
 
-class RewardFields(Strict):
+class RewardFields(StrictFields):
     """config.json of a classifier of texts."""
 
     size: Annotated[int, Field(ge=1, le=1 << 20)]
     order: Annotated[int, Field(ge=1, le=8)]
 
 
-class ValueFields(Strict):
+class ValueFields(StrictFields):
     """config.json of a value network."""
 
     width: Annotated[int, Field(ge=1, le=1 << 14)]
@@ -370,7 +370,7 @@ class ValueFields(Strict):
     tokenizer: str
 
 
-class BlockDrafterFields(Strict):
+class BlockDrafterFields(StrictFields):
     """config.json of a block drafter. first, layers: layers of its encoder and of its decoder; block: gaps that it was trained
     to fill at once."""
 
@@ -384,7 +384,7 @@ class BlockDrafterFields(Strict):
     block: Annotated[int, Field(ge=1, le=64)]
 
 
-class StepRewardFields(Strict):
+class StepRewardFields(StrictFields):
     """config.json of a process reward model."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -393,7 +393,7 @@ class StepRewardFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
-class TextRouterFields(Strict):
+class TextRouterFields(StrictFields):
     """config.json of a router that reads the text. head: numbers between the state and the chance."""
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
@@ -418,7 +418,7 @@ class TextRouterFields(Strict):
         return self
 
 
-class LayerFields(Strict):
+class LayerFields(StrictFields):
     """What a config says of a layer that reads states. layers: one behind another, each of these sizes."""
 
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
@@ -428,7 +428,7 @@ class LayerFields(Strict):
     layers: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class OnStates(Strict):
+class StateDrafterFields(StrictFields):
     """config.json of whatever drafts from a target's states: what all of them say."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -443,7 +443,7 @@ class OnStates(Strict):
     share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
-class JointFields(Strict):
+class JointFields(StrictFields):
     """config.json of a joint sampler's layer."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -452,7 +452,7 @@ class JointFields(Strict):
     layer: LayerFields
 
 
-class HeadsFields(OnStates):
+class HeadsFields(StateDrafterFields):
     """Of draft heads."""
 
     reads: bool
@@ -461,13 +461,13 @@ class HeadsFields(OnStates):
     own: bool = False
 
 
-class EagleFields(OnStates):
+class EagleFields(StateDrafterFields):
     """Of an EAGLE drafter."""
 
     layer: LayerFields
 
 
-class JudgeFields(Strict):
+class JudgeFields(StrictFields):
     """config.json of a judge."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -478,7 +478,7 @@ class JudgeFields(Strict):
 _Layer = Annotated[int, Field(ge=0, le=4096)]
 
 
-class ProbeFields(OnStates):
+class ProbeFields(StateDrafterFields):
     """Of soft probes. copies: of each, in chains of their own."""
 
     maps: bool
@@ -486,7 +486,7 @@ class ProbeFields(OnStates):
     copies: Annotated[int, Field(ge=1, le=16)] = 1
 
 
-class MtpFields(OnStates):
+class MtpFields(StateDrafterFields):
     """Of masks with a gated adapter. layers and rank: of the adapter, 0: there is none; qkv: queries, keys and values together;
     gathered: what the heads gather; inner: units of the MLP."""
 
@@ -531,14 +531,14 @@ class NarrowFields(Eagle3Fields):
     start: Annotated[str | None, Field(max_length=1000)] = None
 
 
-class AuxiliaryFields(Strict):
+class AuxiliaryFields(StrictFields):
     """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
 
     eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
     use_aux_hidden_state: bool = True
 
 
-class TrainedFields(Strict):
+class TrainedFields(StrictFields):
     """What `polydec train` says of weights in somebody else's layout."""
 
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -548,7 +548,7 @@ class TrainedFields(Strict):
     share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
 
-class PublishedMedusaFields(Strict):
+class PublishedMedusaFields(StrictFields):
     """config.json of published Medusa heads: its authors' names, or vLLM's. truncated_vocab_size: heads that know some tokens
     only are not read, nor are several blocks a head."""
 
@@ -579,7 +579,7 @@ class PublishedMedusaFields(Strict):
         return self.medusa_num_heads or self.num_heads or 0
 
 
-class PublishedFields(Strict):
+class PublishedFields(StrictFields):
     """config.json of a published EAGLE-3."""
 
     vocab_size: Count
@@ -626,7 +626,7 @@ class PublishedFields(Strict):
 def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises FileError of one
     sentence."""
-    c = edge.check(Skeleton, config, "config")
+    c = edge.validate_record(LlamaConfigFields, config, "config")
     layers = c.num_hidden_layers
     if layers is None:
         return  # who reads the config names what is missing
@@ -776,7 +776,7 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
         )
 
 
-def largest(weights: Mapping[str, Any]) -> int:
+def longest_tensor_side(weights: Mapping[str, Any]) -> int:
     """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of a file."""
     shapes = (shape_of(weights, name) for name in weights)
     return max((max(shape) for shape in shapes if shape and 0 not in shape), default=0)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats.edge import sentence
+from polydec.models.formats.edge import error_sentence
 from polydec.models.formats.gguf_families import ARCHITECTURES, TABLES, TOP, config_of
-from polydec.models.formats.gguf_types import TYPES, Type
+from polydec.models.formats.gguf_types import TYPES, GGUFTensorType
 
 _SCALARS = {
     0: "<B",
@@ -43,17 +43,17 @@ MOST = 1 << 24  # numbers of one field: as Python lists they take eight times th
 
 
 @dataclass(frozen=True)
-class Entry:
+class GGUFTensorEntry:
     """A tensor of the file: shape as in torch, bytes [start, stop) of the file, or of one of its parts."""
 
     shape: tuple[int, ...]
-    type: Type
+    type: GGUFTensorType
     start: int
     stop: int
     part: int = 0
 
 
-class _Header:
+class _GGUFHeaderReader:
     """Reads the header's values in order; says where the file ends too early."""
 
     def __init__(self, data: memoryview) -> None:
@@ -131,7 +131,7 @@ class _Header:
         return np.frombuffer(self.take(numbers * form.itemsize), form).tolist()
 
 
-class GGUF(Mapping[str, Tensor]):
+class GGUFCheckpoint(Mapping[str, Tensor]):
     """One file, or the first of several parts (NAME-00001-of-00003.gguf, the others beside it): `fields` (its metadata),
     `config` (that of a Hugging Face config.json) and, as a mapping, the weights under their Hugging Face names, dequantised
     when asked for (float32; F16 and BF16 tensors as they are).
@@ -146,21 +146,21 @@ class GGUF(Mapping[str, Tensor]):
             self.parts = [np.memmap(self.path, np.uint8, "r")]
             self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:  # an empty file cannot be mapped: that too is a ValueError
-            raise FileError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
+            raise FileError(error_sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
                 fields, entries = _read(_view(self.parts[-1]))
             except (OSError, ValueError) as e:
                 raise FileError(
-                    sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")
+                    error_sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")
                 ) from None
             if (
                 fields.get("split.no") != len(self.parts) - 1
                 or self.entries.keys() & entries.keys()
             ):
                 raise FileError(
-                    sentence(
+                    error_sentence(
                         f"{path} is not part {len(self.parts)} of {self.path}: its split.no is "
                         f"{fields.get('split.no')!r:.20}, or it holds tensors that are there already"
                     )
@@ -171,13 +171,13 @@ class GGUF(Mapping[str, Tensor]):
         count = self.fields.get("split.tensors.count", len(self.entries))
         if len(self.parts) > 1 and count != len(self.entries):
             raise FileError(
-                sentence(
+                error_sentence(
                     f"{self.path} and its parts hold {len(self.entries)} tensors, but split.tensors.count is "
                     f"{count!r:.20}"
                 )
             )
 
-    def raw(self, entry: Entry) -> np.ndarray:
+    def raw(self, entry: GGUFTensorEntry) -> np.ndarray:
         """The bytes of a tensor as they stand."""
         return self.parts[entry.part][entry.start : entry.stop]
 
@@ -192,7 +192,7 @@ class GGUF(Mapping[str, Tensor]):
         name = self.field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise FileError(
-                sentence(
+                error_sentence(
                     f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
                     f"{', '.join(ARCHITECTURES)}"
                 )
@@ -209,14 +209,14 @@ class GGUF(Mapping[str, Tensor]):
         if isinstance(value, list):  # one a layer
             if not value or any(v != value[0] for v in value):
                 raise FileError(
-                    sentence(
+                    error_sentence(
                         f"{self.path} has {key} = {value!r:.80}: layers that differ are not served"
                     )
                 )
             value = value[0]
         if type(value) is not int or not 1 <= value < 1 << 31:
             raise FileError(
-                sentence(
+                error_sentence(
                     f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"
                 )
             )
@@ -227,7 +227,9 @@ class GGUF(Mapping[str, Tensor]):
         value = self.field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
             raise FileError(
-                sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0")
+                error_sentence(
+                    f"{self.path} has {key} = {value!r:.80}: it must be a number above 0"
+                )
             )
         return float(str(np.float32(value)))  # the shortest decimal that this float32 can have been
 
@@ -284,7 +286,7 @@ class GGUF(Mapping[str, Tensor]):
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
 
-    def part(self, name: str, first: int, stop: int) -> Entry:
+    def part(self, name: str, first: int, stop: int) -> GGUFTensorEntry:
         """Rows [first, stop) of a tensor, by its Hugging Face name; its leading sides count as one."""
         entry = self.entries[self._names[name]]
         if len(entry.shape) < 2:
@@ -311,7 +313,7 @@ class GGUF(Mapping[str, Tensor]):
         """By the file's own name, as it stands."""
         return self._dequantised(self.entries[own], own)
 
-    def _dequantised(self, entry: Entry, own: str) -> Tensor:
+    def _dequantised(self, entry: GGUFTensorEntry, own: str) -> Tensor:
         raw = self.raw(entry)
         kind = entry.type
         if kind.name in _PLAIN:
@@ -347,7 +349,7 @@ def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
     name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
     if type(count) is not int or number != 0 or name is None or int(name[2]) != count:
         raise FileError(
-            sentence(
+            error_sentence(
                 f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
                 "others beside it, or join them (llama-gguf-split --merge)"
             )
@@ -359,8 +361,8 @@ def _view(data: np.memmap) -> memoryview:
     return memoryview(data)  # pyright: ignore[reportArgumentType]     (numpy's stubs say so from Python 3.12 on)
 
 
-def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
-    head = _Header(data)
+def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]:
+    head = _GGUFHeaderReader(data)
     if bytes(head.take(4)) != b"GGUF":
         raise FileError("it does not begin with the letters GGUF")
     if (version := head.scalar("<I")) not in (2, 3):
@@ -381,7 +383,7 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
         raise FileError(f"its alignment is {align!r}: it must be a power of two")
-    base, entries = -(-head.at // align) * align, dict[str, Entry]()
+    base, entries = -(-head.at // align) * align, dict[str, GGUFTensorEntry]()
     for name, shape, number, offset in described:
         if name in entries:
             raise FileError(f"it holds the tensor {name} twice")
@@ -399,7 +401,7 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
             raise FileError(
                 f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged"
             )
-        entries[name] = Entry(shape, kind, start, stop)
+        entries[name] = GGUFTensorEntry(shape, kind, start, stop)
     return fields, entries
 
 

@@ -18,7 +18,7 @@ from polydec.base.errors import FileError
 Config = dict[str, Any]
 
 
-class File(Protocol):
+class GGUFFile(Protocol):
     """What is asked of a GGUF file (gguf.py)."""
 
     @property
@@ -59,7 +59,7 @@ TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.w
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """model: Hugging Face's model_type; paired: whether llama.cpp stores the rows of q and k with turned partners side by side;
     names: of a block's tensors, beyond the usual ones; plus: what its converter adds to norms; more: from the file and the
     usual config, what else the config says."""
@@ -68,7 +68,7 @@ class Architecture:
     paired: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     plus: float = 0.0
-    more: Callable[[File, Config], Config] | None = None
+    more: Callable[[GGUFFile, Config], Config] | None = None
 
     def name(self, block: str) -> str | None:
         """Hugging Face's name of a block's tensor."""
@@ -82,7 +82,7 @@ _AROUND = {
 }
 
 
-def _pattern(file: File, config: Config, every: int) -> list[str]:
+def _pattern(file: GGUFFile, config: Config, every: int) -> list[str]:
     """Which layers have the window: all but every n-th, or as the file lists them."""
     pattern, n = (
         file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every),
@@ -101,7 +101,7 @@ def _pattern(file: File, config: Config, every: int) -> list[str]:
     return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(n)]
 
 
-def _granite(file: File, config: Config) -> Config:
+def _granite(file: GGUFFile, config: Config) -> Config:
     """Multipliers; a file without one means the usual scale of scores, and 1 otherwise."""
     return {
         "embedding_multiplier": file.real("granite.embedding_scale", 1.0),
@@ -111,14 +111,14 @@ def _granite(file: File, config: Config) -> Config:
     }
 
 
-def _llama(file: File, config: Config) -> Config:
+def _llama(file: GGUFFile, config: Config) -> Config:
     """Of several experts it is Mixtral."""
     if not file.fields.get("llama.expert_count"):
         return {}
     return {"model_type": "mixtral", **_experts(file)}
 
 
-def _qwen3_moe(file: File, config: Config) -> Config:
+def _qwen3_moe(file: GGUFFile, config: Config) -> Config:
     dense = [
         i
         for i in range(config["num_hidden_layers"])
@@ -133,7 +133,7 @@ def _qwen3_moe(file: File, config: Config) -> Config:
     }
 
 
-def _gpt_oss(file: File, config: Config) -> Config:
+def _gpt_oss(file: GGUFFile, config: Config) -> Config:
     scaling = config.get("rope_scaling")
     return {
         **_experts(file),
@@ -145,7 +145,7 @@ def _gpt_oss(file: File, config: Config) -> Config:
     }  # as the model was trained
 
 
-def _experts(file: File) -> Config:
+def _experts(file: GGUFFile) -> Config:
     arch = file.architecture
     return {
         "num_local_experts": file.number(f"{arch}.expert_count"),
@@ -153,7 +153,7 @@ def _experts(file: File) -> Config:
     }
 
 
-def _gemma2(file: File, config: Config) -> Config:
+def _gemma2(file: GGUFFile, config: Config) -> Config:
     wide = (
         config["hidden_size"] // config["num_attention_heads"]
     )  # which the largest scales by, no key says so
@@ -166,7 +166,7 @@ def _gemma2(file: File, config: Config) -> Config:
     }
 
 
-def _gemma3(file: File, config: Config) -> Config:
+def _gemma3(file: GGUFFile, config: Config) -> Config:
     wide, window = (
         config["hidden_size"] // config["num_attention_heads"],
         config.get("sliding_window"),
@@ -181,20 +181,20 @@ def _gemma3(file: File, config: Config) -> Config:
     }
 
 
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture("llama", paired=True, names=_EXPERTS, more=_llama),
-    "qwen2": Architecture("qwen2"),
-    "qwen3": Architecture("qwen3"),
-    "gemma": Architecture("gemma", plus=1.0),
-    "gemma2": Architecture("gemma2", names=_AROUND, plus=1.0, more=_gemma2),
-    "gemma3": Architecture("gemma3_text", names=_AROUND, plus=1.0, more=_gemma3),
-    "phi3": Architecture(
+ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
+    "llama": GGUFArchitecture("llama", paired=True, names=_EXPERTS, more=_llama),
+    "qwen2": GGUFArchitecture("qwen2"),
+    "qwen3": GGUFArchitecture("qwen3"),
+    "gemma": GGUFArchitecture("gemma", plus=1.0),
+    "gemma2": GGUFArchitecture("gemma2", names=_AROUND, plus=1.0, more=_gemma2),
+    "gemma3": GGUFArchitecture("gemma3_text", names=_AROUND, plus=1.0, more=_gemma3),
+    "phi3": GGUFArchitecture(
         "phi3", names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
     ),
-    "smollm3": Architecture("smollm3", paired=True),
-    "olmo2": Architecture("olmo2", names=_AROUND),
-    "qwen3moe": Architecture("qwen3_moe", names=_EXPERTS, more=_qwen3_moe),
-    "gpt-oss": Architecture(
+    "smollm3": GGUFArchitecture("smollm3", paired=True),
+    "olmo2": GGUFArchitecture("olmo2", names=_AROUND),
+    "qwen3moe": GGUFArchitecture("qwen3_moe", names=_EXPERTS, more=_qwen3_moe),
+    "gpt-oss": GGUFArchitecture(
         "gpt_oss",
         names={
             **_EXPERTS,
@@ -203,11 +203,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
         more=_gpt_oss,
     ),
-    "granite": Architecture("granite", paired=True, more=_granite),
+    "granite": GGUFArchitecture("granite", paired=True, more=_granite),
 }
 
 
-def config_of(file: File) -> Config:
+def config_of(file: GGUFFile) -> Config:
     """The dict of a config.json. Raises FileError where the file lacks a field, or has one that is not served."""
     arch, embedding = file.architecture, file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -253,7 +253,7 @@ def config_of(file: File) -> Config:
 # ---------- rotary scalings
 
 
-def _scaling(file: File, arch: str, config: Config) -> Config | None:
+def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
     kind, key = file.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
     turned = int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
     if "rope_freqs.weight" in file.entries:
@@ -293,7 +293,7 @@ def _scaling(file: File, arch: str, config: Config) -> Config | None:
     return scaling
 
 
-def _table(file: File, name: str, turned: int) -> list[float]:
+def _table(file: GGUFFile, name: str, turned: int) -> list[float]:
     """One divisor for each pair of turned dimensions."""
     if name not in file.entries:
         raise FileError(
@@ -308,7 +308,7 @@ def _table(file: File, name: str, turned: int) -> list[float]:
     return divisor
 
 
-def _from_table(file: File, config: Config, turned: int) -> Config:
+def _from_table(file: GGUFFile, config: Config, turned: int) -> Config:
     divisor = _table(file, "rope_freqs.weight", turned)
     llama3 = {
         "rope_type": "llama3",

@@ -17,7 +17,7 @@ _TABLE = """
 
 
 @dataclass(frozen=True)
-class Type:
+class GGUFTensorType:
     """A tensor's type. block: how many weights stand together; size: the bytes of these."""
 
     number: int
@@ -26,9 +26,12 @@ class Type:
     size: int
 
 
-def _types() -> Mapping[int, Type]:
+def _types() -> Mapping[int, GGUFTensorType]:
     rows = [row.split() for row in _TABLE.split(",")]
-    made = [Type(int(number), name, int(block), int(size)) for number, name, block, size in rows]
+    made = [
+        GGUFTensorType(int(number), name, int(block), int(size))
+        for number, name, block, size in rows
+    ]
     return MappingProxyType({one.number: one for one in made})
 
 

@@ -24,14 +24,14 @@ def is_meant(quantization: Any) -> bool:
     return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
 
 
-def unmixed(weights: Mapping[str, Tensor], layers: int) -> Mapping[str, Tensor]:
+def split_fused_experts(weights: Mapping[str, Tensor], layers: int) -> Mapping[str, Tensor]:
     """The same weights, with gate, up and down of all experts each in one tensor, where the file mixes them as gpt-oss does."""
     at = [f"model.layers.{i}.mlp.experts." for i in range(layers)]
     mixed = [x for x in at if x + "gate_up_proj_bias" in weights]
-    return Unmixed(weights, mixed) if mixed else weights
+    return SplitExpertWeights(weights, mixed) if mixed else weights
 
 
-class Unmixed(Mapping[str, Tensor]):
+class SplitExpertWeights(Mapping[str, Tensor]):
     """gate_proj, up_proj and down_proj of the experts under these names: weight [experts, rows, columns], bias [experts,
     rows]."""
 

@@ -17,7 +17,7 @@ LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True)
-class Rope:
+class RotaryEmbedding:
     """What a config says of positions. `dim`: rotated dimensions of a head; `span`: max_position_embeddings."""
 
     kind: str
@@ -27,7 +27,7 @@ class Rope:
     options: Mapping[str, Any]
 
     @staticmethod
-    def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> Rope:
+    def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> RotaryEmbedding:
         """From the dict of a config.json: `rope_scaling` or, where it says nothing, `rope_parameters`, and `rope_theta`; theta:
         the base where none of them names one. As transformers 5 has it: of two, `rope_parameters` is not read at all.
 
@@ -53,7 +53,7 @@ class Rope:
             raise FileError(
                 f"rope_type {kind!r} needs {', '.join(needed)}: the config lacks {', '.join(missing)}"
             )
-        return Rope(
+        return RotaryEmbedding(
             kind, float(base), int(head * part), int(config["max_position_embeddings"]), options
         )
 
@@ -86,20 +86,20 @@ class Rope:
         return torch.arange(0, self.dim, 2, dtype=torch.float64) / self.dim
 
 
-def _default(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _default(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     return r.plain(), 1.0
 
 
-def _linear(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _linear(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     return r.plain() / r.options["factor"], 1.0
 
 
-def _dynamic(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _dynamic(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     factor, length = r.options["factor"], (position + 1).clamp(min=r.span)
     return r.plain(r.base * (factor * length / r.span - (factor - 1)) ** (r.dim / (r.dim - 2))), 1.0
 
 
-def _llama3(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     o, inverse = r.options, r.plain()
     turns = (
         o["original_max_position_embeddings"] * inverse / (2 * math.pi)
@@ -110,7 +110,7 @@ def _llama3(r: Rope, position: Tensor) -> tuple[Tensor, float]:
     return inverse * (keep + (1.0 - keep) / o["factor"]), 1.0
 
 
-def _yarn(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     o, inverse = r.options, r.plain()
     first = o["original_max_position_embeddings"]
     factor = o.get("factor") or r.span / first
@@ -137,7 +137,7 @@ def _yarn(r: Rope, position: Tensor) -> tuple[Tensor, float]:
     return inverse * (keep + (1.0 - keep) / factor), float(magnitude)
 
 
-def _longrope(r: Rope, position: Tensor) -> tuple[Tensor, float]:
+def _longrope(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     o = r.options
     first = o["original_max_position_embeddings"]
     factor = o.get("factor") or r.span / first
@@ -148,15 +148,15 @@ def _longrope(r: Rope, position: Tensor) -> tuple[Tensor, float]:
     return r.plain() / torch.where(position + 1 > first, long, short), float(magnitude)
 
 
-def _span(r: Rope) -> int:
+def _span(r: RotaryEmbedding) -> int:
     return r.span
 
 
-def _stretched(r: Rope) -> int:
+def _stretched(r: RotaryEmbedding) -> int:
     return int(r.span * r.options["factor"])
 
 
-def _from_first(r: Rope) -> int:
+def _from_first(r: RotaryEmbedding) -> int:
     return max(
         r.span,
         int(r.options["original_max_position_embeddings"] * (r.options.get("factor") or 1.0)),
@@ -164,22 +164,22 @@ def _from_first(r: Rope) -> int:
 
 
 @dataclass(frozen=True)
-class Kind:
-    inverse: Callable[[Rope, Tensor], tuple[Tensor, float]]
+class RopeKind:
+    inverse: Callable[[RotaryEmbedding, Tensor], tuple[Tensor, float]]
     needs: tuple[str, ...] = ()
-    context: Callable[[Rope], int] = _span
+    context: Callable[[RotaryEmbedding], int] = _span
 
 
 KINDS = {
-    "default": Kind(_default),
-    "linear": Kind(_linear, ("factor",), _stretched),
-    "dynamic": Kind(_dynamic, ("factor",), _stretched),
-    "llama3": Kind(
+    "default": RopeKind(_default),
+    "linear": RopeKind(_linear, ("factor",), _stretched),
+    "dynamic": RopeKind(_dynamic, ("factor",), _stretched),
+    "llama3": RopeKind(
         _llama3,
         ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     ),
-    "yarn": Kind(_yarn, ("original_max_position_embeddings",), _from_first),
-    "longrope": Kind(
+    "yarn": RopeKind(_yarn, ("original_max_position_embeddings",), _from_first),
+    "longrope": RopeKind(
         _longrope, ("short_factor", "long_factor", "original_max_position_embeddings")
     ),
 }

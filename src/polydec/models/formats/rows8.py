@@ -13,7 +13,7 @@ from polydec.models.formats import fields
 SCALE = ".scale"  # what the name of a matrix's scales ends with
 
 
-def packed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def quantise_rows(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Every matrix [rows, columns] as int8, rounded to nearest, with its scales [rows] (fp32: a row's largest magnitude / 127)
     under NAME.scale; every other tensor in fp32."""
     out = dict[str, Tensor]()
@@ -27,13 +27,13 @@ def packed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def unpacked(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def dequantise_rows(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same weights, with matrices that are stored so in fp16; as they are where none is."""
     scaled = [name for name in weights if name.endswith(".weight" + SCALE)]
-    return Unpacked(weights, scaled) if scaled else weights
+    return RowQuantisedWeights(weights, scaled) if scaled else weights
 
 
-class Unpacked(Mapping[str, Tensor]):
+class RowQuantisedWeights(Mapping[str, Tensor]):
     """scaled: the names of scales. A matrix is made when it is asked for, and raises FileError where its scales do not fit."""
 
     def __init__(self, source: Mapping[str, Tensor], scaled: list[str]) -> None:

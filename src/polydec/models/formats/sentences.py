@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polydec.base.edge import parse, read_bytes
+from polydec.base.edge import parse_json, read_bytes
 from polydec.base.errors import FileError
 from polydec.models.formats import edge
 
@@ -23,7 +23,7 @@ POOLS = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
 
 
 @dataclass(frozen=True)
-class Sentences:
+class EmbeddingModelConfig:
     """pool: "last" or "mean"; prompts: by name, what stands before a text; usual: the name of the
     one that stands there where nobody names any, None: nothing does."""
 
@@ -32,13 +32,13 @@ class Sentences:
     usual: str | None
 
 
-def read(path: Path) -> Sentences | None:
+def read_embedding_config(path: Path) -> EmbeddingModelConfig | None:
     """What a directory says; None where it is no embedding model's. Raises FileError for what is
     not read here."""
     if not (path / MODULES).is_file():
         return None
-    with edge.reading(f"{path / MODULES}"):
-        modules: Any = parse(read_bytes(path / MODULES), MODULES)
+    with edge.report_read_errors(f"{path / MODULES}"):
+        modules: Any = parse_json(read_bytes(path / MODULES), MODULES)
         kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
         places = [str(module["path"]) for module in modules]
     other = next((k for k in kinds if k not in ("Transformer", "Pooling", "Normalize")), None)
@@ -52,7 +52,7 @@ def read(path: Path) -> Sentences | None:
         raise FileError(
             f"{path / MODULES} names the folder {place!r:.80}: folders beside it are legal"
         )
-    return Sentences(_pool(path / place / "config.json"), *_prompts(path / CONFIG))
+    return EmbeddingModelConfig(_pool(path / place / "config.json"), *_prompts(path / CONFIG))
 
 
 def _pool(at: Path) -> str:

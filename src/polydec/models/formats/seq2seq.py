@@ -88,7 +88,7 @@ def is_seq2seq(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in ("t5", "bart", "marian")
 
 
-def read(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqConfig:
+def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqConfig:
     """A config.json and a generation_config.json. Raises FileError for what no such model has."""
     family = config["model_type"]
     t5 = family == "t5"

@@ -50,7 +50,7 @@ class SafeTensors(Mapping[str, Tensor]):
         return len(self._at)
 
 
-class Borrowing(Mapping[str, Tensor]):
+class SharedEmbeddingWeights(Mapping[str, Tensor]):
     """Tensors of one checkpoint, the embedding table of another where it has none."""
 
     def __init__(self, own: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
@@ -76,7 +76,7 @@ class Borrowing(Mapping[str, Tensor]):
         return len(self._own) + len(self._borrowed)
 
 
-class Trunk(Mapping[str, Tensor]):
+class HeadlessWeights(Mapping[str, Tensor]):
     """Tensors of a network without a head, as embedding models are kept: names get `model.` before them."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
@@ -111,7 +111,7 @@ PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory, with the names that a network with a head has: see `_open`."""
     weights = _open(path)
-    return Trunk(weights) if all(map(TRUNK.match, weights)) else weights
+    return HeadlessWeights(weights) if all(map(TRUNK.match, weights)) else weights
 
 
 def _open(path: Path) -> Mapping[str, Tensor]:
@@ -133,7 +133,7 @@ def _open(path: Path) -> Mapping[str, Tensor]:
                 (f for f in shards.values() if not isinstance(f, str) or Path(f).name != f), None
             ):
                 raise FileError(
-                    edge.sentence(
+                    edge.error_sentence(
                         f"{path / index} names the file {bad!r}: files beside it are legal"
                     )
                 )
@@ -143,25 +143,25 @@ def _open(path: Path) -> Mapping[str, Tensor]:
         if (lost := next((f for f in files if not f.is_file()), None)) is not None:
             raise FileError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
-            return rows8.unpacked(SafeTensors(files))
-        return ChainMap(*map(unpickled, files))
+            return rows8.dequantise_rows(SafeTensors(files))
+        return ChainMap(*map(load_torch_file, files))
     raise FileError(
         f"{path} is a directory without weights: model.safetensors (or its index) is missing"
     )
 
 
-def unpickled(file: Path) -> dict[str, Tensor]:
+def load_torch_file(file: Path) -> dict[str, Tensor]:
     """The tensors of a file in PyTorch's own format; nothing in it is run."""
     try:
         tensors = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except Exception as e:  # torch raises what its unpickler meets
         why = f"it is damaged or not in PyTorch's zip format ({edge.first_line(e)})"
-        raise FileError(edge.sentence(f"{file} cannot be read, {why}")) from None
+        raise FileError(edge.error_sentence(f"{file} cannot be read, {why}")) from None
     if not isinstance(tensors, dict) or not all(
         isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()
     ):
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{file} holds something else than tensors by name: it is no checkpoint's"
             )
         )
@@ -169,7 +169,7 @@ def unpickled(file: Path) -> dict[str, Tensor]:
         # a tensor that repeats its numbers may claim any shape, and whoever copies it makes room for all of that
         if t.is_sparse or t.numel() * t.element_size() > t.untyped_storage().nbytes():
             raise FileError(
-                edge.sentence(
+                edge.error_sentence(
                     f"{file} has {name!r} of shape {tuple(t.shape)}, more numbers than it stores for it: only tensors that "
                     "are stored whole are read"
                 )

@@ -16,16 +16,16 @@ from pydantic import Field
 
 from polydec.base.edge import (
     LARGEST_TEXT,
-    check,
     decoded_text,
+    error_sentence,
     parse_object,
     read_at_most,
     read_bytes,
-    sentence,
+    validate_record,
     whole_text,
 )
 from polydec.base.errors import FileError, PolydecError
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""
@@ -46,7 +46,7 @@ ASSISTANTS = frozenset({"assistant", "system", "gpt", "bot"})
 """Who speaks in `turns`. There a system is the one that answers; in `messages` its words are instructions, and left out."""
 
 
-class Line(Record):
+class TextRowRecord(StrictRecord):
     """A row as people write it: what is asked, who said what, or text that runs on; category: what kind of work it is.
 
     prompt: text, chat messages, or token ids, which only commands that decode prompts take."""
@@ -75,13 +75,13 @@ class Line(Record):
         return None if answer is None else str(answer)
 
 
-FIELDS = tuple(Line.model_fields)
+FIELDS = tuple(TextRowRecord.model_fields)
 NAMES = "prompt, question, turns, messages, text"
 """Of these fields a row has one."""
 
 
 @dataclass(frozen=True)
-class Item:
+class TextRow:
     """A row to learn from. kind: its category, else the name of its file; text: running text; turns: else what was said, as
     (whether the assistant says it, words)."""
 
@@ -96,7 +96,7 @@ class Item:
         if self.turns:
             yield from (words for answers, words in self.turns[:1] if not answers)
             return
-        yield from (prompt for _, prompt in parts(self.text))
+        yield from (prompt for _, prompt in paragraph_prompts(self.text))
 
     @property
     def exchange(self) -> tuple[str, str] | None:
@@ -106,7 +106,7 @@ class Item:
         return None
 
 
-def parts(text: str) -> Iterator[tuple[str, str]]:
+def paragraph_prompts(text: str) -> Iterator[tuple[str, str]]:
     """The paragraphs of a text (the lines where it has only one), each with the prompt that it gives."""
     paragraphs = [p for p in (p.strip() for p in text.split("\n\n")) if p]
     for part in paragraphs if len(paragraphs) > 1 else text.split("\n"):
@@ -115,34 +115,38 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
             yield part, short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
 
 
-def read(path: Path) -> Iterator[Item]:
+def read_text_rows(path: Path) -> Iterator[TextRow]:
     """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
     with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
     size, any_read = 0, False
-    for file in files(path):
+    for file in list_text_files(path):
         for item in KINDS[_kind(file)](file):
             size += len(item.text) + sum(len(words) for _, words in item.turns)
             if size > LARGEST:
                 raise FileError(
-                    sentence(f"data is {str(path)!r}: it has more than {LARGEST:,} characters")
+                    error_sentence(
+                        f"data is {str(path)!r}: it has more than {LARGEST:,} characters"
+                    )
                 )
             any_read = True
             yield item
     if not any_read:
-        raise FileError(sentence(f"data is {str(path)!r}: there is no text in it"))
+        raise FileError(error_sentence(f"data is {str(path)!r}: there is no text in it"))
 
 
-def files(path: Path) -> list[Path]:
+def list_text_files(path: Path) -> list[Path]:
     """The file itself, or those of a folder and of the folders in it that are of a known kind; hidden ones, links to folders
     and what `datasets` keeps for itself (cache-….arrow) are left out. Raises FileError where there is none."""
     if path.is_file():
         if not _kind(path):
             raise FileError(
-                sentence(f"data is {str(path)!r}: its name must end in one of {', '.join(KINDS)}")
+                error_sentence(
+                    f"data is {str(path)!r}: its name must end in one of {', '.join(KINDS)}"
+                )
             )
         return [path]
     if not path.is_dir():
-        raise FileError(sentence(f"data is {str(path)!r}: no such directory or file"))
+        raise FileError(error_sentence(f"data is {str(path)!r}: no such directory or file"))
     files_read = list[Path]()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -151,11 +155,13 @@ def files(path: Path) -> list[Path]:
                 files_read.append(Path(folder, name))
         if len(files_read) > MOST_FILES:
             raise FileError(
-                sentence(f"data is {str(path)!r}: a folder can hold at most {MOST_FILES:,} files")
+                error_sentence(
+                    f"data is {str(path)!r}: a folder can hold at most {MOST_FILES:,} files"
+                )
             )
     if not files_read:
         raise FileError(
-            sentence(f"data is {str(path)!r}: there is no file in it with {', '.join(KINDS)}")
+            error_sentence(f"data is {str(path)!r}: there is no file in it with {', '.join(KINDS)}")
         )
     return files_read
 
@@ -179,10 +185,10 @@ def whole_file(path: Path) -> str:
                 content = read_at_most(file, LARGEST_TEXT)
         return decoded_text(content)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+        raise FileError(error_sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises FileError with one sentence."""
     number, size = 0, 0
     try:
@@ -198,22 +204,22 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line.rstrip("\r\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         what = f"line {number} of {str(path)!r}" if number else f"file {str(path)!r}"
-        raise FileError(sentence(f"{what} cannot be read: {error}")) from None
+        raise FileError(error_sentence(f"{what} cannot be read: {error}")) from None
 
 
-def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, with where each stands. Raises FileError with one sentence."""
-    for number, line in lines(path):
+    for number, line in read_text_lines(path):
         what = f"line {number} of {str(path)!r}"
         yield what, parse_object(line, what)
 
 
-def _of_text(path: Path) -> Iterator[Item]:
-    for piece in pieces(whole_file(path)):
-        yield Item(_stem(path), piece)
+def _of_text(path: Path) -> Iterator[TextRow]:
+    for piece in split_text_pieces(whole_file(path)):
+        yield TextRow(_stem(path), piece)
 
 
-def pieces(text: str) -> Iterator[str]:
+def split_text_pieces(text: str) -> Iterator[str]:
     """A text in pieces of about PIECE characters, of which some can be held out: they end at blank lines if they can."""
     piece, size = list[str](), 0
     for line in text.split("\n"):
@@ -232,18 +238,18 @@ def _whole(piece: Sequence[str]) -> Iterator[str]:
         yield joined
 
 
-def _of_lines(path: Path) -> Iterator[Item]:
-    for what, fields in objects(path):
-        yield item(fields, what, _stem(path))
+def _of_lines(path: Path) -> Iterator[TextRow]:
+    for what, fields in read_json_lines(path):
+        yield parse_text_row(fields, what, _stem(path))
 
 
-def _of_parquet(path: Path) -> Iterator[Item]:
+def _of_parquet(path: Path) -> Iterator[TextRow]:
     file = _pyarrow("parquet", path).ParquetFile(path)
     columns = [name for name in FIELDS if name in file.schema_arrow.names]
     return _of_batches(path, columns, file.iter_batches(ROWS, columns=columns))
 
 
-def _of_arrow(path: Path) -> Iterator[Item]:
+def _of_arrow(path: Path) -> Iterator[TextRow]:
     ipc, source = _pyarrow("ipc", path), _pyarrow("", path).memory_map(str(path))
     try:
         batches = ipc.open_stream(source)  # as `datasets` saves
@@ -261,33 +267,33 @@ def _of_arrow(path: Path) -> Iterator[Item]:
     return _of_batches(path, columns, read_batches)
 
 
-def _of_batches(path: Path, columns: Sequence[str], batches: Iterator[Any]) -> Iterator[Item]:
+def _of_batches(path: Path, columns: Sequence[str], batches: Iterator[Any]) -> Iterator[TextRow]:
     if not columns:
-        raise FileError(sentence(f"file {str(path)!r} has none of the columns {NAMES}"))
+        raise FileError(error_sentence(f"file {str(path)!r} has none of the columns {NAMES}"))
     number = 0
     for batch in batches:
         for fields in batch.to_pylist():
             number += 1
-            yield item(fields, f"row {number} of {str(path)!r}", _stem(path))
+            yield parse_text_row(fields, f"row {number} of {str(path)!r}", _stem(path))
 
 
 def _pyarrow(module: str, path: Path) -> Any:
     try:
         return importlib.import_module(f"pyarrow.{module}".rstrip("."))
     except ImportError:
-        raise FileError(sentence(f"file {str(path)!r} needs pyarrow: {NEEDS}")) from None
+        raise FileError(error_sentence(f"file {str(path)!r} needs pyarrow: {NEEDS}")) from None
 
 
 def _guarded(reader: Any) -> Any:
     """The same reader; what a library says of a damaged file becomes one sentence."""
 
-    def read_file(path: Path) -> Iterator[Item]:
+    def read_file(path: Path) -> Iterator[TextRow]:
         try:
             yield from reader(path)
         except PolydecError:
             raise
         except Exception as error:  # whatever the library meets; kinds of its own among them
-            raise FileError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+            raise FileError(error_sentence(f"file {str(path)!r} cannot be read: {error}")) from None
 
     return read_file
 
@@ -301,33 +307,37 @@ KINDS: Mapping[str, Any] = {
 """How the name of a file ends, and who reads it."""
 
 
-def item(fields: Mapping[str, Any], what: str, kind: str) -> Item:
+def parse_text_row(fields: Mapping[str, Any], what: str, kind: str) -> TextRow:
     """A row's fields, checked. Raises FileError with one sentence that begins with `what`."""
-    line = check(Line, {k: v for k, v in fields.items() if k in Line.model_fields}, what)
+    line = validate_record(
+        TextRowRecord, {k: v for k, v in fields.items() if k in TextRowRecord.model_fields}, what
+    )
     if line.category is not None:
         kind = whole_text(str(line.category), f"{what}: category")
     if line.messages is not None:
-        return Item(kind, turns=_turns(line.messages, f"{what}: messages", frozenset({"system"})))
+        return TextRow(
+            kind, turns=_turns(line.messages, f"{what}: messages", frozenset({"system"}))
+        )
     if line.turns is not None:
-        return Item(kind, turns=_turns(line.turns, f"{what}: turns"))
+        return TextRow(kind, turns=_turns(line.turns, f"{what}: turns"))
     if isinstance(line.asked, list):
-        return Item(kind, turns=_turns(line.asked, f"{what}: prompt", frozenset({"system"})))
+        return TextRow(kind, turns=_turns(line.asked, f"{what}: prompt", frozenset({"system"})))
     if line.asked is not None:
         answer = () if line.answered is None else ((True, line.answered),)
-        return Item(kind, turns=_said([(False, line.asked), *answer], what))
+        return TextRow(kind, turns=_said([(False, line.asked), *answer], what))
     if line.text is not None:
-        return Item(kind, whole_text(line.text, f"{what}: text"))
-    raise FileError(sentence(f"{what} has none of the fields {NAMES}"))
+        return TextRow(kind, whole_text(line.text, f"{what}: text"))
+    raise FileError(error_sentence(f"{what} has none of the fields {NAMES}"))
 
 
-class _Turn(Record):
+class _ChatTurnRecord(StrictRecord):
     role: str | None = None
     speaker: str | None = None
     content: str | list[Any] | None = None
     utterance: str | None = None
 
 
-class _Part(Record):
+class _TextPartRecord(StrictRecord):
     text: str
 
 
@@ -340,16 +350,19 @@ def _turns(
         if isinstance(turn, str):
             turns_read.append((False, turn))
             continue
-        checked = check(_Turn, turn, f"{what}[{i}]")
+        checked = validate_record(_ChatTurnRecord, turn, f"{what}[{i}]")
         who = checked.role if checked.role is not None else checked.speaker
         words = checked.content if checked.content is not None else checked.utterance
         if who is None or (words is None and checked.role is None):
             raise FileError(
-                sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
+                error_sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
             )
         who = who.lower()
         if isinstance(words, list):
-            words = "".join(check(_Part, part, f"{what}[{i}].content").text for part in words)
+            words = "".join(
+                validate_record(_TextPartRecord, part, f"{what}[{i}].content").text
+                for part in words
+            )
         if words and who not in silent and (who in USERS or who in ASSISTANTS):
             turns_read.append((who in ASSISTANTS, words))
     return _said(turns_read, what)

@@ -51,13 +51,13 @@ class ThinkingMarks:
     def as_bytes(self) -> ThinkingMarks:
         """The same with a character for each byte, for texts that may end inside of a character."""
         spelled = {
-            field: tuple(latin(text) for text in getattr(self, field))
+            field: tuple(bytes_as_latin1(text) for text in getattr(self, field))
             for field in ("opens", "closes", "around", "known_by")
         }
-        return replace(self, ending=latin(self.ending), **spelled)
+        return replace(self, ending=bytes_as_latin1(self.ending), **spelled)
 
 
-def latin(text: str) -> str:
+def bytes_as_latin1(text: str) -> str:
     """A text with a character for each of its bytes."""
     return text.encode().decode("latin-1")
 
@@ -126,7 +126,7 @@ def marks_of(template: str, tokens: Iterable[str]) -> ThinkingMarks | None:
     return next(spoken_of, None) or next(single, None)
 
 
-class Kind(Enum):
+class ThinkingSegmentKind(Enum):
     """What a part of a text is. MARK: a mark, or white space beside one."""
 
     MARK = "mark"
@@ -134,10 +134,10 @@ class Kind(Enum):
     ANSWER = "answer"
 
 
-Segment = tuple[Kind, str]
+Segment = tuple[ThinkingSegmentKind, str]
 
 
-class Phase(Enum):
+class ThinkingPhase(Enum):
     """Where a text stands. FIRST: nothing was written yet; BEGUN: nothing of the thinking was;
     BEHIND: nothing was written behind a mark."""
 
@@ -152,13 +152,13 @@ class Phase(Enum):
 class ReadState:
     """held: what was read and may become a mark, or is white space that may stand beside one."""
 
-    phase: Phase
+    phase: ThinkingPhase
     held: str = ""
 
     @property
     def thinks(self) -> bool:
         """Whether it stands inside of the thinking."""
-        return self.phase in (Phase.BEGUN, Phase.THINKING)
+        return self.phase in (ThinkingPhase.BEGUN, ThinkingPhase.THINKING)
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,15 @@ class ThinkingReader:
     opened: bool = False
 
     def start(self) -> ReadState:
-        return ReadState(Phase.BEGUN if self.opened else Phase.FIRST)
+        return ReadState(ThinkingPhase.BEGUN if self.opened else ThinkingPhase.FIRST)
 
     def step(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
         """What became certain with one more piece, and the state behind it."""
         out, phase, rest = list[Segment](), state.phase, state.held + text
         while True:
-            if phase in (Phase.FIRST, Phase.BEHIND):
+            if phase in (ThinkingPhase.FIRST, ThinkingPhase.BEHIND):
                 phase, segments, rest, more = self._beginning(phase, rest)
-            elif phase is Phase.ANSWER:
+            elif phase is ThinkingPhase.ANSWER:
                 phase, segments, rest, more = self._answer(rest)
             else:
                 phase, segments, rest, more = self._inside(phase, rest)
@@ -196,14 +196,21 @@ class ThinkingReader:
         held = state.held
         begun = _begun(held, self._awaited(state.phase)) if cut else 0
         said, marked = held[: len(held) - begun], held[len(held) - begun :]
-        segments = [(Kind.ANSWER, said), (Kind.MARK, marked)]
+        segments = [(ThinkingSegmentKind.ANSWER, said), (ThinkingSegmentKind.MARK, marked)]
         if state.thinks:
             body = said.rstrip()
-            segments = [(Kind.THINKING, body), (Kind.MARK, said[len(body) :] + marked)]
-        elif state.phase is Phase.BEHIND or (state.phase is Phase.FIRST and begun):
+            segments = [
+                (ThinkingSegmentKind.THINKING, body),
+                (ThinkingSegmentKind.MARK, said[len(body) :] + marked),
+            ]
+        elif state.phase is ThinkingPhase.BEHIND or (state.phase is ThinkingPhase.FIRST and begun):
             body = said.lstrip()
-            white = (Kind.MARK, said[: len(said) - len(body)])
-            segments = [white, (Kind.ANSWER, body), (Kind.MARK, marked)]
+            white = (ThinkingSegmentKind.MARK, said[: len(said) - len(body)])
+            segments = [
+                white,
+                (ThinkingSegmentKind.ANSWER, body),
+                (ThinkingSegmentKind.MARK, marked),
+            ]
         return [segment for segment in segments if segment[1]]
 
     def parted(self, text: str, cut: bool) -> tuple[str, str]:
@@ -212,23 +219,25 @@ class ThinkingReader:
         segments += self.end(state, cut)
         thought, answer = (
             "".join(part for kind, part in segments if kind is wanted)
-            for wanted in (Kind.THINKING, Kind.ANSWER)
+            for wanted in (ThinkingSegmentKind.THINKING, ThinkingSegmentKind.ANSWER)
         )
         return thought, answer
 
     # ---- phases: each gives the next one, segments, what is left, and whether there is more to do ----
 
-    def _awaited(self, phase: Phase) -> tuple[str, ...]:
+    def _awaited(self, phase: ThinkingPhase) -> tuple[str, ...]:
         """The marks that may come."""
         marks = self.marks
-        if phase is Phase.THINKING:
+        if phase is ThinkingPhase.THINKING:
             return marks.closes
-        if phase is Phase.BEGUN:  # some models open again what the prompt has opened
+        if phase is ThinkingPhase.BEGUN:  # some models open again what the prompt has opened
             return (*marks.opens, *marks.closes)
-        opens = marks.opens if phase is Phase.FIRST or marks.anywhere else ()
+        opens = marks.opens if phase is ThinkingPhase.FIRST or marks.anywhere else ()
         return (*opens, *marks.around)
 
-    def _beginning(self, phase: Phase, text: str) -> tuple[Phase, list[Segment], str, bool]:
+    def _beginning(
+        self, phase: ThinkingPhase, text: str
+    ) -> tuple[ThinkingPhase, list[Segment], str, bool]:
         """Nothing was said yet, or nothing behind a mark."""
         said = text.lstrip()
         awaited = self._awaited(phase)
@@ -237,51 +246,69 @@ class ThinkingReader:
             size = len(text) - len(said) + len(mark)
             inside = mark in self.marks.opens
             return (
-                Phase.BEGUN if inside else Phase.BEHIND,
-                [(Kind.MARK, text[:size])],
+                ThinkingPhase.BEGUN if inside else ThinkingPhase.BEHIND,
+                [(ThinkingSegmentKind.MARK, text[:size])],
                 text[size:],
                 True,
             )
         if not said or any(m.startswith(said) for m in awaited):
             return phase, [], text, False
-        white = len(text) - len(said) if phase is Phase.BEHIND else 0
-        return Phase.ANSWER, [(Kind.MARK, text[:white])], text[white:], True
+        white = len(text) - len(said) if phase is ThinkingPhase.BEHIND else 0
+        return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.MARK, text[:white])], text[white:], True
 
-    def _inside(self, phase: Phase, text: str) -> tuple[Phase, list[Segment], str, bool]:
+    def _inside(
+        self, phase: ThinkingPhase, text: str
+    ) -> tuple[ThinkingPhase, list[Segment], str, bool]:
         """What is thought."""
         segments = list[Segment]()
-        if phase is Phase.BEGUN:
+        if phase is ThinkingPhase.BEGUN:
             thought = text.lstrip()
             white = text[: len(text) - len(thought)]
             again = next((mark for mark in self.marks.opens if thought.startswith(mark)), "")
             if again:
-                return phase, [(Kind.MARK, white + again)], thought[len(again) :], True
+                return (
+                    phase,
+                    [(ThinkingSegmentKind.MARK, white + again)],
+                    thought[len(again) :],
+                    True,
+                )
             awaited = self._awaited(phase)
             if any(mark.startswith(thought) and mark != thought for mark in awaited):
                 return phase, [], text, False
-            segments.append((Kind.MARK, white))
+            segments.append((ThinkingSegmentKind.MARK, white))
             text = thought
         at, mark = _first(text, self.marks.closes)
         if mark:
             thought = text[:at].rstrip()
-            segments += [(Kind.THINKING, thought), (Kind.MARK, text[len(thought) : at + len(mark)])]
-            return Phase.BEHIND, segments, text[at + len(mark) :], True
+            segments += [
+                (ThinkingSegmentKind.THINKING, thought),
+                (ThinkingSegmentKind.MARK, text[len(thought) : at + len(mark)]),
+            ]
+            return ThinkingPhase.BEHIND, segments, text[at + len(mark) :], True
         sure = text[: len(text) - _begun(text, self.marks.closes)].rstrip()
-        return Phase.THINKING, [*segments, (Kind.THINKING, sure)], text[len(sure) :], False
+        return (
+            ThinkingPhase.THINKING,
+            [*segments, (ThinkingSegmentKind.THINKING, sure)],
+            text[len(sure) :],
+            False,
+        )
 
-    def _answer(self, text: str) -> tuple[Phase, list[Segment], str, bool]:
+    def _answer(self, text: str) -> tuple[ThinkingPhase, list[Segment], str, bool]:
         """What is answered."""
-        awaited = self._awaited(Phase.ANSWER)
+        awaited = self._awaited(ThinkingPhase.ANSWER)
         if not awaited:
-            return Phase.ANSWER, [(Kind.ANSWER, text)], "", False
+            return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.ANSWER, text)], "", False
         at, mark = _first(text, awaited)
         if mark:
             said = text[:at].rstrip()
-            segments = [(Kind.ANSWER, said), (Kind.MARK, text[len(said) : at + len(mark)])]
-            following = Phase.BEGUN if mark in self.marks.opens else Phase.BEHIND
+            segments = [
+                (ThinkingSegmentKind.ANSWER, said),
+                (ThinkingSegmentKind.MARK, text[len(said) : at + len(mark)]),
+            ]
+            following = ThinkingPhase.BEGUN if mark in self.marks.opens else ThinkingPhase.BEHIND
             return following, segments, text[at + len(mark) :], True
         sure = text[: len(text) - _begun(text, awaited)].rstrip()
-        return Phase.ANSWER, [(Kind.ANSWER, sure)], text[len(sure) :], False
+        return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.ANSWER, sure)], text[len(sure) :], False
 
 
 def _begun(text: str, marks: Sequence[str]) -> int:

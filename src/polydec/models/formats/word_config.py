@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from polydec.base.edge import check
+from polydec.base.edge import validate_record
 from polydec.base.errors import RequestError
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 
 MODEL_TYPE = "polydec_word_pooled"
 
@@ -19,7 +19,7 @@ Layers = Annotated[int, Field(ge=1, le=256)]
 Token = Annotated[int, Field(ge=0, lt=1 << 16)]
 
 
-class Fields(Record):
+class WordConfigFields(StrictRecord):
     """What config.json must say."""
 
     vocab_size: Size
@@ -58,7 +58,7 @@ class WordConfig:
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
         """The content of config.json."""
-        own = {k: v for k, v in asdict(self).items() if k in Fields.model_fields}
+        own = {k: v for k, v in asdict(self).items() if k in WordConfigFields.model_fields}
         return {
             "architectures": ["PolydecWordPooled"],
             "model_type": MODEL_TYPE,
@@ -70,9 +70,9 @@ class WordConfig:
         }
 
 
-def read(config: Mapping[str, Any]) -> WordConfig:
+def read_word_config(config: Mapping[str, Any]) -> WordConfig:
     """Raises RequestError with one sentence where config.json is not that of such a model."""
-    f = check(Fields, dict(config), "config.json of a word-pooled model")
+    f = validate_record(WordConfigFields, dict(config), "config.json of a word-pooled model")
     for name, width in (("width", f.width), ("small", f.small)):
         if width % WordConfig.head:
             raise RequestError(f"config.json: {name} is {width}: it must be a multiple of 32")

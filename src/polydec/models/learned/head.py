@@ -17,7 +17,7 @@ Step = tuple[int, Tensor, Tensor]
 """What a query of heads is: which head, what the nodes above leave [N, C], and the nodes' embeddings [N, H]."""
 
 
-def merged(
+def run_heads_batched(
     step: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]], queries: Sequence[Step]
 ) -> list[tuple[Tensor, Tensor]]:
     """Each head once, over the rows of all queries to it."""
@@ -33,7 +33,9 @@ def merged(
     return out
 
 
-def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) -> list[Head]:
+def new_draft_heads(
+    width: int, count: int, reads: bool, seed: int, scale: float = 0.0
+) -> list[Head]:
     """Heads to train, which pass the state on as it is; scale: of a random part beside that."""
     g, out = torch.Generator().manual_seed(seed), list[Head]()
     for k in range(count):
@@ -43,7 +45,7 @@ def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) ->
     return out
 
 
-def deep(width: int, count: int, seed: int, scale: float = 0.0) -> list[Block]:
+def new_head_blocks(width: int, count: int, seed: int, scale: float = 0.0) -> list[Block]:
     """Further blocks of a head to train, which change nothing yet (or as much as `scale` says)."""
     g = torch.Generator().manual_seed(seed)
     return [
@@ -60,11 +62,12 @@ def named_head(name: str, head: Head) -> dict[str, Tensor]:
 
 
 def read_head(
-    t: Mapping[str, Tensor], kind: artefact.Kind, name: str, width: int, inputs: int
+    t: Mapping[str, Tensor], kind: artefact.ArtefactKind, name: str, width: int, inputs: int
 ) -> Head:
     """The same from the file. Raises FileError where it does not have them."""
     shapes = {"weight": (width, inputs), "bias": (width,), "skip": (width, inputs)}
     weight, bias, skip = (
-        artefact.tensor(t, kind, name + part, shape).float() for part, shape in shapes.items()
+        artefact.read_artefact_tensor(t, kind, name + part, shape).float()
+        for part, shape in shapes.items()
     )
     return weight, bias, skip

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Marks:
+class PassageMarks:
     """The tokens before and behind a passage. Both are read as tokens."""
 
     opening: int
     closing: int
 
 
-def found(ids: Sequence[int], marks: Marks) -> Iterator[tuple[range, bool]]:
+def split_passages(ids: Sequence[int], marks: PassageMarks) -> Iterator[tuple[range, bool]]:
     """The parts of a prompt in order, and of each whether it is a passage (without its marks). What
     was opened and never closed is none; an empty one is left out."""
     first = at = 0
@@ -30,7 +30,7 @@ def found(ids: Sequence[int], marks: Marks) -> Iterator[tuple[range, bool]]:
     yield range(first, len(ids)), False
 
 
-def _closed(ids: Sequence[int], at: int, marks: Marks) -> int:
+def _closed(ids: Sequence[int], at: int, marks: PassageMarks) -> int:
     """Where a passage that begins there is closed; 0: nowhere, or another one is opened first."""
     while at < len(ids) and ids[at] != marks.closing:
         if ids[at] == marks.opening:

@@ -18,18 +18,18 @@ from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from polydec.base.errors import FileError
-from polydec.base.files import replace as replace_file
+from polydec.base.files import replace_file_atomically as replace_file
 from polydec.core.protocols import Target
-from polydec.core.types import Reads, Vocab
+from polydec.core.types import RowDetail, TokenVocabulary
 from polydec.models.formats import edge, fields, tensor_files
 from polydec.models.formats.fields import PublishedFields
-from polydec.models.formats.rope import Rope
+from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.learned import artefact
-from polydec.models.learned.kinds.eagle3 import Eagle3
-from polydec.models.learned.state_layer import Vocabulary, shapes
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.masks import depths, visible
-from polydec.models.nets.query import Answer, Query, bounded
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
+from polydec.models.learned.state_layer import DraftVocabularyHead, state_layer_shapes
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.masks import staged_entry_depths, tree_attention_mask
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts
 
 NAMES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3Draft")
 """What the architecture is called in configs."""
@@ -61,8 +61,8 @@ class PublishedLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> PublishedNetwork:
-        """In fp32, fed by `Query.embed`. It gives states (H wide), and laws where there is a head."""
+    def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> PublishedNetwork:
+        """In fp32, fed by `NetworkQuery.embed`. It gives states (H wide), and laws where there is a head."""
         return PublishedNetwork(self, vocab, own)
 
 
@@ -73,11 +73,11 @@ class PublishedNetwork:
     partial = False
     layers = 1
 
-    def __init__(self, layer: PublishedLayer, vocab: int, own: Vocabulary | None) -> None:
+    def __init__(self, layer: PublishedLayer, vocab: int, own: DraftVocabularyHead | None) -> None:
         c = layer.about
         self._w = {name: t.float() for name, t in layer.tensors.items()}
         self._c, self._own, self._vocab, self._head = c, own, vocab, c.head
-        self._rope = Rope.of(
+        self._rope = RotaryEmbedding.of(
             {
                 **c.model_dump(exclude_none=True),
                 "max_position_embeddings": c.max_position_embeddings,
@@ -87,14 +87,14 @@ class PublishedNetwork:
         self._turn, self.context = torch.empty(0, c.head // 2), 1 << 20
         self.cost = layer.cost + (0 if own is None else own.head_CH.numel())
 
-    def new_cache(self) -> Cache:
-        return Cache(torch.empty(2, self._c.kv_heads, 0, self._head))
+    def new_cache(self) -> KVCache:
+        return KVCache(torch.empty(2, self._c.kv_heads, 0, self._head))
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        return bounded(lambda part: [self._answer(q) for q in part], queries, LIMIT)
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
+        return forward_in_parts(lambda part: [self._answer(q) for q in part], queries, LIMIT)
 
-    def _answer(self, q: Query) -> Answer:
+    def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         assert q.embed is not None, "it is fed by rows"
         c, w, cache, n = self._c, self._w, q.cache, len(q)
         first, stop = q.first, q.first + n
@@ -108,7 +108,7 @@ class PublishedNetwork:
             t[:, :stop].repeat_interleave(heads // c.kv_heads, 0) for t in cache.entries().unbind(0)
         )
         mask = torch.zeros(n, stop)
-        mask[:, min(first, cache.length) :] = visible(
+        mask[:, min(first, cache.length) :] = tree_attention_mask(
             first, stop, cache.length, cache.parent, torch.float32, mask.device
         )
         mixed = scaled_dot_product_attention(new[:heads], k, v, mask).transpose(0, 1).flatten(1)
@@ -116,8 +116,8 @@ class PublishedNetwork:
         h = self._norm(x, w["post_attention_layernorm.weight"])
         inner = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
         out = (x + linear(inner, w["mlp.down_proj.weight"]))[list(q.rows)]
-        laws = self._own is not None and max(q.want.law, q.want.base) > Reads.NOTHING
-        return Answer(self.head(out) if laws else None, out if q.want.hidden else None)
+        laws = self._own is not None and max(q.want.law, q.want.base) > RowDetail.NOTHING
+        return NetworkAnswer(self.head(out) if laws else None, out if q.want.hidden else None)
 
     def _project(self, row_MS: Tensor, position_M: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, keys and values [heads + 2 kv heads, M, head], the former turned; and what goes on beside attention."""
@@ -136,8 +136,8 @@ class PublishedNetwork:
             [torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads :]]
         ), stream_MH
 
-    def _positions(self, q: Query) -> Tensor:
-        deep = depths(q.cache.parent)
+    def _positions(self, q: NetworkQuery) -> Tensor:
+        deep = staged_entry_depths(q.cache.parent)
         return torch.tensor(
             [
                 s if s < q.cache.length else q.cache.length + deep[s - q.cache.length]
@@ -175,24 +175,26 @@ class PublishedNetwork:
             "a published EAGLE layer has no table of its own: it reads the target's embeddings"
         )
 
-    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise FileError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class UnboundEagle3:
     """A published EAGLE-3 that has been read. Which layers of the target it reads may only follow from the target's number of
     layers (`bound`). table: an embedding table of its own, which must be the target's."""
 
-    kind: ClassVar[str] = Eagle3.kind
+    kind: ClassVar[str] = Eagle3Model.kind
 
-    eagle: Eagle3
+    eagle: Eagle3Model
     table: Tensor | None
 
-    def bound(self, target: Target) -> Eagle3:
+    def bound(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit."""
         eagle = (
-            self.eagle if self.eagle.depths else replace(self.eagle, depths=standard(target.layers))
+            self.eagle
+            if self.eagle.depths
+            else replace(self.eagle, depths=default_eagle3_depths(target.layers))
         )
         if len(eagle.depths) * eagle.layer.width != eagle.fuse_HD.shape[1]:
             raise FileError(
@@ -220,7 +222,7 @@ def require_table(table: Tensor | None, target: Target, called: str) -> None:
         )
 
 
-def standard(layers: int) -> tuple[int, ...]:
+def default_eagle3_depths(layers: int) -> tuple[int, ...]:
     """After which layers of a target the states are read where nobody says it: a low, a middle and a high one. Raises
     FileError where it has too few."""
     if layers < 7:
@@ -231,7 +233,7 @@ def standard(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
-def known(config: Mapping[str, Any]) -> bool:
+def is_published_eagle3(config: Mapping[str, Any]) -> bool:
     """Whether a config is of this layout. Raises FileError for a published drafter of another kind."""
     names = config.get("architectures")
     names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
@@ -270,12 +272,12 @@ def tensor_of(weights: Mapping[str, Tensor], name: str) -> Tensor:
     return t
 
 
-def load(path: str | Path) -> Read:
+def load_published_eagle3(path: str | Path) -> UnboundEagle3:
     """The drafter in a directory. Raises FileError with one sentence where it is damaged or of another kind."""
     path = edge.at_home(path)
-    with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
+    with edge.report_read_errors(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
-        c = edge.check(PublishedFields, config, "config.json")
+        c = edge.validate_record(PublishedFields, config, "config.json")
         if (
             c.hidden_size % c.num_attention_heads and c.head_dim is None
         ) or c.num_attention_heads % c.kv_heads:
@@ -292,13 +294,15 @@ def load(path: str | Path) -> Read:
         require_layout(
             weights,
             {
-                **{f"midlayer.{name}": shape for name, shape in layout(c).items()},
+                **{f"midlayer.{name}": shape for name, shape in eagle3_layer_shapes(c).items()},
                 **({"d2t": (C,)} if mapped else {}),
                 "lm_head.weight": (C, H),
                 "norm.weight": (H,),
             },
         )
-        tensors = {name: tensor_of(weights, f"midlayer.{name}").float() for name in layout(c)}
+        tensors = {
+            name: tensor_of(weights, f"midlayer.{name}").float() for name in eagle3_layer_shapes(c)
+        }
         fuse = tensor_of(weights, "fc.weight").float()
         token_C = torch.arange(C)
         if mapped:
@@ -310,7 +314,7 @@ def load(path: str | Path) -> Read:
             or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size
         ):
             raise FileError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
-        own = Vocabulary(
+        own = DraftVocabularyHead(
             token_C,
             tensor_of(weights, "lm_head.weight").float(),
             tensor_of(weights, "norm.weight").float(),
@@ -324,20 +328,20 @@ def load(path: str | Path) -> Read:
             None,
         )
         ours = c.polydec_trained
-        vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
+        vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
-        return Read(
-            Eagle3(
+        return UnboundEagle3(
+            Eagle3Model(
                 fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False
             ),
             table,
         )
 
 
-def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
+def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer."""
     H, D = c.hidden_size, c.head
-    own = shapes(H, c.num_attention_heads, c.kv_heads, c.intermediate_size, 2 * H)
+    own = state_layer_shapes(H, c.num_attention_heads, c.kv_heads, c.intermediate_size, 2 * H)
     return {
         **own,
         "input_layernorm.weight": (H,),
@@ -349,7 +353,9 @@ def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     }
 
 
-def write(path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write_published_directory(
+    path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
     """A directory in a published layout: config.json and model.safetensors."""
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     path = Path(path)
@@ -359,7 +365,9 @@ def write(path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Ten
     replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
 
 
-def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None) -> None:
+def save_published_eagle3(
+    path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any] | None = None
+) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
     config says. Raises FileError where the weights have the form of learned/eagle3.py, which neither can take."""
     layer = eagle.layer
@@ -401,4 +409,4 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None
         "d2t": own.token_C - torch.arange(C),
         "t2d": mask,
     }
-    write(path, config, tensors)
+    write_published_directory(path, config, tensors)

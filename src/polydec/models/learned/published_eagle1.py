@@ -16,17 +16,17 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, tensor_files
 from polydec.models.formats.fields import PublishedFields
 from polydec.models.learned import artefact, published
-from polydec.models.learned.kinds.eagle import Eagle
+from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.published import (
     PublishedLayer,
     require_layout,
     require_table,
     tensor_of,
-    write,
+    write_published_directory,
 )
 
 NAMES = ("LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
@@ -41,19 +41,19 @@ UNREAD = ("bias", "tie_word_embeddings")
 class ReadEagle1:
     """A published EAGLE-1 that has been read. table: an embedding table of its own, which must be the target's, or None."""
 
-    kind: ClassVar[str] = Eagle.kind
+    kind: ClassVar[str] = EagleModel.kind
 
-    eagle: Eagle
+    eagle: EagleModel
     table: Tensor | None
 
-    def bound(self, target: Target) -> Eagle:
+    def bound(self, target: Target) -> EagleModel:
         """What drafts for this target. Raises FileError where it does not fit."""
         self.eagle.fit(target, None)
         require_table(self.table, target, "EAGLE-1")
         return self.eagle
 
 
-def known(config: Mapping[str, Any], path: Path) -> bool:
+def is_published_eagle1(config: Mapping[str, Any], path: Path) -> bool:
     """Whether a directory with this config is of this layout. Its authors' own files say that they are a Llama of one layer, so
     there the weights tell."""
     names = config.get("architectures")
@@ -65,16 +65,16 @@ def known(config: Mapping[str, Any], path: Path) -> bool:
     return single_llama and "fc.weight" in tensor_files.open_weights(path)
 
 
-def load(path: str | Path) -> ReadEagle1:
+def load_published_eagle1(path: str | Path) -> ReadEagle1:
     """The drafter in a directory. Raises FileError with one sentence where it is damaged or of another kind."""
     path = edge.at_home(path)
-    with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
+    with edge.report_read_errors(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
         if config.get("add_para_norm"):
             raise FileError(
                 "add_para_norm is true: norms before the states are joined are not read"
             )
-        c = edge.check(
+        c = edge.validate_record(
             PublishedFields, {k: v for k, v in config.items() if k not in UNREAD}, "config.json"
         )
         if (
@@ -89,12 +89,14 @@ def load(path: str | Path) -> ReadEagle1:
         require_layout(
             weights,
             {
-                **{f"midlayer.{name}": shape for name, shape in layout(c).items()},
+                **{f"midlayer.{name}": shape for name, shape in eagle1_layer_shapes(c).items()},
                 "fc.weight": (H, 2 * H),
                 **({"fc.bias": (H,)} if biased else {}),
             },
         )
-        tensors = {name: tensor_of(weights, f"midlayer.{name}").float() for name in layout(c)}
+        tensors = {
+            name: tensor_of(weights, f"midlayer.{name}").float() for name in eagle1_layer_shapes(c)
+        }
         fuse_H2 = tensor_of(weights, "fc.weight").float()
         bias_H = tensor_of(weights, "fc.bias").float() if biased else None
         table = next(
@@ -106,25 +108,28 @@ def load(path: str | Path) -> ReadEagle1:
             None,
         )
         ours = c.polydec_trained
-        vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
+        vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
         return ReadEagle1(
-            Eagle(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H), table
+            EagleModel(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H),
+            table,
         )
 
 
-def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
+def eagle1_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer: EAGLE-3's without the norms before attention, which reads H numbers."""
     H = c.hidden_size
     wide = {f"self_attn.{x}_proj.weight" for x in "qkv"}
     return {
         name: (shape[0], H) if name in wide else shape
-        for name, shape in published.layout(c).items()
+        for name, shape in published.eagle3_layer_shapes(c).items()
         if name not in ("input_layernorm.weight", "hidden_norm.weight")
     }
 
 
-def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None) -> None:
+def save_published_eagle1(
+    path: str | Path, eagle: EagleModel, about: Mapping[str, Any] | None = None
+) -> None:
     """Write config.json and model.safetensors into the directory `path`, `fc.bias` where the drafter has one; about: what else
     the config says. Raises FileError where the weights have the form of learned/eagle.py, which neither engine can take."""
     layer = eagle.layer
@@ -151,18 +156,20 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None)
     tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {
         "fc.weight": eagle.fuse_H2
     }
-    write(path, config, tensors if eagle.bias_H is None else {**tensors, "fc.bias": eagle.bias_H})
+    write_published_directory(
+        path, config, tensors if eagle.bias_H is None else {**tensors, "fc.bias": eagle.bias_H}
+    )
 
 
-def export(path: Path, eagle: Eagle) -> Path:
+def export_eagle1(path: Path, eagle: EagleModel) -> Path:
     """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
     SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
     does not know. Raises FileError as `save` does."""
-    save(
+    save_published_eagle1(
         path,
         eagle
         if eagle.bias_H is not None
         else replace(eagle, bias_H=torch.zeros(eagle.layer.width)),
     )
-    save(path / "vllm", replace(eagle, bias_H=None))
+    save_published_eagle1(path / "vllm", replace(eagle, bias_H=None))
     return path / "vllm"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, fields, tensor_files
 from polydec.models.formats.fields import PublishedMedusaFields
 from polydec.models.learned import artefact
-from polydec.models.learned.kinds.heads import Heads
-from polydec.models.learned.published import write
+from polydec.models.learned.kinds.heads import DraftHeads
+from polydec.models.learned.published import write_published_directory
 
 FILE = "medusa_lm_head.pt"
 """What the authors' own weights are called."""
@@ -25,7 +25,7 @@ RATES = (0.5, 0.15, 0.08, 0.05)
 each further head is held for two thirds as good."""
 
 
-def known(config: Mapping[str, Any]) -> bool:
+def is_published_medusa(config: Mapping[str, Any]) -> bool:
     """Whether a config is of one of the layouts."""
     names = config.get("architectures")
     return (
@@ -35,13 +35,15 @@ def known(config: Mapping[str, Any]) -> bool:
     )
 
 
-def load(path: str | Path) -> Heads:
+def load_published_medusa(path: str | Path) -> DraftHeads:
     """The heads in a directory. Raises FileError with one sentence where they are damaged or of another shape."""
     path = edge.at_home(path)
-    with edge.reading(f"medusa is {str(path)!r}: it is damaged"):
-        c = edge.check(PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json")
+    with edge.report_read_errors(f"medusa is {str(path)!r}: it is damaged"):
+        c = edge.validate_record(
+            PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json"
+        )
         weights = (
-            tensor_files.unpickled(path / FILE)
+            tensor_files.load_torch_file(path / FILE)
             if (path / FILE).is_file()
             else tensor_files.open_weights(path)
         )
@@ -66,13 +68,21 @@ def load(path: str | Path) -> Heads:
             heads.append((weight, bias, eye))
         ours = c.polydec_trained
         if ours is None:
-            return Heads(heads, False, Vocab(V, frozenset(), ""), _guessed(c.count), own_VH=own)
+            return DraftHeads(
+                heads, False, TokenVocabulary(V, frozenset(), ""), _guessed(c.count), own_VH=own
+            )
         if len(ours.rates) != c.count:
             raise FileError(
                 f"polydec_trained has rates of {len(ours.rates)} heads: there are {c.count}"
             )
-        return Heads(
-            heads, False, Vocab(V, frozenset(), ours.tokenizer), ours.rates, None, ours.share, own
+        return DraftHeads(
+            heads,
+            False,
+            TokenVocabulary(V, frozenset(), ours.tokenizer),
+            ours.rates,
+            None,
+            ours.share,
+            own,
         )
 
 
@@ -81,7 +91,9 @@ def _guessed(count: int) -> Sequence[Sequence[float]]:
     return [[r * (2 / 3) ** k for r in RATES] for k in range(count)]
 
 
-def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None) -> None:
+def save_published_medusa(
+    path: str | Path, heads: DraftHeads, about: Mapping[str, Any] | None = None
+) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
     Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
     if heads.own_VH is None or heads.reads or heads.layer is not None or heads.more:
@@ -107,7 +119,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None)
     )
     if heads.rates != _guessed(heads.depth):
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(heads)}
-    write(path, config, tensors)
+    write_published_directory(path, config, tensors)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Reader:
+class BidirectionalEncoder:
     """width: of its inputs and outputs, a multiple of heads; layers; heads; places: inputs that it
     can tell apart by where they stand."""
 

@@ -15,7 +15,7 @@ Past = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Skeleton:
+class LlamaLayers:
     """Sizes of the layers."""
 
     width: int

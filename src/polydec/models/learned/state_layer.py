@@ -14,20 +14,20 @@ from polydec.base.errors import FileError
 from polydec.models import native as cpu
 from polydec.models.formats.fields import LayerFields
 from polydec.models.learned import artefact
-from polydec.models.nets.query import Network
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NeuralNetwork
+from polydec.models.nets.transformer import LlamaTransformer
 
 EPS = 1e-5
 
 
-def even(state_NH: Tensor) -> Tensor:
+def rms_normalised(state_NH: Tensor) -> Tensor:
     """fp32 rows divided by their root mean square: what a norm makes of them before its weights."""
     x = state_NH.float()
     return x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
 
 
 @dataclass(frozen=True, eq=False)
-class Vocabulary:
+class DraftVocabularyHead:
     """A head of a drafter's own. token_C: the ids that it knows, ascending; head_CH: their rows; norm_H: weights of the norm
     before it."""
 
@@ -61,10 +61,10 @@ class StateLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> Network:
-        """What runs it, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head.
-        The native step where it serves this shape, with matrices stored in 8 bits, as guesses are checked; else torch in fp32.
-        """
+    def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> NeuralNetwork:
+        """What runs it, fed by `NetworkQuery.embed` (S wide). It gives states (S wide, H of them
+        new), and laws where there is a head. The native step where it serves this shape, with
+        matrices stored in 8 bits, as guesses are checked; else torch in fp32."""
         t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
         beside = wide - self.width
@@ -98,8 +98,8 @@ class StateLayer:
                 "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
             }
         )
-        native, _ = cpu.attempt(config, tensors | thin, self.threads, quantize="q8_0")
-        return native or Transformer.build(config, tensors, dtype="float32")
+        native, _ = cpu.try_native_network(config, tensors | thin, self.threads, quantize="q8_0")
+        return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
     def config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
         """Of a network of so many layers of this shape. tied: without a head of its own."""
@@ -135,7 +135,7 @@ class StateLayer:
         return {f"layer.{name}": t.float() for name, t in self.tensors.items()}
 
 
-def shapes(
+def state_layer_shapes(
     width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Of each tensor of a layer; wide: S, None: the width."""
@@ -153,10 +153,10 @@ def shapes(
     }
 
 
-def read(
+def read_state_layer(
     c: LayerFields,
     t: Mapping[str, Tensor],
-    kind: artefact.Kind,
+    kind: artefact.ArtefactKind,
     width: int,
     wide: int | None = None,
     at: str = "layer.",
@@ -168,19 +168,19 @@ def read(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
     tensors = {
-        name: artefact.tensor(t, kind, at + name, shape).float()
-        for name, shape in shapes(width, c.heads, c.kv_heads, c.inner, wide).items()
+        name: artefact.read_artefact_tensor(t, kind, at + name, shape).float()
+        for name, shape in state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide).items()
     }
     return StateLayer(tensors, c.heads, c.kv_heads, c.theta)
 
 
-def example(width: int, seed: int, wide: int | None = None) -> StateLayer:
+def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateLayer:
     """A random one for tests."""
     g, heads = torch.Generator().manual_seed(seed), 2 if width < 32 else width // 16
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / width**0.5
         if len(shape) == 2
         else torch.ones(shape)
-        for name, shape in shapes(width, heads, heads, 2 * width, wide).items()
+        for name, shape in state_layer_shapes(width, heads, heads, 2 * width, wide).items()
     }
     return StateLayer(tensors, heads, heads, 1e4)

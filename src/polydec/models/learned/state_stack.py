@@ -13,8 +13,8 @@ from polydec.models import native as cpu
 from polydec.models.formats.fields import LayerFields
 from polydec.models.learned import artefact, state_layer
 from polydec.models.learned.state_layer import StateLayer
-from polydec.models.nets.query import Network
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.query import NeuralNetwork
+from polydec.models.nets.transformer import LlamaTransformer
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class StateStack:
     def cost(self) -> float:
         return sum(layer.cost for layer in self.layers)
 
-    def network(self) -> Network:
-        """What runs them, fed by `Query.embed` (H wide); see `StateLayer.network`. It gives states alone."""
+    def network(self) -> NeuralNetwork:
+        """What runs them, fed by `NetworkQuery.embed` (H wide); see `StateLayer.network`. It gives states alone."""
         first = self.layers[0]
         config = first.config(len(self.layers))
         tensors = {
@@ -43,8 +43,8 @@ class StateStack:
         }
         tensors["model.embed_tokens.weight"] = torch.zeros(1, self.width)
         tensors["model.norm.weight"] = torch.ones(self.width)
-        native, _ = cpu.attempt(config, tensors, first.threads, quantize="q8_0")
-        return native or Transformer.build(config, tensors, dtype="float32")
+        native, _ = cpu.try_native_network(config, tensors, first.threads, quantize="q8_0")
+        return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -61,17 +61,17 @@ class StateStack:
         }
 
 
-def read(
-    c: LayerFields, t: Mapping[str, Tensor], kind: artefact.Kind, width: int
+def read_state_layers(
+    c: LayerFields, t: Mapping[str, Tensor], kind: artefact.ArtefactKind, width: int
 ) -> StateLayer | StateStack:
     """One layer, or as many as the config says. Raises FileError where the tensors do not fit it."""
     if c.layers == 1:
-        return state_layer.read(c, t, kind, width)
+        return state_layer.read_state_layer(c, t, kind, width)
     return StateStack(
-        [state_layer.read(c, t, kind, width, at=f"layer.{i}.") for i in range(c.layers)]
+        [state_layer.read_state_layer(c, t, kind, width, at=f"layer.{i}.") for i in range(c.layers)]
     )
 
 
-def example(width: int, layers: int, seed: int) -> StateStack:
+def random_state_stack(width: int, layers: int, seed: int) -> StateStack:
     """A random one for tests."""
-    return StateStack([state_layer.example(width, seed + i) for i in range(layers)])
+    return StateStack([state_layer.random_state_layer(width, seed + i) for i in range(layers)])

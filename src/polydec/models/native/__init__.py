@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from polydec.base.errors import PolydecError
-from polydec.models.native.library import available, cache_dtype_of, compute_of, sets
+from polydec.models.native.library import (
+    cache_dtype_of,
+    compute_of,
+    native_instruction_sets,
+    native_step_availability,
+)
 
 if TYPE_CHECKING:
     from polydec.models.native.network import CpuStep
 
 
-def attempt(
+def try_native_network(
     config: Mapping[str, Any],
     weights: Mapping[str, Any],
     threads: int | None = None,
@@ -24,10 +29,10 @@ def attempt(
     """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves. Raises MissingError
     where `compute` (or POLYDEC_COMPUTE) names no arithmetic, or `cache_dtype` (or POLYDEC_CACHE_DTYPE) no way to keep keys and
     values."""
-    runs, why = available()
+    runs, why = native_step_availability()
     if not runs:
         return None, why
-    isa = sets()[0]
+    isa = native_instruction_sets()[0]
     compute, cache_dtype = compute_of(compute, isa), cache_dtype_of(cache_dtype)
     if isa == "portable" and not os.environ.get("POLYDEC_ISA"):
         return None, "the native step has no kernels for this machine's instruction set"

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from polydec.core.types import Draft
-from polydec.models.native.library import where
+from polydec.models.native.library import native_library_path
 
 _I, _P = C.c_int, C.c_void_p
 _SIGNATURES = {
@@ -31,7 +31,7 @@ def _library() -> C.PyDLL | None:
     """The library, or None where it was not built or does not load. Its calls keep the interpreter's lock: they take
     microseconds, and whoever gives the lock away waits longer than that for it."""
     try:
-        lib = C.PyDLL(str(where()))
+        lib = C.PyDLL(str(native_library_path()))
         for name, (result, arguments) in _SIGNATURES.items():
             f = getattr(lib, name)
             f.restype, f.argtypes = result, arguments
@@ -40,7 +40,7 @@ def _library() -> C.PyDLL | None:
     return lib
 
 
-class Table:
+class NativeNgramTable:
     """An n-gram table as the library reads it. key_M, follower_MK, chance_MK: as in `NGrams`."""
 
     __slots__ = ("_held", "handle", "library")
@@ -75,38 +75,40 @@ class Table:
             self.library.copies_table_free(self.handle)
 
 
-def table(
+def build_native_table(
     order: int, key_M: np.ndarray, follower_MK: np.ndarray, chance_MK: np.ndarray
-) -> Table | None:
+) -> NativeNgramTable | None:
     """None where there is no library."""
     library = _library()
-    return None if library is None else Table(library, order, key_M, follower_MK, chance_MK)
+    return (
+        None if library is None else NativeNgramTable(library, order, key_M, follower_MK, chance_MK)
+    )
 
 
-class Copies:
+class NativeCopyDrafter:
     """A text, what stood in it before, and what a table says beside that. Its memory is given back with the object."""
 
     __slots__ = ("_at", "_buffer", "_handle", "_library", "_room", "_table")
 
-    def __init__(self, table: Table, handle: int) -> None:
+    def __init__(self, table: NativeNgramTable, handle: int) -> None:
         self._table, self._library, self._handle = table, table.library, handle
         self._room, self._buffer = 0, (array("i"), array("i"), array("d"))
         self._at = (0, 0, 0)  # where the library writes
 
     @staticmethod
     def of(
-        table: Table,
+        table: NativeNgramTable,
         *,
         trust: float,
         prior: Sequence[float],
         min_match: int,
         copies: int,
         width: int,
-    ) -> Copies:
-        """An empty text. trust, min_match, copies (its width): as in `Suffix`; prior: by length of a match; width: as in
-        `CopyNGramMixture`."""
+    ) -> NativeCopyDrafter:
+        """An empty text. trust, min_match, copies (its width): as in `SuffixDrafter`; prior: by length of a match; width: as in
+        `CopyNGramMixtureDrafter`."""
         cells = array("d", prior)
-        return Copies(
+        return NativeCopyDrafter(
             table,
             _made(
                 table.library.copies_new(
@@ -147,8 +149,8 @@ class Copies:
         token, parent, chance = self._buffer
         return Draft.certain(token[:n], parent[:n], chance[:n])
 
-    def copy(self) -> Copies:
-        return Copies(self._table, _made(self._library.copies_copy(self._handle)))
+    def copy(self) -> NativeCopyDrafter:
+        return NativeCopyDrafter(self._table, _made(self._library.copies_copy(self._handle)))
 
     def __del__(self) -> None:
         self._library.copies_free(self._handle)

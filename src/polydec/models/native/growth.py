@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import MissingError
-from polydec.models.native.library import ENDLESS, PARTS, TYPES, CacheOf, Growth
+from polydec.models.native.library import ENDLESS, PARTS, TYPES, CacheOf, NativeTreeGrowth
 from polydec.models.native.network import LIMIT, CpuStep, cache_of
-from polydec.models.native.weights import Item, q8_0
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.query import Answer
+from polydec.models.native.weights import NativeWeight, q8_0
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import NOT_FINITE
 
 WIDE, DEEP, MOST = 64, 64, 4096
@@ -25,11 +25,11 @@ READ = 64
 """True states that a call reads before it grows a tree; more are fed as a prompt is, in parts."""
 
 
-def beside(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[Tensor], Tensor]:
+def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[Tensor], Tensor]:
     """One more matrix of a network, stored in 8 bits: "join" first, then "fuse". Gives what multiplies rows by it. Raises
     MissingError where its shape does not fit the network's."""
     weight_NK = weight_NK.detach()
-    item = Item(q8_0(weight_NK), tuple(weight_NK.shape), TYPES["Q8_0"])
+    item = NativeWeight(q8_0(weight_NK), tuple(weight_NK.shape), TYPES["Q8_0"])
     step._check(step._put(PARTS[part], 0, item))
 
     def through(rows_MK: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def _check(step: CpuStep, code: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tip:
+class TipState:
     """What a layer made of the last true state: state_H, and its head's logits of its own tokens, logits_C."""
 
     state_H: Tensor
@@ -91,15 +91,15 @@ class Tip:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Growing:
+class TreeGrowthQuery:
     """A tree that is asked for. The layer's cache, whose entries behind the committed ones are free; the true states that it
     reads first, side by side, and the embeddings of the tokens behind them; the tip, where there are none; and the tree: see
     BestFirst. tips: paths that go on at each level; floor: no path less likely is named."""
 
-    cache: Cache
+    cache: KVCache
     embed_NH: Tensor
     state_ND: Tensor
-    tip: Tip | None
+    tip: TipState | None
     depth: int
     width: int
     tips: int
@@ -111,15 +111,15 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grown:
+class TreeGrowthAnswer:
     """tip: behind the true states that were read, which stay in the cache; nodes: (the node above it, -1: the root; token; its
     chance), level by level."""
 
-    tip: Tip
+    tip: TipState
     nodes: tuple[tuple[int, int, float], ...]
 
 
-class Grower:
+class NativeTreeGrower:
     """A model to which a query is a whole tree. step: the layer with its head; token_C: the ids that its head knows; table:
     their embeddings, [C, H], asked for once.
 
@@ -131,7 +131,7 @@ class Grower:
     def __init__(
         self, step: CpuStep, fuse_HD: Tensor, token_C: Tensor, table: Callable[[], Tensor]
     ) -> None:
-        self._step, self.fused = step, beside(step, "fuse", fuse_HD)
+        self._step, self.fused = step, add_native_matrix(step, "fuse", fuse_HD)
         self._states = fuse_HD.shape[1] // len(fuse_HD)
         self._width, self.cost = len(fuse_HD), step.cost
         self._id, self._token_C = token_C.tolist(), token_C
@@ -142,23 +142,23 @@ class Grower:
             self._table_CH = self._make().float().contiguous()
         return self._table_CH
 
-    def tip(self, answer: Answer) -> Tip:
+    def tip(self, answer: NetworkAnswer) -> TipState:
         """Of what the layer answered at one row."""
         assert answer.hidden_RH is not None and answer.logits_RV is not None
-        return Tip(answer.hidden_RH[-1].clone(), answer.logits_RV[-1, self._token_C])
+        return TipState(answer.hidden_RH[-1].clone(), answer.logits_RV[-1, self._token_C])
 
-    def answer(self, tip: Tip) -> Answer:
+    def answer(self, tip: TipState) -> NetworkAnswer:
         """The same the other way about."""
-        return Answer(self._step._full(tip.logits_C[None]), tip.state_H[None])
+        return NetworkAnswer(self._step._full(tip.logits_C[None]), tip.state_H[None])
 
     def even(self, rows_MH: Tensor) -> Tensor:
         """Rows divided by their root mean squares."""
         return _evened(self._step, rows_MH)
 
-    def forward(self, queries: Sequence[Growing]) -> Sequence[Grown]:
+    def forward(self, queries: Sequence[TreeGrowthQuery]) -> Sequence[TreeGrowthAnswer]:
         return [self._grow(q) for q in queries]
 
-    def _grow(self, q: Growing) -> Grown:
+    def _grow(self, q: TreeGrowthQuery) -> TreeGrowthAnswer:
         step, n, cache = self._step, len(q), q.cache
         length = cache.length
         room = n + q.tips * (q.depth - 1)
@@ -168,13 +168,13 @@ class Grower:
         parts = cache_of(where, cache)  # noqa: F841   (kept while the call runs)
         table_CH = self._table()
         if q.tip is None:
-            tip = Tip(torch.empty(self._width), torch.empty(len(self._id)))
+            tip = TipState(torch.empty(self._width), torch.empty(len(self._id)))
         else:
             tip = q.tip
         embed_NH, state_ND = q.embed_NH.float().contiguous(), q.state_ND.float().contiguous()
         token, parent = np.empty(q.nodes, np.int32), np.empty(q.nodes, np.int32)
         chance = np.empty(q.nodes, np.float64)
-        g = Growth(
+        g = NativeTreeGrowth(
             C.addressof(where),
             length,
             n,
@@ -198,4 +198,6 @@ class Grower:
         cache.commit(range(n) if not code else ())
         _check(step, code)
         ids = [self._id[x] for x in token[: g.found].tolist()]
-        return Grown(tip, tuple(zip(parent[: g.found].tolist(), ids, chance[: g.found].tolist())))
+        return TreeGrowthAnswer(
+            tip, tuple(zip(parent[: g.found].tolist(), ids, chance[: g.found].tolist()))
+        )

@@ -23,12 +23,12 @@ HEAD = 4
 """Bytes of the checksum before a matrix."""
 
 
-def folder() -> Path:
+def quantised_cache_folder() -> Path:
     """$XDG_CACHE_HOME/polydec/quantised."""
     return profile_path().with_name("quantised")
 
 
-def blocks(
+def cached_quantised_blocks(
     kind: str, source: Iterable[Any], shape: tuple[int, ...], make: Callable[[], np.ndarray]
 ) -> np.ndarray:
     """The blocks of a matrix: those that are kept, else `make()`, which are then kept.
@@ -40,13 +40,13 @@ def blocks(
     for part in source:
         name.update(f"{part.dtype} {tuple(part.shape)}".encode())
         name.update(_bytes(part).data)
-    path = folder() / f"{name.hexdigest()}.bin"
+    path = quantised_cache_folder() / f"{name.hexdigest()}.bin"
     packed = _read(path, shape)
     if packed is not None:
         return packed
     made = make()
     with suppress(OSError):
-        files.replace(path, lambda at: _write(at, made))
+        files.replace_file_atomically(path, lambda at: _write(at, made))
         _drop_old(path.parent)
     return made
 

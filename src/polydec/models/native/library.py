@@ -72,7 +72,7 @@ def _all(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
-class Config(C.Structure):
+class NativeConfig(C.Structure):
     """A network's sizes and switches, as the compiled step has them."""
 
     _fields_ = [
@@ -113,7 +113,7 @@ class PressOf(C.Structure):
     _fields_ = _all(_I, "bits block keys values")
 
 
-class Batch(C.Structure):
+class NativeBatch(C.Structure):
     """The queries of one pass, as the compiled step has them."""
 
     _fields_ = [
@@ -126,7 +126,7 @@ class Batch(C.Structure):
     ]
 
 
-class Growth(C.Structure):
+class NativeTreeGrowth(C.Structure):
     """A drafter's tree that is grown in one call, as the compiled step has it."""
 
     _fields_ = [
@@ -140,7 +140,7 @@ class Growth(C.Structure):
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]),
     "step_sets": (C.c_char_p, []),
-    "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]),
+    "step_new": (_P, [C.POINTER(NativeConfig), C.c_int, C.c_char_p]),
     "step_free": (None, [_P]),
     "step_set": (C.c_char_p, [_P]),
     "step_compute": (C.c_int, [_P, C.c_int]),
@@ -155,13 +155,13 @@ _SIGNATURES = {
     "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
     "step_press_bytes": (C.c_uint64, [_P, C.POINTER(PressOf)]),
     "step_press": (C.c_int, [_P, C.POINTER(PressOf), _P, C.c_uint64, _P, C.c_uint64]),
-    "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_run": (C.c_int, [_P, C.POINTER(NativeBatch)]),
     "step_through": (
         C.c_int,
         [_P, C.c_int, C.c_int, _P, C.c_uint64, _P, C.c_uint64],
     ),
     "step_even": (C.c_int, [_P, C.c_int, _P, C.c_uint64, _P, C.c_uint64]),
-    "step_grow": (C.c_int, [_P, C.POINTER(Growth)]),
+    "step_grow": (C.c_int, [_P, C.POINTER(NativeTreeGrowth)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
     "step_profile": (None, [_P, _P]),
@@ -172,7 +172,7 @@ _SIGNATURES = {
 }
 
 
-def where() -> Path:
+def native_library_path() -> Path:
     """The file. Raises OSError where it was not built."""
     own = os.environ.get("POLYDEC_STEP")
     libraries = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
@@ -182,27 +182,27 @@ def where() -> Path:
 
 
 @cache
-def library() -> C.CDLL:
+def load_native_library() -> C.CDLL:
     """Raises OSError where it was not built, or does not load here."""
-    lib = C.CDLL(str(where()))
+    lib = C.CDLL(str(native_library_path()))
     for name, (result, arguments) in _SIGNATURES.items():
         f = getattr(lib, name)
         f.restype, f.argtypes = result, arguments
     return lib
 
 
-def available() -> tuple[bool, str]:
+def native_step_availability() -> tuple[bool, str]:
     """Whether the native step runs here, and why not, or the instruction sets that it can use, best first."""
     try:
-        return True, " ".join(sets())
+        return True, " ".join(native_instruction_sets())
     except (OSError, AttributeError) as e:
         return False, f"the native step does not run: {e}"
 
 
-def sets() -> tuple[str, ...]:
+def native_instruction_sets() -> tuple[str, ...]:
     """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
     what another machine would do). Raises MissingError where the machine lacks it."""
-    here, asked = library().step_sets().decode().split(), os.environ.get("POLYDEC_ISA")
+    here, asked = load_native_library().step_sets().decode().split(), os.environ.get("POLYDEC_ISA")
     if asked and asked not in here:
         raise MissingError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
     return tuple(sorted(here, key=lambda isa: isa != asked))

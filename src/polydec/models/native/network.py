@@ -15,34 +15,34 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 
 from polydec.base.errors import MissingError, RequestError
-from polydec.core.types import Reads, Want
-from polydec.models.formats.architectures import Config, read
-from polydec.models.formats.rope import Rope
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.models.formats.architectures import TransformerConfig, read_architecture
+from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.native.library import (
     ACTS,
     CACHES,
     COMPUTES,
     ENDLESS,
-    Batch,
     CacheOf,
+    NativeBatch,
     PartOf,
     PressOf,
-    library,
+    load_native_library,
 )
-from polydec.models.native.library import Config as Shape
-from polydec.models.native.press import StepPress, looks, step_press, tell
-from polydec.models.native.weights import Loader, load_all
-from polydec.models.nets.cache import GROWTH, Cache
-from polydec.models.nets.memory import empty
-from polydec.models.nets.packing import passes
-from polydec.models.nets.press import Press
-from polydec.models.nets.query import Answer, Query, bounded, in_turns
+from polydec.models.native.library import NativeConfig as Shape
+from polydec.models.native.press import StepPress, fill_cache_descriptor, step_press, visible_chunks
+from polydec.models.native.weights import NativeWeightLoader, load_all
+from polydec.models.nets.cache import GROWTH, KVCache
+from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.packing import group_into_passes
+from polydec.models.nets.press import CachePress
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts, in_turns
 from polydec.models.nets.scores import NOT_FINITE
-from polydec.models.nets.turned import still, turned
+from polydec.models.nets.turned import rotate_cached_keys, why_not_rotatable
 
 LIMIT = 512  # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24  # of any count in a config
-_ROW = Want(law=Reads.ROW)
+_ROW = ScoreRequest(law=RowDetail.ROW)
 CPU = torch.device("cpu")
 
 
@@ -60,9 +60,15 @@ class CpuStep:
     partial = presses = True
 
     def __init__(
-        self, config: Config, outputs: int, threads: int, isa: str, compute: str, cache_dtype: str
+        self,
+        config: TransformerConfig,
+        outputs: int,
+        threads: int,
+        isa: str,
+        compute: str,
+        cache_dtype: str,
     ) -> None:
-        c, self._lib = config, library()
+        c, self._lib = config, load_native_library()
         self.config, self.layers, self.context, self.size, self.threads = (
             c,
             c.layers,
@@ -144,7 +150,7 @@ class CpuStep:
         head's vector (both approximate). Raises MissingError where the library does not serve this network (a block type or an
         odd shape that it lacks), OSError where there is none.
         """
-        c, weights = read(config, weights)
+        c, weights = read_architecture(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         # what the library's pool takes; users are held to less (models/sessions/options.py)
         if not 1 <= threads <= 1024:
@@ -155,7 +161,7 @@ class CpuStep:
             raise MissingError(
                 f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}"
             )
-        load = Loader(weights, quantize)
+        load = NativeWeightLoader(weights, quantize)
         if c.turned != c.head and load.paired:
             raise MissingError(
                 f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
@@ -213,13 +219,13 @@ class CpuStep:
             self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap
         )
 
-    def new_cache(self, press: Press | None = None) -> Cache:
+    def new_cache(self, press: CachePress | None = None) -> KVCache:
         """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
         bytes of the float that they are multiplied by. With a press, old entries are packed (models/native/press.py). Raises
         RequestError for a press that the library does not read, or not here."""
         size = self._head + 4 * (self.cache_dtype == "int8")
-        return Cache(
-            empty(
+        return KVCache(
+            empty_pooled_tensor(
                 (self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size),
                 getattr(torch, self.cache_dtype),
                 CPU,
@@ -227,7 +233,7 @@ class CpuStep:
             press=None if press is None else self._press(press),
         )
 
-    def _press(self, press: Press) -> StepPress:
+    def _press(self, press: CachePress) -> StepPress:
         c = self.config
         if any(c.windows) or not c.causal:
             raise RequestError(
@@ -265,7 +271,7 @@ class CpuStep:
             )
         n = min(self.context, max(positions, 2 * self._turned, 1024))
         for k, rope in enumerate(self.config.ropes):
-            cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary(rope, n))
+            cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary_cos_sin(rope, n))
             size = min(cosine.size, sine.size)
             self._check(
                 self._lib.step_rotary(self._model, k, cosine.ctypes.data, sine.ctypes.data, size, n)
@@ -278,7 +284,7 @@ class CpuStep:
                 f"the native step refused a call: {self._lib.step_error(code).decode()}"
             )
 
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
         if any(q.cache.press is not None and len(q) > q.cache.press.block for q in queries):
             # what a row sees packed must have been there before the step
@@ -292,24 +298,28 @@ class CpuStep:
             and sum(map(len, queries)) <= LIMIT
         ):
             return self._step(queries, self._every)
-        return bounded(self._steps, queries, LIMIT) if self.config.causal else self._steps(queries)
+        return (
+            forward_in_parts(self._steps, queries, LIMIT)
+            if self.config.causal
+            else self._steps(queries)
+        )
 
-    def _steps(self, queries: Sequence[Query]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        for (layers, without, _), index in passes(queries, self.layers, LIMIT):
+    def _steps(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        answers: dict[int, NetworkAnswer] = {}
+        for (layers, without, _), index in group_into_passes(queries, self.layers, LIMIT):
             every = self._every if layers == self._every else layers
             answers.update(zip(index, self._step([queries[i] for i in index], every, without)))
         return [answers[i] for i in range(len(queries))]
 
     def _step(
         self,
-        queries: Sequence[Query],
+        queries: Sequence[NetworkQuery],
         layers: tuple[int, ...],
         without: frozenset[int] = frozenset(),
-    ) -> list[Answer]:
+    ) -> list[NetworkAnswer]:
         lists: list[list[int]] = [[] for _ in range(9)]
         token, sequence, position, slot, seen, prefix, start, tail, out = lists
-        wants: list[Reads] = []
+        wants: list[RowDetail] = []
         embeds: list[tuple[Sequence[int], Tensor]] = []
         parts: list[Any] = []
         caches = [CacheOf() for _ in queries]
@@ -327,13 +337,15 @@ class CpuStep:
             self._place(q, n, position, seen, prefix, start, tail)
             sequence += [s] * n
             if q.cache.press is not None:
-                for chunks, rows in looks(q.cache, q.first, position[row:]):
+                for chunks, rows in visible_chunks(q.cache, q.first, position[row:]):
                     if rows[0]:  # of other branches of a draft that is longer than a block
                         for i in rows:
                             sequence[row + i] = len(caches)
                         caches.append(CacheOf())
                         parts.append(cache_of(caches[-1], q.cache))
-                    parts.append(tell(caches[-1 if rows[0] else s], q.cache, chunks, layers))
+                    parts.append(
+                        fill_cache_descriptor(caches[-1 if rows[0] else s], q.cache, chunks, layers)
+                    )
             slot += range(q.first, q.first + n) if q.at is None else q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
@@ -341,14 +353,14 @@ class CpuStep:
             self._turn(need + 1)
         # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
         m, R, W = len(token), len(out), self.config.width
-        full = [w > Reads.ARGMAX for w in wants]
+        full = [w > RowDetail.ARGMAX for w in wants]
         k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
         depths: list[int] = []
         exit_at = self._no_exit
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
-        reads = max(wants) > Reads.NOTHING
+        reads = max(wants) > RowDetail.NOTHING
         ints = array(
             "i",
             [
@@ -390,14 +402,14 @@ class CpuStep:
                 embed[list(rows)] = e.to(embed)
         moved = self.routes is not None and any(q.want.routing is not None for q in queries)
         routing = _routing(queries, *self.routes) if self.routes is not None and moved else None
-        logits = empty((k, self._outputs), torch.float32, CPU) if k else None
+        logits = empty_pooled_tensor((k, self._outputs), torch.float32, CPU) if k else None
         hidden = (
             (C.c_float * (R * W))()
-            if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries))
+            if any(w == RowDetail.ARGMAX or q.want.hidden for w, q in zip(wants, queries))
             else None
         )
         where = (CacheOf * len(caches))(*caches)
-        b = Batch(
+        b = NativeBatch(
             m,
             len(caches),
             len(layers),
@@ -439,8 +451,11 @@ class CpuStep:
             want = queries[0].want
             law = logits if self._tokens is None else self._full(logits)
             return [
-                Answer(
-                    law, None, best, top=self.top if Reads.TOPK in (want.law, want.base) else None
+                NetworkAnswer(
+                    law,
+                    None,
+                    best,
+                    top=self.top if RowDetail.TOPK in (want.law, want.base) else None,
                 )
             ]
         answers = self._answers(
@@ -462,7 +477,7 @@ class CpuStep:
         ]
 
     @staticmethod
-    def _places(queries: Sequence[Query], full: Sequence[bool]) -> Iterator[int]:
+    def _places(queries: Sequence[NetworkQuery], full: Sequence[bool]) -> Iterator[int]:
         """Which row of the logits each answered row gets, -1 where none."""
         k = 0
         for q, f in zip(queries, full):
@@ -471,31 +486,31 @@ class CpuStep:
 
     def _answers(
         self,
-        queries: Sequence[Query],
-        wants: Sequence[Reads],
+        queries: Sequence[NetworkQuery],
+        wants: Sequence[RowDetail],
         need: Sequence[int],
         logits: Tensor | None,
         best: list[int],
         hidden: Any,
-    ) -> list[Answer]:
+    ) -> list[NetworkAnswer]:
         def states(r: int, end: int) -> Tensor:
             rows_RW = (
                 torch.frombuffer(hidden, dtype=torch.float32) if len(hidden) else torch.empty(0)
             )
             return rows_RW.view(-1, self.config.width)[r:end]
 
-        answers: list[Answer] = []
+        answers: list[NetworkAnswer] = []
         r = k = 0
         for q, w, n in zip(queries, wants, need):
             end = r + len(q.rows)
-            reads = w > Reads.NOTHING and end > r
+            reads = w > RowDetail.NOTHING and end > r
             answers.append(
-                Answer(
+                NetworkAnswer(
                     self._full(logits[k : k + n]) if n and logits is not None else None,
                     states(r, end) if q.want.hidden else None,
                     best[r:end] if reads else None,
                     (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
-                    top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None,
+                    top=self.top if RowDetail.TOPK in (q.want.law, q.want.base) else None,
                 )
             )
             r, k = end, k + n
@@ -515,9 +530,9 @@ class CpuStep:
             nothing = torch.empty(()).expand(
                 self.layers, 2, self.config.kv_heads, len(some_RH), self._head
             )
-            cache = Cache(nothing)  # no layer runs: nobody writes there
+            cache = KVCache(nothing)  # no layer runs: nobody writes there
             cache.stage(range(-1, len(some_RH) - 1))
-            q = Query(cache, 0, (), range(len(some_RH)), _ROW, embed=some_RH, layers=())
+            q = NetworkQuery(cache, 0, (), range(len(some_RH)), _ROW, embed=some_RH, layers=())
             logits_RV = self._step([q], ())[0].logits_RV
             assert logits_RV is not None
             out.append(logits_RV)
@@ -532,20 +547,20 @@ class CpuStep:
         """Why cached keys cannot be turned to other positions; "": they can."""
         if self.cache_dtype != "float32":
             return f"cache_dtype is {self.cache_dtype!r}, which turns would round again and again"
-        return still(self.config)
+        return why_not_rotatable(self.config)
 
     def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
         """See models/nets/turned.py. The factors are those of the step's own tables."""
         n = kv.shape[-2]
 
         def tables(k: int) -> tuple[Tensor, Tensor]:
-            cosine, sine = rotary(self.config.ropes[k], max(first, first + by) + n)
+            cosine, sine = rotary_cos_sin(self.config.ropes[k], max(first, first + by) + n)
             turn = torch.complex(cosine, sine)
             return turn[first : first + n], turn[first + by : first + by + n]
 
-        return turned(kv, by, self.config, True, tables)
+        return rotate_cached_keys(kv, by, self.config, True, tables)
 
-    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer (None: the last one), [kv heads, stop, head], float32."""
         if cache.press is not None:
             raise RequestError(
@@ -589,7 +604,7 @@ class CpuStep:
 
     def _place(
         self,
-        q: Query,
+        q: NetworkQuery,
         n: int,
         position: list[int],
         seen: list[int],
@@ -628,7 +643,7 @@ class CpuStep:
             tail += path
 
     @staticmethod
-    def _depths(q: Query) -> list[int]:
+    def _depths(q: NetworkQuery) -> list[int]:
         depth = list[int]()
         for p in q.cache.parent:
             depth.append(depth[p] + 1 if p >= 0 else 0)
@@ -664,7 +679,7 @@ class CpuStep:
         return row
 
 
-def _routing(queries: Sequence[Query], layers: int, experts: int) -> Tensor:
+def _routing(queries: Sequence[NetworkQuery], layers: int, experts: int) -> Tensor:
     """What is added to the router's scores of each row (Want.routing), [rows, layers, experts]."""
     out, row = torch.zeros(sum(map(len, queries)), layers, experts), 0
     for q in queries:
@@ -674,12 +689,12 @@ def _routing(queries: Sequence[Query], layers: int, experts: int) -> Tensor:
     return out
 
 
-def _experts(c: Config) -> tuple[int, int, int, bool]:
+def _experts(c: TransformerConfig) -> tuple[int, int, int, bool]:
     x = c.experts
     return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
 
 
-def cache_of(to: CacheOf, cache: Cache) -> Any:
+def cache_of(to: CacheOf, cache: KVCache) -> Any:
     """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
     to.kv, to.capacity, to.start = cache.address, cache.capacity, cache.start
     if not cache.shared:
@@ -689,7 +704,7 @@ def cache_of(to: CacheOf, cache: Cache) -> Any:
     return parts
 
 
-def _parts(cache: Cache) -> Any:
+def _parts(cache: KVCache) -> Any:
     """Where the entries lie that a cache shares with others."""
     out = (PartOf * len(cache.shared))()
     for part, lease in zip(out, cache.shared):
@@ -703,7 +718,7 @@ def _parts(cache: Cache) -> Any:
     return out
 
 
-def rotary(rope: Rope, n: int) -> tuple[Tensor, Tensor]:
+def rotary_cos_sin(rope: RotaryEmbedding, n: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [n, head / 2] of the first positions, float32, of angles rounded to float32 as transformers does."""
     if rope.kind in ("dynamic", "longrope"):  # the frequencies depend on the position
         turn = rope.table(0, n)

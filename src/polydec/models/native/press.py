@@ -18,9 +18,9 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.models.native.library import CacheOf, PressOf
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.memory import empty
-from polydec.models.nets.press import Chunk, Press, chunks_of_rows, sealed
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.press import CachePress, Chunk, chunks_of_rows, count_sealed_blocks
 
 CPU = torch.device("cpu")
 LEAST, MOST = 1 << 20, 1 << 23
@@ -28,7 +28,7 @@ LEAST, MOST = 1 << 20, 1 << 23
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class NativePackedBlock:
     """What one layer keeps of a block, as press.h lays it out. address: where it lies."""
 
     bytes: Tensor
@@ -39,7 +39,7 @@ class Block:
         return self.bytes.nbytes
 
 
-class Slab:
+class PackedBlockSlab:
     """Room for the packed blocks of one text, large pieces at a time, which large pages bear: a pass reads all of them, and a
     block of one layer is a few small pages. Each piece is about as large as all before it, and is given back once no block
     in it is read any more."""
@@ -53,7 +53,10 @@ class Slab:
         """So many bytes, at a multiple of 64 where all sizes are."""
         if len(self._left) < size:
             piece = max(size, min(max(LEAST, self._total), MOST))
-            self._left, self._total = empty((piece,), torch.uint8, CPU), self._total + piece
+            self._left, self._total = (
+                empty_pooled_tensor((piece,), torch.uint8, CPU),
+                self._total + piece,
+            )
         taken, self._left = self._left[:size], self._left[size:]
         return taken
 
@@ -68,18 +71,18 @@ class StepPress:
     shape: PressOf
     size: int
     into: Callable[[PressOf, Tensor, Tensor], None]
-    slab: Slab
+    slab: PackedBlockSlab
     asks = False
     lasting = True
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Block:
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> NativePackedBlock:
         out = self.slab.take(self.size)
         self.into(self.shape, kv.contiguous(), out)
-        return Block(out, out.data_ptr())
+        return NativePackedBlock(out, out.data_ptr())
 
 
 def step_press(
-    press: Press,
+    press: CachePress,
     values: int,
     size_of: Callable[[PressOf], int],
     into: Callable[[PressOf, Tensor, Tensor], None],
@@ -104,18 +107,18 @@ def step_press(
             f"cache is {press.called}, block {press.block} and group {rounding.group}: the compiled step packs blocks of 16, "
             "32, 64 or 128 in groups of multiples of 16, or 0; choose such, or load the model on the torch path (--dtype torch)"
         )
-    return StepPress(press.called, press.block, shape, size, into, Slab())
+    return StepPress(press.called, press.block, shape, size, into, PackedBlockSlab())
 
 
-def looks(
-    cache: Cache, first: int, position: Sequence[int]
+def visible_chunks(
+    cache: KVCache, first: int, position: Sequence[int]
 ) -> list[tuple[tuple[Chunk, ...], list[int]]]:
     """Packed blocks that rows see, in slots from `first` on and at these positions, and which rows. Nearly always the
     longest list is all rows' (each sees its own part of it); only where a draft is longer than a block, branches have their
     own."""
     press = cache.press
     assert press is not None
-    most = sealed(max(position), press)
+    most = count_sealed_blocks(max(position), press)
     if most * press.block <= cache.length:
         return [(tuple((k, ()) for k in range(most)), list(range(len(position))))]
     by = dict[tuple[Chunk, ...], list[int]]()
@@ -126,11 +129,13 @@ def looks(
     return list(by.items())
 
 
-def tell(to: CacheOf, cache: Cache, chunks: tuple[Chunk, ...], layers: Sequence[int]) -> Any:
+def fill_cache_descriptor(
+    to: CacheOf, cache: KVCache, chunks: tuple[Chunk, ...], layers: Sequence[int]
+) -> Any:
     """Tells the library where packed blocks lie, of layers that run. What is returned must live as long as `to` is read."""
     press = cache.press
     assert isinstance(press, StepPress)
-    rows = list[list[Block]]()
+    rows = list[list[NativePackedBlock]]()
     for layer in layers:
         known = cache.packed[layer]
         if not chunks or (not chunks[-1][1] and len(known) >= len(chunks)):

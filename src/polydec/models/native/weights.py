@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import MissingError
-from polydec.models.formats.architectures import Config, Piece, Split
+from polydec.models.formats.architectures import SplitWeights, TensorPiece, TransformerConfig
 from polydec.models.formats.fields import shape_of, source_of
-from polydec.models.formats.gguf import GGUF, Entry
+from polydec.models.formats.gguf import GGUFCheckpoint, GGUFTensorEntry
 from polydec.models.formats.gguf_families import ARCHITECTURES
 from polydec.models.native import kept
-from polydec.models.native.library import PARTS, TYPES, library
+from polydec.models.native.library import PARTS, TYPES, load_native_library
 from polydec.models.nets import pages
 
 _FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -36,7 +36,7 @@ _MATRICES = {"embed", "head", "q", "k", "v", "o", "router", *_MLP}
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class NativeWeight:
     """A matrix (kind: its number in the library) or a vector (None) of float32. swap: the width of a head whose outputs the
     file pairs as neighbours."""
 
@@ -47,14 +47,14 @@ class Item:
     bias: bool = False
 
 
-class _File:
+class _GGUFWeightBlocks:
     """The blocks of a GGUF file under their Hugging Face names."""
 
-    def __init__(self, file: GGUF, pieces: Mapping[str, Piece]) -> None:
+    def __init__(self, file: GGUFCheckpoint, pieces: Mapping[str, TensorPiece]) -> None:
         self._file, self._pieces = file, pieces
         self.paired = ARCHITECTURES[file.architecture].paired
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> GGUFTensorEntry:
         if (piece := self._pieces.get(name)) is not None:
             return self._file.part(piece.name, piece.first, piece.stop)
         return self._file.entries[self._file._names[name]]
@@ -70,7 +70,7 @@ class _File:
             kept.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
 
 
-class Loader:
+class NativeWeightLoader:
     """Reads a checkpoint; counts what types its weights have."""
 
     def __init__(self, weights: Mapping[str, Any], quantize: str | None) -> None:
@@ -79,9 +79,11 @@ class Loader:
                 f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}"
             )
         self._weights, self._quantize = weights, quantize
-        source = weights.source if isinstance(weights, Split) else weights
-        pieces = weights.pieces if isinstance(weights, Split) else {}
-        self._file = _File(source, pieces) if isinstance(source, GGUF) else None
+        source = weights.source if isinstance(weights, SplitWeights) else weights
+        pieces = weights.pieces if isinstance(weights, SplitWeights) else {}
+        self._file = (
+            _GGUFWeightBlocks(source, pieces) if isinstance(source, GGUFCheckpoint) else None
+        )
         if quantize and self._file:
             raise MissingError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
@@ -111,15 +113,15 @@ class Loader:
     def shape(self, name: str) -> tuple[int, ...]:
         return shape_of(self._weights, name)
 
-    def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> Item:
+    def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> NativeWeight:
         """plus: what is added to each number."""
         self.shape(name)
         data = np.ascontiguousarray(
             self._weights[name].float().numpy() + plus
         )  # a GGUF file's are already in our order
-        return Item(data, data.shape, None, 0, bias)
+        return NativeWeight(data, data.shape, None, 0, bias)
 
-    def matrix(self, name: str, swap: int = 0) -> Item:
+    def matrix(self, name: str, swap: int = 0) -> NativeWeight:
         shape = self.shape(name)
         if len(shape) != 2:
             raise MissingError(f"{name} has shape {shape}: a matrix is expected")
@@ -130,7 +132,7 @@ class Loader:
                     f"{name} is of type {entry.type.name}: the native step reads {', '.join(TYPES)}"
                 )
             self._types[entry.type.name] += shape[0] * shape[1]
-            return Item(
+            return NativeWeight(
                 self._file.raw(name),
                 shape,
                 TYPES[entry.type.name],
@@ -144,7 +146,7 @@ class Loader:
             kind = _FLOATS.get(t.dtype, "F32")
             data = (t if t.dtype in _FLOATS else t.float()).contiguous().view(torch.uint8).numpy()
         self._types[kind] += shape[0] * shape[1]
-        return Item(data, shape, TYPES[kind])
+        return NativeWeight(data, shape, TYPES[kind])
 
     def _blocks(self, kind: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A matrix in blocks, those of an earlier load where they are kept."""
@@ -155,7 +157,9 @@ class Loader:
         if not self._keeps:
             return made()
         n, k = shape
-        return kept.blocks(kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made)
+        return kept.cached_quantised_blocks(
+            kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made
+        )
 
     def done(self, name: str) -> None:
         """The file's pages are not needed any more: give them back."""
@@ -163,8 +167,8 @@ class Loader:
             self._file.release(name)
             return
         if self._mapped is None:
-            self._mapped = pages.mapped(".safetensors")
-        pages.release(self._mapped)
+            self._mapped = pages.mapped_file_regions(".safetensors")
+        pages.release_mapped_pages(self._mapped)
 
 
 def _numbers(weights: Mapping[str, Any]) -> int:
@@ -220,9 +224,9 @@ SIZES: Mapping[str, int] = {"q8_0": 34, "q4_1": 20}
 
 
 def load_all(
-    load: Loader,
-    c: Config,
-    put: Callable[[int, int, Item], int],
+    load: NativeWeightLoader,
+    c: TransformerConfig,
+    put: Callable[[int, int, NativeWeight], int],
     tokens: Tensor | None,
 ) -> Callable[[Sequence[int]], Tensor] | None:
     """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
@@ -292,4 +296,4 @@ def load_all(
 
 def _check(code: int, name: str) -> None:
     if code:
-        raise MissingError(f"{name}: {library().step_error(code).decode()}")
+        raise MissingError(f"{name}: {load_native_library().step_error(code).decode()}")

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.models.nets.memory import empty
-from polydec.models.nets.press import Chunk, Packed, Packing, sealed, settled
+from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.press import (
+    BlockPacker,
+    Chunk,
+    PackedBlock,
+    count_packable_blocks,
+    count_sealed_blocks,
+)
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -19,7 +25,7 @@ GROWTH = 256
 """Entries that a cache with storage of its own grows by, at least."""
 
 
-class Storage:
+class CacheStorage:
     """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads, None
     where nobody ever did (every pass asks)."""
 
@@ -27,7 +33,7 @@ class Storage:
 
     def __init__(self, kv: Tensor, start: int = 0) -> None:
         self.kv, self.start = kv, start
-        self.leases: WeakSet[Lease] | None = None
+        self.leases: WeakSet[StorageLease] | None = None
 
     @property
     def sealed(self) -> int:
@@ -35,19 +41,19 @@ class Storage:
         return max((lease.stop for lease in self.leases or ()), default=0)
 
 
-class Lease:
+class StorageLease:
     """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
 
     __slots__ = ("__weakref__", "of", "stop")
 
-    def __init__(self, of: Storage, stop: int) -> None:
+    def __init__(self, of: CacheStorage, stop: int) -> None:
         self.of, self.stop = of, stop
         if of.leases is None:
             of.leases = WeakSet()
         of.leases.add(self)
 
 
-class Cache:
+class KVCache:
     """Slots [0, length) are committed, one a position; the staged tree lies behind them, one slot a node.
 
     `parent[j]` is the staged offset of the predecessor of staged entry j, or -1 where that is the last committed one.
@@ -79,14 +85,16 @@ class Cache:
         "start",
     )
 
-    def __init__(self, kv: Tensor, length: int = 0, press: Packing | None = None) -> None:
+    def __init__(self, kv: Tensor, length: int = 0, press: BlockPacker | None = None) -> None:
         self.beside: Any = None
-        self.length, self.parent, self.shared = length, list[int](), tuple[Lease, ...]()
+        self.length, self.parent, self.shared = length, list[int](), tuple[StorageLease, ...]()
         self.press, self.base = press, 0
-        self.packed = tuple(list[Packed | None]() for _ in range(0 if press is None else len(kv)))
-        self._hold(Storage(kv))
+        self.packed = tuple(
+            list[PackedBlock | None]() for _ in range(0 if press is None else len(kv))
+        )
+        self._hold(CacheStorage(kv))
 
-    def _hold(self, own: Storage) -> None:
+    def _hold(self, own: CacheStorage) -> None:
         self._own, self.kv, self.start = own, own.kv, own.start
         self.capacity, self.address = (
             own.kv.shape[-2],
@@ -129,11 +137,13 @@ class Cache:
         if not self.shared:
             return
         base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
-        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        kv = empty_pooled_tensor(
+            (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
+        )
         for at, piece in self.pieces(base, self.end):
             kv[..., at - base : at - base + piece.shape[-2], :] = piece
         self.shared = ()
-        self._hold(Storage(kv, base))
+        self._hold(CacheStorage(kv, base))
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
@@ -169,14 +179,14 @@ class Cache:
         self._unpack(length)
         if not length:
             self.shared, self.base = (), 0
-            self._hold(Storage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
+            self._hold(CacheStorage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
 
-    def fork(self, length: int | None = None) -> Cache:
+    def fork(self, length: int | None = None) -> KVCache:
         """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
         some that are there packed only), nothing staged."""
         length = None if length is None else self.whole(length)
         stop = self.end if length is None else length
-        twin = Cache(
+        twin = KVCache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
             self.length if length is None else length,
             self.press,
@@ -209,7 +219,7 @@ class Cache:
         pieces = [t[i] for _, t in self.pieces(0, stop)]
         return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
 
-    def chunk(self, layer: int, at: Chunk) -> Packed:
+    def chunk(self, layer: int, at: Chunk) -> PackedBlock:
         """What is packed of a block of one layer; packed now where it was not yet."""
         k, path = at
         assert self.press is not None
@@ -225,7 +235,7 @@ class Cache:
         behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
         before = None
         if k and not self.press.lasting:
-            ready = k - 1 < settled(length, self.press)
+            ready = k - 1 < count_packable_blocks(length, self.press)
             before = self.chunk(
                 layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
             )
@@ -254,7 +264,7 @@ class Cache:
         many committed entries have passed every layer. Only between passes, which look at where entries lie."""
         if self.press is None:
             return
-        count = min(min(map(len, self.packed)), sealed(filled, self.press) - 1)
+        count = min(min(map(len, self.packed)), count_sealed_blocks(filled, self.press) - 1)
         base = count * self.press.block
         if base <= self.base:
             return
@@ -265,42 +275,45 @@ class Cache:
         if self.start < base:
             left = self.kv[..., base - self.start : self.end - self.start, :]
             size = left.shape[-2] + self.press.block
-            kv = empty((*left.shape[:-2], size, left.shape[-1]), left.dtype, left.device)
+            kv = empty_pooled_tensor(
+                (*left.shape[:-2], size, left.shape[-1]), left.dtype, left.device
+            )
             kv[..., : left.shape[-2], :] = left
-            self._hold(Storage(kv, base))
+            self._hold(CacheStorage(kv, base))
         self.base = base
 
     def whole(self, length: int) -> int:
         """So many entries, where all that rows behind them see is there; else none: of those a fork or a cut would keep."""
         missing = (
-            self.press is not None and sealed(length, self.press) * self.press.block < self.base
+            self.press is not None
+            and count_sealed_blocks(length, self.press) * self.press.block < self.base
         )
         return 0 if missing else length
 
     def _unpack(self, length: int) -> None:
         """Forget what was packed of entries from `length` on."""
         for layer in self.packed if self.press is not None else ():
-            del layer[settled(length, self.press) :]  # pyright: ignore[reportArgumentType]
+            del layer[count_packable_blocks(length, self.press) :]  # pyright: ignore[reportArgumentType]
 
     @property
     def nbytes(self) -> int:
         """Bytes that it holds, what it shares included."""
-        return nbytes((self,))
+        return total_cache_bytes((self,))
 
     @property
-    def storage(self) -> Iterator[Storage]:
+    def storage(self) -> Iterator[CacheStorage]:
         yield self._own
         yield from (lease.of for lease in self.shared)
 
-    def _read(self, stop: int) -> tuple[Lease, ...]:
+    def _read(self, stop: int) -> tuple[StorageLease, ...]:
         """Leases of the entries below `stop`."""
-        out = list[Lease]()
+        out = list[StorageLease]()
         for lease in self.shared:
             first = out[-1].stop if out else self.base
             if first < stop:
-                out.append(lease if lease.stop <= stop else Lease(lease.of, stop))
+                out.append(lease if lease.stop <= stop else StorageLease(lease.of, stop))
         if self.start < stop and self.capacity:
-            out.append(Lease(self._own, stop))
+            out.append(StorageLease(self._own, stop))
         return tuple(out)
 
     def _move(self, first: int, need: int) -> None:
@@ -316,25 +329,27 @@ class Cache:
         if grows and self.capacity:
             size = max(size, self.capacity + max(least, self.capacity // 4))
         size = -(-size // least) * least
-        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
+        kv = empty_pooled_tensor(
+            (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
+        )
         for at, piece in self.pieces(start, self.end):
             kv[..., at - start : at - start + piece.shape[-2], :] = piece
         self.shared = self._read(start)
-        self._hold(Storage(kv, start))
+        self._hold(CacheStorage(kv, start))
 
 
-class Stored(Protocol):
+class SizedCache(Protocol):
     """A cache of any kind."""
 
     @property
     def nbytes(self) -> int: ...
 
 
-def nbytes(caches: Iterable[Stored]) -> int:
+def total_cache_bytes(caches: Iterable[SizedCache]) -> int:
     """Bytes that several caches hold together: what they share counts once."""
     seen, total = dict[int, int](), 0
     for cache in caches:
-        if isinstance(cache, Cache):
+        if isinstance(cache, KVCache):
             seen |= {id(s): s.kv.nbytes for s in cache.storage}
             seen |= {id(p): p.nbytes for layer in cache.packed for p in layer if p is not None}
         else:

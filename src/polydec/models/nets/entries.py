@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Entries(Generic[T]):
-    """Its verbs are those of `polydec.models.nets.cache.Cache`; `text` has what each entry holds, None
+class EntryCache(Generic[T]):
+    """Its verbs are those of `polydec.models.nets.cache.KVCache`; `text` has what each entry holds, None
     where nothing was fed yet. Values are never changed, so forks share them."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Entries(Generic[T]):
         del self.text[length:]
         self.length, self.parent = length, []
 
-    def fork(self, length: int | None = None) -> Entries[T]:
-        twin = Entries[T]()
+    def fork(self, length: int | None = None) -> EntryCache[T]:
+        twin = EntryCache[T]()
         twin.text, twin.length, twin.parent = list(self.text), self.length, list(self.parent)
         if length is not None:
             twin.truncate(length)

@@ -16,7 +16,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Adapter:
+class GatedAdapter:
     """Of each layer, at each of PLACES, a pair: what reads the row [R, in], and what is added of that [out, R].
 
     "qkv" gives the rows of queries, keys and values one behind another as the published layout has them, "gate_up" those of
@@ -52,9 +52,9 @@ class Adapter:
                     f"{into} to {out}"
                 )
 
-    def mapped(self, change: Callable[[str, Tensor, Tensor], Pair]) -> Adapter:
+    def mapped(self, change: Callable[[str, Tensor, Tensor], Pair]) -> GatedAdapter:
         """The adapter whose pairs are `change` of the place and the pair there."""
-        return Adapter(
+        return GatedAdapter(
             [
                 {place: change(place, *pair) for place, pair in layer.items()}
                 for layer in self.layers
@@ -63,10 +63,10 @@ class Adapter:
 
 
 @dataclass(frozen=True, eq=False)
-class Gate:
+class ActiveAdapter:
     """An adapter at work in one pass. row_N: the rows that it changes."""
 
-    adapter: Adapter
+    adapter: GatedAdapter
     row_N: Tensor
 
     def add(self, layer: int, place: str, read_TI: Tensor, into_TO: Tensor) -> None:

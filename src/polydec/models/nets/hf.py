@@ -24,12 +24,12 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from polydec.base.errors import FileError
-from polydec.core.types import Reads, Want
-from polydec.models.formats.edge import first_line, own_code, reading, sentence
-from polydec.models.formats.fields import largest, shape_of
-from polydec.models.nets.masks import NEG_INF, depths, visible
-from polydec.models.nets.query import Answer, Query
-from polydec.models.nets.scores import finite
+from polydec.core.types import RowDetail, ScoreRequest
+from polydec.models.formats.edge import error_sentence, first_line, own_code, report_read_errors
+from polydec.models.formats.fields import longest_tensor_side, shape_of
+from polydec.models.nets.masks import NEG_INF, staged_entry_depths, tree_attention_mask
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
+from polydec.models.nets.scores import require_finite_logits
 
 
 class HFCache:
@@ -167,7 +167,7 @@ Masks = Callable[[Tensor, Tensor | None], Any]
 
 
 @dataclass(frozen=True)
-class Mode:
+class HFFeedMode:
     """A way to feed a model. masks: None where it makes its own (then no trees); recurrent: its cache is its own affair;
     single: after the first pass it takes one token at a time."""
 
@@ -187,7 +187,7 @@ def cache_keyword(model: nn.Module) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-class HF:
+class HFNetwork:
     """A Network (models/nets/query.py) over a causal model of `transformers`. Queries of one pass run one after the other.
 
     Raises FileError where the model reads both ways, or its cache does not give what the plain forward pass gives.
@@ -246,10 +246,10 @@ class HF:
         return HFCache(None if self._mode.recurrent else DynamicCache(), self._mode.recurrent)
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         return [self._answer(q) for q in queries]
 
-    def _answer(self, q: Query) -> Answer:
+    def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         if q.layers is not None and q.layers != tuple(range(self.layers)):
             raise FileError(
                 f"layers is {q.layers}: this model runs all of its {self.layers} layers only"
@@ -270,13 +270,13 @@ class HF:
             got, seen = self._pass(q.cache, size, fed, wanted, q.want.hidden)
             logits.append(got)
             hidden.append(seen)
-        silent = not rows or (q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING)
-        return Answer(
+        silent = not rows or (q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING)
+        return NetworkAnswer(
             None if silent else torch.cat(logits),
             torch.cat(hidden) if q.want.hidden and rows else None,
         )
 
-    def _mixed(self, q: Query) -> Tensor:
+    def _mixed(self, q: NetworkQuery) -> Tensor:
         """Embeddings of a query's tokens, and its states among them."""
         assert q.embed is not None
         states = q.embed.to(self._device, self._number)
@@ -339,12 +339,14 @@ class HF:
         first, stop, length = cache.held, cache.held + size, cache.length
         slots = [
             *range(length),
-            *(length + d for d in depths(cache.parent[: max(0, stop - length)])),
+            *(length + d for d in staged_entry_depths(cache.parent[: max(0, stop - length)])),
         ]
         slot_S = torch.tensor(slots, device=self._device)
         low = min(first, length)
         full = torch.zeros(size, stop, dtype=self._number, device=self._device)
-        full[:, low:] = visible(first, stop, length, cache.parent, self._number, self._device)
+        full[:, low:] = tree_attention_mask(
+            first, stop, length, cache.parent, self._number, self._device
+        )
         near = None
         if self._window is not None:
             far = slot_S[None, :stop] <= slot_S[first:stop, None] - self._window
@@ -354,9 +356,9 @@ class HF:
             "position_ids": slot_S[None, first:stop],
         }
 
-    def _find_mode(self) -> Mode:
+    def _find_mode(self) -> HFFeedMode:
         """The first way to feed it that gives what the plain forward pass gives."""
-        tried, why = _Trial(self), ""
+        tried, why = _HFNetworkTrial(self), ""
         for mode in self._modes():
             self._mode = mode
             try:
@@ -369,7 +371,7 @@ class HF:
             f"computes without{why}"
         )
 
-    def _modes(self) -> Iterator[Mode]:
+    def _modes(self) -> Iterator[HFFeedMode]:
         if not getattr(self._model, "_is_stateful", False):
             if "position_ids" in self._takes:
                 kinds = set(getattr(self._config, "layer_types", None) or ())
@@ -378,30 +380,30 @@ class HF:
                     and kinds <= {"full_attention", "sliding_attention"}
                     and kinds
                 ):
-                    yield Mode(
+                    yield HFFeedMode(
                         lambda full, near: {"full_attention": full, "sliding_attention": near}
                     )
                 if self._window is not None:
-                    yield Mode(lambda full, near: near)
-                yield Mode(lambda full, near: full)
-            yield Mode(None)
-        yield Mode(None, recurrent=True)
-        yield Mode(None, recurrent=True, single=True)
+                    yield HFFeedMode(lambda full, near: near)
+                yield HFFeedMode(lambda full, near: full)
+            yield HFFeedMode(None)
+        yield HFFeedMode(None, recurrent=True)
+        yield HFFeedMode(None, recurrent=True, single=True)
 
 
-class _Trial:
+class _HFNetworkTrial:
     """A text of six tokens and a tree of two branches below it, through the plain model and through the adapter."""
 
     PARENT = (-1, 0, 0, 1, 2)
 
-    def __init__(self, network: HF) -> None:
+    def __init__(self, network: HFNetwork) -> None:
         self._net = network
         draw = torch.Generator().manual_seed(0)
         tokens = torch.randperm(network.size, generator=draw).tolist()
         self._text, self._tree = (tokens * 12)[:6], (tokens * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
-            finite([float(w_V.max()) for w_V in self._plain])
+            require_finite_logits([float(w_V.max()) for w_V in self._plain])
             again = self._whole((0, 2, 4), batch=3)  # the same numbers, rounded in another way
         noise, scale = (
             float((again - self._plain[-1]).abs().max()),
@@ -439,7 +441,7 @@ class _Trial:
         return far <= self._bound
 
     def _feed(self, cache: HFCache, tokens: Sequence[int]) -> Tensor:
-        query = Query(cache, cache.held, tuple(tokens), range(len(tokens)), Want())
+        query = NetworkQuery(cache, cache.held, tuple(tokens), range(len(tokens)), ScoreRequest())
         logits_RV = self._net.forward([query])[0].logits_RV
         assert logits_RV is not None
         return logits_RV
@@ -473,7 +475,7 @@ ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables 
 def _fits(path: str, config: Any, weights: Mapping[str, Any]) -> None:
     """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
     weights: the tensors of the files, of which only names and shapes are read. Raises FileError."""
-    tensors, longest = len(weights), largest(weights)
+    tensors, longest = len(weights), longest_tensor_side(weights)
     declared = config.to_dict()
     for part in (declared, *(v for v in declared.values() if isinstance(v, dict))):
         for key, value in part.items():
@@ -504,13 +506,13 @@ def _fits(path: str, config: Any, weights: Mapping[str, Any]) -> None:
             raise FileError(f"{name} has shape {stored}: config.json asks for {tuple(t.shape)}")
 
 
-def load(
+def load_hf_network(
     path: str,
     *,
     weights: Mapping[str, Any],
     dtype: str = "auto",
     device: str = "cpu",
-) -> HF:
+) -> HFNetwork:
     """A directory's model. weights: its files' tensors, of which only names and shapes are read; dtype "auto": bfloat16 where
     the checkpoint has it and the processor computes in it, float32 on other CPUs; on a GPU the checkpoint's own. Raises
     FileError where `transformers` does not know the architecture, a tensor is missing or does not fit the config, or the device
@@ -535,7 +537,7 @@ def load(
         )
     except Exception as e:  # whatever an architecture's own code meets
         why = own_code(Path(path) / "config.json") or first_line(e)
-        raise FileError(sentence(f"transformers cannot load it ({why})")) from None
+        raise FileError(error_sentence(f"transformers cannot load it ({why})")) from None
     finally:
         if shown:
             logging.enable_progress_bar()
@@ -548,8 +550,8 @@ def load(
             not t.sum().isfinite() and not t.isfinite().all()
         ):  # the sum alone is quick, and may overflow
             raise FileError(f"{name}: a number in it is NaN or infinite")
-    with reading("transformers cannot run it"):
-        return HF(model.to(where))
+    with report_read_errors("transformers cannot run it"):
+        return HFNetwork(model.to(where))
 
 
 def _auto(config: Any, where: torch.device) -> torch.dtype:

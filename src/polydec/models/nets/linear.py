@@ -86,7 +86,7 @@ def _fbgemm() -> bool:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LinearKernel:
     """dtype: what the weights are held in; takes: what a layer is best given and gives; attention: what keys, values
     and attention are computed in; least: rows to which a call is padded; head: the kernel of the output layer, where
     that is another one."""
@@ -98,18 +98,18 @@ class Kernel:
     takes: torch.dtype = torch.float32
     attention: torch.dtype = torch.float32
     least: int = 1
-    head: Kernel | None = None
+    head: LinearKernel | None = None
 
 
-FP64 = Kernel(
+FP64 = LinearKernel(
     "torch-fp64",
     "float64",
     lambda w, b: _torch(w, b, torch.float64),
     takes=torch.float64,
     attention=torch.float64,
 )
-FP32 = Kernel("torch-fp32", "float32", lambda w, b: _torch(w, b, torch.float32))
-ONEDNN32 = Kernel(
+FP32 = LinearKernel("torch-fp32", "float32", lambda w, b: _torch(w, b, torch.float32))
+ONEDNN32 = LinearKernel(
     "onednn-fp32",
     "float32",
     lambda w, b: _onednn(w, b, torch.float32),
@@ -117,8 +117,8 @@ ONEDNN32 = Kernel(
     attention=torch.float64,
     least=4,
 )
-FBGEMM16 = Kernel("fbgemm-fp16", "float16", _fbgemm_fp16, _fbgemm)
-ONEDNN16 = Kernel(
+FBGEMM16 = LinearKernel("fbgemm-fp16", "float16", _fbgemm_fp16, _fbgemm)
+ONEDNN16 = LinearKernel(
     "onednn-bf16",
     "bfloat16",
     lambda w, b: _onednn(w, b, torch.bfloat16),
@@ -131,22 +131,22 @@ ONEDNN16 = Kernel(
 MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
 
 
-def cuda_kernel(dtype: str) -> Kernel:
+def cuda_kernel(dtype: str) -> LinearKernel:
     """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
     dtype = "bfloat16" if dtype == "auto" else dtype
     number = getattr(torch, dtype)
-    return Kernel(
+    return LinearKernel(
         f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), takes=number, attention=number
     )
 
 
-def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
+def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> LinearKernel:
     """The kernel for a dtype. shapes: of all layers of the model.
 
     Raises RequestError where this CPU cannot serve the dtype.
     """
     if dtype == "auto":
-        return choose(tuple(shapes), torch.get_num_threads())
+        return choose_linear_kernel(tuple(shapes), torch.get_num_threads())
     if dtype == "bfloat16" and not has_bf16():
         raise RequestError(
             "dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here"
@@ -163,8 +163,8 @@ def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
     }[dtype]
 
 
-def measure(
-    kernels: Sequence[Kernel],
+def measure_kernels(
+    kernels: Sequence[LinearKernel],
     shapes: Sequence[Shape],
     rows: Sequence[int] = (1, 8, 32),
     repeats: int = 7,
@@ -191,7 +191,7 @@ def measure(
     return best
 
 
-def steady(kernel: Kernel, shapes: Sequence[Shape]) -> bool:
+def is_batch_invariant(kernel: LinearKernel, shapes: Sequence[Shape]) -> bool:
     """Whether rows come out the same however many are in the call, as they must where activations are rounded."""
     if kernel.dtype != "bfloat16":
         return True
@@ -204,7 +204,7 @@ def steady(kernel: Kernel, shapes: Sequence[Shape]) -> bool:
     return True
 
 
-def sample(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
+def sample_layer_shapes(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
     """The first layers of the model, large enough not to fit a cache where the model does not either."""
     chosen, left = list[Shape](), budget
     for s in shapes:
@@ -257,9 +257,9 @@ def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
 
 
 @lru_cache
-def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
+def choose_linear_kernel(shapes: tuple[Shape, ...], threads: int) -> LinearKernel:
     """The fastest usable kernel for layers of these shapes: from the profile, else measured and kept there."""
-    usable = {k.name: k for k in MEASURED if k.usable() and steady(k, shapes)}
+    usable = {k.name: k for k in MEASURED if k.usable() and is_batch_invariant(k, shapes)}
     if len(usable) < 2:
         return next(iter(usable.values()), FP32)
     machine = f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads, torch {torch.__version__}"
@@ -270,7 +270,7 @@ def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
     kept = profile.get(machine, {}).get(model)
     if kept in usable:
         return usable[kept]
-    took = measure(list(usable.values()), sample(shapes))
+    took = measure_kernels(list(usable.values()), sample_layer_shapes(shapes))
     best = min(usable.values(), key=lambda k: sum(took[k.name]))
     profile = _read()
     profile.setdefault(machine, {})[model] = best.name

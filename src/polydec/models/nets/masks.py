@@ -12,12 +12,12 @@ NEG_INF = float("-inf")
 
 
 @lru_cache(maxsize=8)
-def causal(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def causal_mask(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[size, size]: entry i sees the ones up to itself."""
     return torch.full((size, size), NEG_INF, dtype=dtype, device=device).triu_(1)
 
 
-def depths(parent: Sequence[int]) -> list[int]:
+def staged_entry_depths(parent: Sequence[int]) -> list[int]:
     """Depth of each staged entry; the ones that follow the committed text directly have 0."""
     out: list[int] = []
     for p in parent:
@@ -29,7 +29,7 @@ def is_chain(parent: Sequence[int]) -> bool:
     return all(p == j - 1 for j, p in enumerate(parent))
 
 
-def visible(
+def tree_attention_mask(
     first: int,
     stop: int,
     length: int,
@@ -45,10 +45,10 @@ def visible(
         size = 64
         while size < stop - low:
             size *= 2
-        return causal(size, dtype, device)[first - low : stop - low, : stop - low]
+        return causal_mask(size, dtype, device)[first - low : stop - low, : stop - low]
     see = torch.full((stop - low, stop - low), NEG_INF, dtype=dtype)
     n = length - low
-    see[:n, :n] = causal(max(n, 1), dtype, torch.device("cpu"))[:n, :n]
+    see[:n, :n] = causal_mask(max(n, 1), dtype, torch.device("cpu"))[:n, :n]
     see[n:, :n] = 0.0
     for j, p in enumerate(staged, n):
         if p >= 0:
@@ -66,7 +66,7 @@ def up_to_block(slots: Sequence[int], size: int, block: int, like: Tensor) -> Te
     )
 
 
-def window(
+def sliding_window_mask(
     width: int, position_M: Tensor, low: int, seen: Tensor, slots_S: Tensor
 ) -> tuple[int, Tensor]:
     """The first slot that any of the rows sees through a sliding window, and the additive mask of the slots from it on.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.models.nets.pages import advise
+from polydec.models.nets.pages import advise_huge_pages
 
 LARGE = 1 << 20
 """Bytes from which on a piece is worth keeping."""
@@ -20,7 +20,7 @@ SHARE = 16
 """Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300 tokens take 300 MB."""
 
 
-class Pool:
+class MemoryPool:
     """Gives out memory, and takes it back by itself once no tensor reads it any more, views included. kept: bytes that may wait
     for the next one. It may be used from several threads."""
 
@@ -42,7 +42,7 @@ class Pool:
         piece = self._fitting(size)
         if piece is None:
             piece = np.empty(size, np.uint8)
-            advise(torch.from_numpy(piece))
+            advise_huge_pages(torch.from_numpy(piece))
         lent = piece[:size]  # the tensor, and every view of it, keeps this alive, not the piece
         finalize(lent, self._give, piece).atexit = False
         return torch.from_numpy(lent)
@@ -70,10 +70,10 @@ def _kept() -> int:
         return LEAST
 
 
-POOL = Pool(_kept())
+POOL = MemoryPool(_kept())
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def empty_pooled_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """As `torch.empty`; large pieces on the CPU have been used before where there are such."""
     count = 1
     for n in shape:

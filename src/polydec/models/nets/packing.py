@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.models.nets import masks
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.press import Chunk, view
-from polydec.models.nets.query import Query, Run, groups
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.press import Chunk, view_pressed_cache
+from polydec.models.nets.query import NetworkQuery, Run, group_queries_by_run
 
 LONG = 32  # rows from which attention over blocks beats plain products
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class AttentionHeads:
     """How many query heads (`all`) share the key and value heads (`kv`), and their width; cap: what scores near by tanh, None:
     they are as they are."""
 
@@ -37,7 +37,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AttentionReach:
     """What one query sees in layers of one window. start: the first slot; scores: scratch for them (None: attention is
     computed over blocks), the part of it that is masked and what is added there (None: everything is seen)."""
 
@@ -47,7 +47,7 @@ class Reach:
     mask: Tensor | None
 
 
-def capped(scores: Tensor, cap: float | None) -> Tensor:
+def softcap_scores(scores: Tensor, cap: float | None) -> Tensor:
     """In place: scores within (-cap, cap)."""
     return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
@@ -62,7 +62,7 @@ def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class KVGather:
     """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
 
     into: list[Tensor]
@@ -73,10 +73,10 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpack:
+class PressedKVGather:
     """The same of a pressed cache: blocks that lie packed go into `packed`, which stands before the rest."""
 
-    cache: Cache
+    cache: KVCache
     layer: int
     chunks: Sequence[Chunk]
     packed: Tensor
@@ -93,7 +93,7 @@ class Unpack:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SpanAttention:
     """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
     them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
     layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them; gather: of each
@@ -103,8 +103,8 @@ class Span:
     query: Tensor
     out: Tensor
     gathers: Tensor
-    layers: Sequence[tuple[Tensor, Tensor, Reach]]
-    gather: Sequence[Gather | Unpack]
+    layers: Sequence[tuple[Tensor, Tensor, AttentionReach]]
+    gather: Sequence[KVGather | PressedKVGather]
     cap: float | None
     sinks: Sequence[Tensor] | None
 
@@ -119,7 +119,7 @@ class Span:
                 0, query.shape[2], LONG
             ):  # block by block: all scores at once would fill memory
                 rows = slice(first, first + LONG)
-                w = capped(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
+                w = softcap_scores(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
                 w = w if reach.mask is None else w.add_(reach.mask[rows])
                 self.gathers[:, :, rows].copy_(
                     softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
@@ -136,7 +136,7 @@ class Span:
             )
             self.gathers.copy_(y)
             return
-        scores = capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
+        scores = softcap_scores(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(
@@ -150,7 +150,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class SingleTokenAttention:
     """One query of one token, the same: columns [kv heads, head, group] are its queries, the keys stand as [kv heads,
     slots, head] and the scores as [kv heads, slots, group]. Keys from the left are read twice as fast as from the right."""
 
@@ -158,8 +158,8 @@ class Single:
     query: Tensor | None
     columns: Tensor
     out: Tensor
-    layers: Sequence[tuple[Tensor, Tensor, Reach]]
-    gather: Sequence[Gather | Unpack]
+    layers: Sequence[tuple[Tensor, Tensor, AttentionReach]]
+    gather: Sequence[KVGather | PressedKVGather]
     cap: float | None
     sinks: Sequence[Tensor] | None
 
@@ -169,7 +169,7 @@ class Single:
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
-        scores = capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
+        scores = softcap_scores(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(
@@ -180,12 +180,12 @@ class Single:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class PackedAttention:
     """Of one pass. write: of every layer where the queries' keys and values go; fresh: where they stand, [2, kv heads, m,
     head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
     its own dtype."""
 
-    spans: Sequence[Span | Single]
+    spans: Sequence[SpanAttention | SingleTokenAttention]
     write: Sequence[tuple[Tensor, ...]]
     fresh: list[Tensor]
     gathered: Tensor
@@ -201,11 +201,11 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedPass:
     """One pass. index: where each query stands in the merge; begins: its first flat row; rows: the flat rows that are
     answered."""
 
-    queries: Sequence[Query]
+    queries: Sequence[NetworkQuery]
     index: Sequence[int]
     layers: tuple[int, ...]
     without: frozenset[int]
@@ -218,9 +218,11 @@ class Packed:
         return len(self.positions)
 
 
-def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[Run, list[int]]]:
+def group_into_passes(
+    queries: Sequence[NetworkQuery], layers: int, limit: int
+) -> Iterator[tuple[Run, list[int]]]:
     """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
-    by = groups(queries, tuple(range(layers)))
+    by = group_queries_by_run(queries, tuple(range(layers)))
     for run, members in by.items():
         group, size = list[int](), 0
         for i in members:
@@ -232,7 +234,7 @@ def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[
         yield run, group
 
 
-def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
+def pack_queries(queries: Sequence[NetworkQuery], index: Sequence[int], run: Run) -> PackedPass:
     """Lay these queries out flat."""
     positions, begins, rows = list[int](), list[int](), list[int]()
     for i in index:
@@ -242,24 +244,27 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
         if length >= stop or masks.is_chain(cache.parent):
             positions += q.slots
         else:
-            at = [*range(q.first, length), *(length + d for d in masks.depths(cache.parent))]
+            at = [
+                *range(q.first, length),
+                *(length + d for d in masks.staged_entry_depths(cache.parent)),
+            ]
             skip = max(q.first - length, 0)
             positions += at[skip : skip + m]
         begins.append(row)
         rows += [row + r for r in q.rows]
-    return Packed([queries[i] for i in index], index, *run, positions, begins, rows)
+    return PackedPass([queries[i] for i in index], index, *run, positions, begins, rows)
 
 
-def attention(
-    p: Packed,
+def build_packed_attention(
+    p: PackedPass,
     qkv: Tensor,
     mixed: Tensor,
-    heads: Heads,
+    heads: AttentionHeads,
     windows: Sequence[int | None],
     causal: bool,
     block: int = 0,
     sinks: Sequence[Tensor] | None = None,
-) -> Attention:
+) -> PackedAttention:
     """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
     [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
     where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen); sinks: of the layers that
@@ -271,30 +276,36 @@ def attention(
     gathered = (
         mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
     )
-    spans, fresh, write = list[Span | Single](), list[Tensor](), list[Sequence[Tensor]]()
+    spans, fresh, write = (
+        list[SpanAttention | SingleTokenAttention](),
+        list[Tensor](),
+        list[Sequence[Tensor]](),
+    )
     for q, row in zip(p.queries, p.begins):
         m, kv, end = len(q), q.cache.kv, row + len(q)
         asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
-        written(q, row, qkv, heads, p.layers, fresh, write)
+        place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
             spans.append(
-                Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap, sunk)
+                SingleTokenAttention(
+                    asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap, sunk
+                )
             )
         else:
             query, out = kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D)
-            spans.append(Span(asks, query, out, goes, layers, gather, heads.cap, sunk))
-    return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
+            spans.append(SpanAttention(asks, query, out, goes, layers, gather, heads.cap, sunk))
+    return PackedAttention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
-def written(
-    q: Query,
+def place_fresh_entries(
+    q: NetworkQuery,
     row: int,
     qkv: Tensor,
-    heads: Heads,
+    heads: AttentionHeads,
     layers: Sequence[int],
     fresh: list[Tensor],
     write: list[Sequence[Tensor]],
@@ -314,9 +325,12 @@ def written(
             write.append([slots[layer][2:] for layer in layers])
 
 
-def depth_slots(cache: Cache, size: int) -> list[int]:
+def depth_slots(cache: KVCache, size: int) -> list[int]:
     """The positions of a cache's first `size` slots."""
-    return [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][:size]
+    return [
+        *range(cache.length),
+        *(cache.length + d for d in masks.staged_entry_depths(cache.parent)),
+    ][:size]
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -329,14 +343,14 @@ def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _layers(
-    q: Query,
+    q: NetworkQuery,
     position: list[int],
     layers: tuple[int, ...],
-    heads: Heads,
+    heads: AttentionHeads,
     windows: Sequence[int | None],
     causal: bool,
     block: int,
-) -> tuple[list[tuple[Tensor, Tensor, Reach]], Sequence[Gather | Unpack]]:
+) -> tuple[list[tuple[Tensor, Tensor, AttentionReach]], Sequence[KVGather | PressedKVGather]]:
     m, cache = len(q), q.cache
     if getattr(cache, "press", None) is not None:
         return _pressed(q, position, layers, heads)
@@ -345,20 +359,22 @@ def _layers(
     if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
         seen = (
             min(q.first, cache.length),
-            masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device),
+            masks.tree_attention_mask(
+                q.first, stop, cache.length, cache.parent, kv.dtype, kv.device
+            ),
         )
     size = stop if causal else cache.end
     if block and not causal:
         seen = 0, masks.up_to_block(q.slots, size, block, kv)
-    gather = list[Gather]()
+    gather = list[KVGather]()
     if cache.shared:  # every layer is gathered into the same place
         place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
         pieces = list(cache.pieces(0, size))
         into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
-        gather = [Gather(into, [piece[i] for _, piece in pieces]) for i in layers]
+        gather = [KVGather(into, [piece[i] for _, piece in pieces]) for i in layers]
         kv = place.expand(len(windows), *place.shape)
     used, reaches = (
-        dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](),
+        dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]](),
         list[int | None](),
     )
     for i in layers:
@@ -374,55 +390,61 @@ def _layers(
 
 
 def _pressed(
-    q: Query, position: list[int], layers: tuple[int, ...], heads: Heads
-) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Unpack]]:
+    q: NetworkQuery, position: list[int], layers: tuple[int, ...], heads: AttentionHeads
+) -> tuple[list[tuple[Tensor, Tensor, AttentionReach]], list[PressedKVGather]]:
     """The same over a pressed cache: a layer's packed blocks and the entries behind them are laid side by side, each in its
     turn in one place. A block is packed when the pass is in its layer, where all entries before any row have been written."""
     cache, m, stop, kv = q.cache, len(q), q.first + len(q), q.cache.kv
-    seen = view(cache.press, position, q.first, cache.length, cache.parent, kv)
+    seen = view_pressed_cache(cache.press, position, q.first, cache.length, cache.parent, kv)
     behind = seen.packed
     size = behind + stop - seen.first
     place = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
     pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
     into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
     unpack = [
-        Unpack(cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces])
+        PressedKVGather(
+            cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces]
+        )
         for i in layers
     ]
     mask, keys = seen.mask, place[0] if m == 1 else place[0].transpose(-1, -2)
     if m >= LONG:
-        reach = Reach(0, None, None, mask)
+        reach = AttentionReach(0, None, None, mask)
     elif m == 1:
         scores = kv.new_empty(heads.kv, size, heads.group)
-        reach = Reach(0, scores, *((None, None) if mask is None else (scores, mask.T)))
+        reach = AttentionReach(0, scores, *((None, None) if mask is None else (scores, mask.T)))
     else:
         scores = kv.new_empty(heads.kv, heads.group * m, size)
-        reach = Reach(0, scores, scores.view(heads.kv, heads.group, m, -1), mask)
+        reach = AttentionReach(0, scores, scores.view(heads.kv, heads.group, m, -1), mask)
     return [(keys, place[1], reach) for _ in layers], unpack
 
 
 def _reach(
-    q: Query,
+    q: NetworkQuery,
     seen: tuple[int, Tensor] | None,
     width: int | None,
     position: list[int],
     size: int,
-    heads: Heads,
-) -> Reach:
+    heads: AttentionHeads,
+) -> AttentionReach:
     m, cache, kv, start = len(q), q.cache, q.cache.kv, 0
     if width is not None and seen is None:
         start = size - width
     elif width is not None and seen is not None:
         slots = depth_slots(cache, size)
         at = [torch.tensor(x, device=kv.device) for x in (position, slots)]
-        start, mask = masks.window(width, at[0], *seen, at[1])
+        start, mask = masks.sliding_window_mask(width, at[0], *seen, at[1])
         seen = 0, mask
     low, mask = seen or (0, None)
     if m >= LONG:
-        return Reach(start, None, None, None if mask is None else pad(mask, (low, 0)))
+        return AttentionReach(start, None, None, None if mask is None else pad(mask, (low, 0)))
     if m == 1:
         scores = kv.new_empty(heads.kv, size - start, heads.group)
-        return Reach(start, scores, *((None, None) if mask is None else (scores[:, low:], mask.T)))
+        return AttentionReach(
+            start, scores, *((None, None) if mask is None else (scores[:, low:], mask.T))
+        )
     scores = kv.new_empty(heads.kv, heads.group * m, size - start)
     by_row = scores.view(heads.kv, heads.group, m, -1)
-    return Reach(start, scores, *((None, None) if mask is None else (by_row[..., low:], mask)))
+    return AttentionReach(
+        start, scores, *((None, None) if mask is None else (by_row[..., low:], mask))
+    )

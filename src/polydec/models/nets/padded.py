@@ -13,12 +13,19 @@ import torch
 from torch import Tensor
 
 from polydec.models.nets import masks
-from polydec.models.nets.packing import Heads, Packed, capped, depth_slots, softmax_over, written
-from polydec.models.nets.query import Query
+from polydec.models.nets.packing import (
+    AttentionHeads,
+    PackedPass,
+    depth_slots,
+    place_fresh_entries,
+    softcap_scores,
+    softmax_over,
+)
+from polydec.models.nets.query import NetworkQuery
 
 
 @dataclass
-class Account:
+class PaddingStats:
     """What a network's passes did so far. passes: that held at least two queries; rows: their queries; grouped: passes whose
     rows had one length, in which nothing is aligned; padding: slots that hold no token; moved: bytes of old keys and values
     that alignment copied; stacked: bytes that a grouped pass laid side by side."""
@@ -32,16 +39,17 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PaddedAttention:
     """The attention of a pass over B rows of at most M tokens behind at most P old entries.
 
-    write, fresh: see `packing.Attention`; row: of each query its first flat row and its number of tokens; into and out: of
-    every layer the places in the padded tensor [2, B, kv heads, P + M, head], and the old and new entries that go there;
-    mask: of every layer what is added to the scores, [B, 1, 1, M, P + M]."""
+    write, fresh: see `packing.PackedAttention`; row: of each query its first flat row and its
+    number of tokens; into and out: of every layer the places in the padded tensor [2, B, kv heads,
+    P + M, head], and the old and new entries that go there; mask: of every layer what is added to
+    the scores, [B, 1, 1, M, P + M]."""
 
     qkv: Tensor
     mixed: Tensor
-    heads: Heads
+    heads: AttentionHeads
     write: Sequence[Sequence[Tensor]]
     fresh: Sequence[Tensor]
     row: Sequence[tuple[int, int]]
@@ -62,7 +70,7 @@ class Batch:
             self.query[b, :, :, :m].copy_(asked.permute(1, 2, 0, 3))
         keys, values = self.place
         scores = self.query.view(B, KV, g * M, D) @ keys.transpose(-1, -2)
-        scores = capped(scores, heads.cap).view(B, KV, g, M, -1).add_(self.masks[at])
+        scores = softcap_scores(scores, heads.cap).view(B, KV, g, M, -1).add_(self.masks[at])
         sink = None if self.sinks is None else self.sinks[at][None, :, :, None]
         weights = softmax_over(scores, sink)
         gathered = (weights.view(B, KV, g * M, -1) @ values).view(B, KV, g, M, D)
@@ -71,15 +79,15 @@ class Batch:
             self.mixed[first : first + m].view(m, KV, g, D).copy_(seen)
 
 
-def attention(
-    p: Packed,
+def build_padded_attention(
+    p: PackedPass,
     qkv: Tensor,
     mixed: Tensor,
-    heads: Heads,
+    heads: AttentionHeads,
     windows: Sequence[int | None],
     sinks: Sequence[Tensor] | None,
-    account: Account,
-) -> Batch:
+    account: PaddingStats,
+) -> PaddedAttention:
     """As `packing.attention` of a causal network, over one padded tensor. The account is told what that took."""
     queries = p.queries
     like = queries[0].cache.kv
@@ -90,7 +98,7 @@ def attention(
     out: list[list[Tensor]] = [[] for _ in p.layers]
     for b, (q, row) in enumerate(zip(queries, p.begins, strict=True)):
         stop, left = q.first + len(q), P - q.first
-        written(q, row, qkv, heads, p.layers, fresh, write)
+        place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
         for at, piece in q.cache.pieces(0, stop):
             into.append(place[:, b, :, left + at : left + at + piece.shape[-2]])
             for i, layer in enumerate(p.layers):
@@ -98,7 +106,7 @@ def attention(
     sunk = None if sinks is None else [s.to(like).view(heads.kv, -1) for s in sinks]
     seen = {w: _seen(p, w, P, M, like) for w in {windows[i] for i in p.layers}}
     _book(account, queries, P, M, like.nbytes // max(1, like.shape[-2]))
-    return Batch(
+    return PaddedAttention(
         qkv,
         mixed,
         heads,
@@ -114,27 +122,31 @@ def attention(
     )
 
 
-def _seen(p: Packed, width: int | None, P: int, M: int, like: Tensor) -> Tensor:
+def _seen(p: PackedPass, width: int | None, P: int, M: int, like: Tensor) -> Tensor:
     """[B, 1, 1, M, P + M]: 0 where a token sees a slot. A row that fills up a short draft sees everything: what it gathers is
     read by nobody, and must be a number."""
     mask = like.new_full((len(p.queries), M, P + M), masks.NEG_INF)
     for b, (q, row) in enumerate(zip(p.queries, p.begins, strict=True)):
         cache, m, left = q.cache, len(q), P - q.first
         stop, low = q.first + m, min(q.first, cache.length)
-        own = masks.visible(q.first, stop, cache.length, cache.parent, like.dtype, like.device)
+        own = masks.tree_attention_mask(
+            q.first, stop, cache.length, cache.parent, like.dtype, like.device
+        )
         if width is None:
             mask[b, :m, left : left + low] = 0.0
             mask[b, :m, left + low : left + stop] = own
         else:
             position_M = torch.tensor(p.positions[row : row + m], device=like.device)
             slots_S = torch.tensor(depth_slots(cache, stop), device=like.device)
-            start, part = masks.window(width, position_M, low, own, slots_S)
+            start, part = masks.sliding_window_mask(width, position_M, low, own, slots_S)
             mask[b, :m, left + start : left + stop] = part
         mask[b, m:] = 0.0
     return mask[:, None, None]
 
 
-def _book(account: Account, queries: Sequence[Query], P: int, M: int, entry: int) -> None:
+def _book(
+    account: PaddingStats, queries: Sequence[NetworkQuery], P: int, M: int, entry: int
+) -> None:
     """Note a pass; entry: bytes of a token's keys and values in all layers."""
     if len(queries) < 2:
         return

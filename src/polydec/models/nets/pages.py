@@ -16,7 +16,7 @@ DROP, ADVISE, COLLAPSE = 4, 14, 25  # MADV_DONTNEED, MADV_HUGEPAGE, MADV_COLLAPS
 Region = tuple[int, int]  # first address, and the one after the last
 
 
-def regions() -> list[Region]:
+def anonymous_memory_regions() -> list[Region]:
     """Writable anonymous memory of this process; empty where the system does not say."""
     try:
         lines = [x.split() for x in Path("/proc/self/maps").read_text().splitlines()]
@@ -30,7 +30,7 @@ def regions() -> list[Region]:
     return [(int(a, 16), int(b, 16)) for a, b in bounds]
 
 
-def mapped(ending: str) -> list[Region]:
+def mapped_file_regions(ending: str) -> list[Region]:
     """Where files whose names end so are mapped; empty where the system does not say."""
     try:
         lines = [x.split(maxsplit=5) for x in Path("/proc/self/maps").read_text().splitlines()]
@@ -44,14 +44,14 @@ def mapped(ending: str) -> list[Region]:
     return [(int(a, 16), int(b, 16)) for a, b in bounds]
 
 
-def release(areas: Iterable[Region]) -> None:
+def release_mapped_pages(areas: Iterable[Region]) -> None:
     """Give back the pages of mapped files that nobody writes to: reading them again reads the file again."""
     if (call := _madvise()) is not None:
         for a, b in areas:
             call(a, b - a, DROP)
 
 
-def without(areas: Iterable[Region], others: Iterable[Region]) -> list[Region]:
+def subtract_regions(areas: Iterable[Region], others: Iterable[Region]) -> list[Region]:
     """What of these areas lies in none of the others."""
     out = list(areas)
     for a, b in others:
@@ -59,7 +59,7 @@ def without(areas: Iterable[Region], others: Iterable[Region]) -> list[Region]:
     return out
 
 
-def advise(memory: Tensor) -> Tensor:
+def advise_huge_pages(memory: Tensor) -> Tensor:
     """The same tensor; what is written to it first will stand in huge pages where the system has them."""
     if (
         memory.device.type == "cpu"
@@ -84,7 +84,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     return call
 
 
-def collapse(areas: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
+def collapse_huge_pages(areas: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
     """Move these regions to huge pages, the largest first, until time is up: the bytes that were moved. Does nothing where
     the system cannot."""
     whole = sorted(

@@ -17,7 +17,7 @@ from torch import Tensor
 from polydec.models.nets import masks
 
 
-class Packed(Protocol):
+class PackedBlock(Protocol):
     """What one layer keeps of a block. It never changes, so any number of caches read it."""
 
     @property
@@ -25,7 +25,7 @@ class Packed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
+class PressRounding:
     """A press that rounds to integers of so many bits, and does no more: `group` numbers share a
     scale and a lowest number (methods/presses/_integers.py), those of consecutive tokens in a
     channel of a key, of consecutive channels in a token's values, all heads side by side; 0: all of
@@ -35,7 +35,7 @@ class Rounding:
     group: int
 
 
-class Packing(Protocol):
+class BlockPacker(Protocol):
     """What a cache asks of whoever packs its blocks: the first half of a Press.
 
     block: entries that are packed at once; asks: whether it reads the queries of the block behind the packed one, for which a
@@ -52,21 +52,21 @@ class Packing(Protocol):
     @property
     def called(self) -> str: ...
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> Packed:
+    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
         """Block k of one layer. kv [2, kv heads, block, head]: its keys and values; behind [2 + group, kv heads, block, head]:
         those of the block behind it, then its queries, where they are asked for; before: what packing block k - 1 made, where
         that does not last."""
         ...
 
 
-class Press(Packing, Protocol):
+class CachePress(BlockPacker, Protocol):
     """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
 
     rounding: what a press that only rounds does, None: it does more, or something else.
     """
 
     @property
-    def rounding(self) -> Rounding | None: ...
+    def rounding(self) -> PressRounding | None: ...
 
     def size(self, k: int) -> int:
         """Entries that attention sees of what packing block k makes."""
@@ -77,12 +77,12 @@ class Press(Packing, Protocol):
         ...
 
 
-def sealed(position: int, press: Packing) -> int:
+def count_sealed_blocks(position: int, press: BlockPacker) -> int:
     """How many blocks a row at this position sees packed."""
     return max(0, position // press.block - 1)
 
 
-def settled(length: int, press: Packing) -> int:
+def count_packable_blocks(length: int, press: BlockPacker) -> int:
     """How many blocks can be packed of so many committed entries, whatever comes behind them."""
     return max(0, length // press.block - press.asks)
 
@@ -92,7 +92,7 @@ Chunk = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PressedCacheView:
     """What a query sees of a pressed cache. chunks, sizes: what lies packed before the entries from slot `first` on; mask
     [rows, columns]: added to scores, None where every row sees all."""
 
@@ -107,24 +107,24 @@ class View:
         return sum(self.sizes)
 
 
-def view(
-    press: Press,
+def view_pressed_cache(
+    press: CachePress,
     position: Sequence[int],
     begin: int,
     length: int,
     parent: Sequence[int],
     like: Tensor,
-) -> View:
+) -> PressedCacheView:
     """Of a query whose rows stand at these positions, in slots from `begin` on; length, parent: of its cache. Rows that stand
     on both sides of the place from which a block is seen packed have it twice before them, and each sees it once."""
     stop = begin + len(position)
     seen = chunks_of_rows(press, position, begin, length, parent)
     chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
     sizes = tuple(press.size(k) for k, _ in chunks)
-    first = min(sealed(p, press) for p in position) * press.block
+    first = min(count_sealed_blocks(p, press) for p in position) * press.block
     if len(position) == 1 and masks.is_chain(parent[: max(0, stop - length)]):
-        return View(chunks, sizes, first, None)
-    return View(
+        return PressedCacheView(chunks, sizes, first, None)
+    return PressedCacheView(
         chunks,
         sizes,
         first,
@@ -133,12 +133,12 @@ def view(
 
 
 def chunks_of_rows(
-    press: Packing, position: Sequence[int], begin: int, length: int, parent: Sequence[int]
+    press: BlockPacker, position: Sequence[int], begin: int, length: int, parent: Sequence[int]
 ) -> list[tuple[Chunk, ...]]:
     """What is packed of what each row sees; arguments as in `view`."""
-    ready, seen = settled(length, press), list[tuple[Chunk, ...]]()
+    ready, seen = count_packable_blocks(length, press), list[tuple[Chunk, ...]]()
     for row, p in enumerate(position):
-        blocks = sealed(p, press)
+        blocks = count_sealed_blocks(p, press)
         path = () if blocks <= ready else tuple(_ancestors(begin + row, length, parent))
         seen.append(
             tuple(
@@ -159,7 +159,7 @@ def _ancestors(slot: int, length: int, parent: Sequence[int]) -> list[int]:
 
 
 def _mask(
-    press: Press,
+    press: CachePress,
     position: Sequence[int],
     begin: int,
     stop: int,
@@ -174,13 +174,17 @@ def _mask(
     dtype, device = like.dtype, like.device
     packed, at = sum(sizes), {c: i for i, c in enumerate(chunks)}
     mask = torch.zeros(len(position), packed + stop - first, dtype=dtype, device=device)
-    part = masks.visible(begin, stop, length, parent, dtype, device)[:, -(stop - first) :]
+    part = masks.tree_attention_mask(begin, stop, length, parent, dtype, device)[
+        :, -(stop - first) :
+    ]
     mask[:, mask.shape[1] - part.shape[1] :] = part
-    staged = [length + d for d in masks.depths(parent[: max(0, stop - length)])]
+    staged = [length + d for d in masks.staged_entry_depths(parent[: max(0, stop - length)])]
     slots = torch.tensor(
         [*range(first, min(length, stop)), *staged][-(stop - first) :], device=device
     )
-    from_ = torch.tensor([sealed(p, press) * press.block for p in position], device=device)
+    from_ = torch.tensor(
+        [count_sealed_blocks(p, press) * press.block for p in position], device=device
+    )
     mask[:, packed:].masked_fill_(slots < from_[:, None], masks.NEG_INF)
     if packed:
         hidden = torch.ones(len(position), len(chunks), dtype=torch.bool)

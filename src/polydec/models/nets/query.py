@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from polydec.base.values import value
-from polydec.core.types import Want
+from polydec.base.values import fast_dataclass
+from polydec.core.types import ScoreRequest
 
 
-@value(eq=False, slots=True)
-class Query:
+@fast_dataclass(eq=False, slots=True)
+class NetworkQuery:
     """Feed `token` (or `embed`, MH) into slots [first, first + M) of `cache`, which has them staged or committed.
 
     A slot below cache.length sees every slot up to itself; a staged one sees the committed slots, its ancestors and
@@ -36,7 +36,7 @@ class Query:
     first: int
     token: tuple[int, ...]
     rows: Sequence[int]
-    want: Want
+    want: ScoreRequest
     embed: Tensor | None = None
     layers: tuple[int, ...] | None = None
     without: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ class Query:
             else list(range(len(self.embed)))
         )
 
-    def part(self, start: int, stop: int) -> Query:
+    def part(self, start: int, stop: int) -> NetworkQuery:
         """The tokens [start, stop) of it."""
         carried = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
@@ -86,7 +86,9 @@ Run = tuple[tuple[int, ...], frozenset[int], int]
 """The layers that run, those of their halves that do not, and how many attentions read together."""
 
 
-def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[int]]:
+def group_queries_by_run(
+    queries: Sequence[NetworkQuery], every: tuple[int, ...]
+) -> dict[Run, list[int]]:
     """Indices of the queries by what they run."""
     by = dict[Run, list[int]]()
     for i, q in enumerate(queries):
@@ -96,8 +98,8 @@ def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[i
     return by
 
 
-@value(eq=False, slots=True)
-class Answer:
+@fast_dataclass(eq=False, slots=True)
+class NetworkAnswer:
     """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
     final norm, where wanted; exits: the same after each depth of want.exits that this pass reached. A network that finds
     the likeliest tokens itself gives `argmax`, and where no more was wanted `later` instead of logits: what computes them
@@ -111,9 +113,11 @@ class Answer:
     top: Callable[[Tensor, int], list[list[int]]] | None = None
 
 
-def bounded(
-    forward: Callable[[Sequence[Query]], Sequence[Answer]], queries: Sequence[Query], limit: int
-) -> Sequence[Answer]:
+def forward_in_parts(
+    forward: Callable[[Sequence[NetworkQuery]], Sequence[NetworkAnswer]],
+    queries: Sequence[NetworkQuery],
+    limit: int,
+) -> Sequence[NetworkAnswer]:
     """The answers of `forward`, which gets no query of more than `limit` tokens: longer ones go in parts, one after another."""
     if all(len(q) <= limit for q in queries):
         return forward(queries)
@@ -123,17 +127,17 @@ def bounded(
 
 
 def in_turns(
-    forward: Callable[[Sequence[Query]], Sequence[Answer]],
-    queries: Sequence[Query],
+    forward: Callable[[Sequence[NetworkQuery]], Sequence[NetworkAnswer]],
+    queries: Sequence[NetworkQuery],
     limits: Sequence[int],
-) -> Sequence[Answer]:
+) -> Sequence[NetworkAnswer]:
     """The answers of `forward`, which gets no query of more tokens than its limit: longer ones go in parts, each in a call
     behind that of the part before it."""
     parts = [
         [q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)]
         for q, limit in zip(queries, limits, strict=True)
     ]
-    answers: list[list[tuple[Answer, int]]] = [[] for _ in queries]
+    answers: list[list[tuple[NetworkAnswer, int]]] = [[] for _ in queries]
     for turn in range(max(map(len, parts))):
         now = [k for k, some in enumerate(parts) if turn < len(some)]
         for k, answer in zip(now, forward([parts[k][turn] for k in now]), strict=True):
@@ -141,7 +145,7 @@ def in_turns(
     return [_joined(some) for some in answers]
 
 
-def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
+def _joined(parts: Sequence[tuple[NetworkAnswer, int]]) -> NetworkAnswer:
     answers = [a for a, rows in parts if rows] or [parts[0][0]]
     if len(answers) == 1:
         return answers[0]
@@ -155,7 +159,7 @@ def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
         rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in answers]
         return torch.cat([r for r in rows if r is not None])
 
-    return Answer(
+    return NetworkAnswer(
         logits() if law else None,
         None
         if answers[0].hidden_RH is None
@@ -167,7 +171,7 @@ def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
     )
 
 
-class Network(Protocol):
+class NeuralNetwork(Protocol):
     """What a session runs on."""
 
     @property
@@ -217,5 +221,5 @@ class Network(Protocol):
         """Makes an empty cache; where the network says `presses`, a press may be given."""
         ...
 
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]: ...
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]: ...
     def __hash__(self) -> int: ...

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import normalise
-from polydec.models.nets.query import Answer, Network
+from polydec.core.law import normalise_log_weights
+from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 
 NOT_FINITE = (
     "the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
@@ -19,7 +19,7 @@ NOT_FINITE = (
 )
 
 
-def finite(largest: Sequence[float]) -> None:
+def require_finite_logits(largest: Sequence[float]) -> None:
     """The largest logit of each row must be a number: NaN spreads to it, and a row of -inf alone has no other. Raises
     RequestError: the one place where a damaged model is told from a sure one."""
     if not all(map(isfinite, largest)):
@@ -32,7 +32,7 @@ class LogitScores:
 
     __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
 
-    def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
+    def __init__(self, answers: Sequence[NetworkAnswer], exits: Exits | None = None) -> None:
         self._answers, self._exits = answers, exits
         self._at: list[tuple[int, int]] | None = None  # of each row its answer, and where in it
         self._logits: dict[int, Any] = {}  # by answer, as they are asked for
@@ -64,14 +64,16 @@ class LogitScores:
         k, row = self._place(i)
         row_V = self._all(k)[row]
         if i not in self._checked:
-            finite([float(row_V.max())])
+            require_finite_logits([float(row_V.max())])
             self._checked.add(i)
         return row_V
 
     def row(self, i: int) -> Tensor:
         if i not in self._logp:
             w_V = self.weights(i)
-            self._logp[i] = normalise(w_V if w_V.dtype == torch.float64 else w_V.float())
+            self._logp[i] = normalise_log_weights(
+                w_V if w_V.dtype == torch.float64 else w_V.float()
+            )
         return self._logp[i]
 
     def certain(self, i: int) -> int | None:
@@ -84,7 +86,7 @@ class LogitScores:
             if k not in self._argmax:
                 logits_RV = self._all(k)
                 token_R = logits_RV.argmax(-1)
-                finite(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
+                require_finite_logits(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
                 self._argmax[k] = token_R.tolist()
             tokens = self._argmax[k]
         return tokens[row]
@@ -131,7 +133,7 @@ class LogitScores:
                     waiting[i] = (logits_RV,)
             return waiting[mine][0]
 
-        return LogitScores([Answer(None, hidden_RH, later=later)])
+        return LogitScores([NetworkAnswer(None, hidden_RH, later=later)])
 
     @property
     def base(self) -> LogitScores:
@@ -142,11 +144,11 @@ Exits = tuple[Callable[[int, Sequence[int]], Tensor], Callable[[Tensor], Tensor]
 """(hidden states of some nodes at a depth, logits of hidden states)"""
 
 
-def rows_of(a: Answer) -> int:
+def rows_of(a: NetworkAnswer) -> int:
     return len(next(t for t in (a.logits_RV, a.argmax, a.hidden_RH) if t is not None))
 
 
-def exits_of(answers: Sequence[Answer], head: Callable[[Tensor], Tensor]) -> Exits:
+def exits_of(answers: Sequence[NetworkAnswer], head: Callable[[Tensor], Tensor]) -> Exits:
     """The exits of rows that whole passes answered."""
 
     def states(depth: int, nodes: Sequence[int]) -> Tensor:
@@ -155,12 +157,12 @@ def exits_of(answers: Sequence[Answer], head: Callable[[Tensor], Tensor]) -> Exi
     return states, head
 
 
-def picked(
-    answers: Sequence[tuple[int, Answer]], rows: Sequence[int], network: Network
-) -> list[tuple[int, Answer]]:
+def pick_answer_rows(
+    answers: Sequence[tuple[int, NetworkAnswer]], rows: Sequence[int], network: NeuralNetwork
+) -> list[tuple[int, NetworkAnswer]]:
     """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
     of rows whose states are known: they are made anew where somebody looks."""
-    out, first, head = list[tuple[int, Answer]](), 0, network.head
+    out, first, head = list[tuple[int, NetworkAnswer]](), 0, network.head
     for n, a in answers:
         mine = [r - first for r in rows if first <= r < first + n]
         first += n
@@ -171,7 +173,9 @@ def picked(
     return out
 
 
-def _rows(a: Answer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None) -> Answer:
+def _rows(
+    a: NetworkAnswer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None
+) -> NetworkAnswer:
     states, law, later = None if a.hidden_RH is None else a.hidden_RH[list(rows)], a.logits_RV, None
     if head is not None and states is not None and (law is not None or a.later is not None):
         law, later = None, lambda: head(states)
@@ -180,6 +184,6 @@ def _rows(a: Answer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | Non
     elif a.later is not None:
         whole = a.later
         later = lambda: whole()[list(rows)]  # noqa: E731
-    return Answer(
+    return NetworkAnswer(
         law, states, None if a.argmax is None else [a.argmax[r] for r in rows], later, None, a.top
     )

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, relu, silu
 
 from polydec.base.errors import FileError, RequestError
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.models.formats.fields import shape_of
 from polydec.models.formats.seq2seq import Seq2SeqConfig
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.masks import depths, visible
-from polydec.models.nets.query import Answer, Query
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.masks import staged_entry_depths, tree_attention_mask
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
 ROOM = 64
 """Slots of a new cache."""
@@ -40,7 +40,7 @@ _ACTS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Norm:
+class Seq2SeqNorm:
     """bias None: a norm by the mean square (T5), else one by mean and variance."""
 
     weight: Tensor
@@ -54,7 +54,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class LinearMap:
     """A linear map."""
 
     weight: Tensor
@@ -65,28 +65,28 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Attention:
+class Seq2SeqAttention:
     """query, key, value, out: its maps; norm: before it or behind its sum with what came in."""
 
-    query: Matrix
-    key: Matrix
-    value: Matrix
-    out: Matrix
-    norm: Norm
+    query: LinearMap
+    key: LinearMap
+    value: LinearMap
+    out: LinearMap
+    norm: Seq2SeqNorm
 
 
 @dataclass(frozen=True)
-class Block:
+class Seq2SeqBlock:
     """A layer. cross: over the source, None in an encoder; into: the MLP's maps, the gate's first where it has one."""
 
-    own: Attention
-    cross: Attention | None
-    into: tuple[Matrix, ...]
-    out: Matrix
-    norm: Norm
+    own: Seq2SeqAttention
+    cross: Seq2SeqAttention | None
+    into: tuple[LinearMap, ...]
+    out: LinearMap
+    norm: Seq2SeqNorm
 
 
-class Waves:
+class SinusoidalPositions:
     """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config may say any context."""
 
     def __init__(self, width: int, number: torch.dtype, device: torch.device) -> None:
@@ -107,19 +107,19 @@ class Waves:
 
 
 @dataclass(frozen=True)
-class Tower:
+class Seq2SeqStack:
     """An encoder or a decoder. places: what is added to each position (None: nothing, attention knows them); enter: a norm of
     what enters; leave: of what leaves, None: it is normed already; bias: of T5's relative positions [buckets, heads]."""
 
-    blocks: tuple[Block, ...]
-    places: Tensor | Waves | None
-    enter: Norm | None
-    leave: Norm | None
+    blocks: tuple[Seq2SeqBlock, ...]
+    places: Tensor | SinusoidalPositions | None
+    enter: Seq2SeqNorm | None
+    leave: Seq2SeqNorm | None
     bias: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Seq2SeqParts:
     """What encoder and decoder have in common. table: of embeddings; head, bias: what makes logits."""
 
     config: Seq2SeqConfig
@@ -142,16 +142,16 @@ class Parts:
         """[tokens, heads * head] -> [heads, tokens, head]."""
         return x.unflatten(-1, (self.config.heads, self.config.head)).transpose(0, 1)
 
-    def enter(self, tower: Tower, x: Tensor, positions: Tensor) -> Tensor:
+    def enter(self, tower: Seq2SeqStack, x: Tensor, positions: Tensor) -> Tensor:
         if tower.places is not None:
             x = x + tower.places[positions]
         return x if tower.enter is None else tower.enter(x)
 
-    def around(self, x: Tensor, norm: Norm, work: Callable[[Tensor], Tensor]) -> Tensor:
+    def around(self, x: Tensor, norm: Seq2SeqNorm, work: Callable[[Tensor], Tensor]) -> Tensor:
         """A residual step."""
         return x + work(norm(x)) if self.before else norm(x + work(x))
 
-    def mlp(self, block: Block, x: Tensor) -> Tensor:
+    def mlp(self, block: Seq2SeqBlock, x: Tensor) -> Tensor:
         first, *others = block.into
         inner = _ACTS[self.config.act](first(x))
         return block.out(inner * others[0](x) if others else inner)
@@ -165,14 +165,14 @@ class Parts:
             scores = scores + mask
         return (torch.softmax(scores, -1) @ value).transpose(0, 1).flatten(1)
 
-    def apart(self, tower: Tower, query: Tensor, key: Tensor, both: bool) -> Tensor | None:
+    def apart(self, tower: Seq2SeqStack, query: Tensor, key: Tensor, both: bool) -> Tensor | None:
         """What T5 adds to scores, from how far positions stand apart: [heads, m, n]; both: whether later ones are seen."""
         if tower.bias is None:
             return None
-        return tower.bias[buckets(query, key, both, self.config)].permute(2, 0, 1)
+        return tower.bias[relative_position_buckets(query, key, both, self.config)].permute(2, 0, 1)
 
 
-def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
+def relative_position_buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
     """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
     far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
     n, far = c.buckets, key[None, :] - query[:, None]
@@ -188,11 +188,13 @@ def buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
     return bucket + torch.where(far < exact, far, large)
 
 
-class Encoder:
+class Seq2SeqEncoder:
     """A model whose queries are sources and whose answers are what cross-attention reads of them: keys and values [layers, 2,
     heads, tokens, head]. Equal sources of a pass are read once."""
 
-    def __init__(self, parts: Parts, tower: Tower, crosses: Sequence[Attention]) -> None:
+    def __init__(
+        self, parts: Seq2SeqParts, tower: Seq2SeqStack, crosses: Sequence[Seq2SeqAttention]
+    ) -> None:
         self._parts, self._tower, self._crosses = parts, tower, tuple(crosses)
         self.cost = 0.0  # before any decoder: whoever waits for it has written nothing yet
         self.passes = 0
@@ -207,7 +209,7 @@ class Encoder:
         apart = [p.apart(tower, place, place, True) for place in places]
         for block in tower.blocks:
 
-            def own(h: Tensor, block: Block = block) -> Tensor:
+            def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
@@ -223,7 +225,7 @@ class Encoder:
 
 
 @dataclass(frozen=True, eq=False)
-class Gaps:
+class GapQuery:
     """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
     count: gaps behind it, at least 1."""
 
@@ -232,21 +234,21 @@ class Gaps:
     count: int
 
 
-class Filler:
+class GapFiller:
     """A model whose queries are texts with gaps at their end, and whose answers are the logits of the gaps, [count, V]. Every
     position sees the whole text and the source. mark: the token that stands in a gap; it is the last of the vocabulary, and no
     logits are given for it."""
 
-    def __init__(self, decoder: Decoder, mark: int) -> None:
+    def __init__(self, decoder: Seq2SeqDecoder, mark: int) -> None:
         self._parts, self._tower, self.mark = decoder.parts, decoder.tower, mark
         self.encoder, self.cost = decoder.encoder, decoder.cost
 
-    def asks(self, kv: Tensor, known: Sequence[int], count: int) -> Gaps:
+    def asks(self, kv: Tensor, known: Sequence[int], count: int) -> GapQuery:
         """The query of a text with so many gaps behind it."""
-        return Gaps(kv, tuple(known), count)
+        return GapQuery(kv, tuple(known), count)
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Gaps]) -> list[Tensor]:
+    def forward(self, queries: Sequence[GapQuery]) -> list[Tensor]:
         p, tower = self._parts, self._tower
         texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
         rows = _slices([len(text) for text in texts])
@@ -255,12 +257,12 @@ class Filler:
         apart = [p.apart(tower, place, place, True) for place in places]
         for i, block in enumerate(tower.blocks):
 
-            def own(h: Tensor, block: Block = block) -> Tensor:
+            def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
-            def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+            def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 assert block.cross is not None, "a decoder reads a source"
                 asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
                 for q, r in zip(queries, rows, strict=True):
@@ -291,7 +293,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     return rows
 
 
-class Decoder:
+class Seq2SeqDecoder:
     """A Network (models/nets/query.py). A cache's `beside` is what its text is written from: it has
     `kv`, as the encoder left it."""
 
@@ -299,7 +301,7 @@ class Decoder:
     partial = False
     kernel = "torch"
 
-    def __init__(self, parts: Parts, tower: Tower, encoder: Encoder) -> None:
+    def __init__(self, parts: Seq2SeqParts, tower: Seq2SeqStack, encoder: Seq2SeqEncoder) -> None:
         c = self.config = parts.config
         self.parts, self.tower, self.encoder = parts, tower, encoder
         self.layers, self.context, self.size = c.layers, c.context, c.vocab
@@ -309,10 +311,10 @@ class Decoder:
         shape = (c.layers, 2, c.heads, 1, c.head)  # for passes without a source, which only cost
         self._nothing = torch.zeros(shape, dtype=parts.number, device=parts.device)
 
-    def new_cache(self) -> Cache:
+    def new_cache(self) -> KVCache:
         c, p = self.config, self.parts
         shape = (c.layers, 2, c.heads, ROOM, c.head)
-        return Cache(torch.zeros(shape, dtype=p.number, device=p.device))
+        return KVCache(torch.zeros(shape, dtype=p.number, device=p.device))
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
         leave = self.tower.leave
@@ -325,11 +327,11 @@ class Decoder:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self.parts.embed(tokens)
 
-    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError("keys cannot be read of an encoder-decoder model")
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         p, tower, rows = self.parts, self.tower, _slices([len(q) for q in queries])
         x = torch.cat([self._entering(q) for q in queries])
         places = [self._places(q) for q in queries]
@@ -337,7 +339,7 @@ class Decoder:
         masks = [self._mask(q, w) for q, w in zip(queries, places)]
         for i, block in enumerate(tower.blocks):
 
-            def own(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+            def own(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 asks, k, v = (
                     p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
                 )
@@ -350,7 +352,7 @@ class Decoder:
                     mixed.append(p.attend(asks[:, r], keys, values, mask))
                 return block.own.out(torch.cat(mixed))
 
-            def cross(h: Tensor, i: int = i, block: Block = block) -> Tensor:
+            def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 assert block.cross is not None, "a decoder reads a source"
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
@@ -366,38 +368,40 @@ class Decoder:
             x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
         return [self._answer(q, x[r]) for q, r in zip(queries, rows)]
 
-    def _entering(self, q: Query) -> Tensor:
+    def _entering(self, q: NetworkQuery) -> Tensor:
         if q.embed is None:
             return self.embed(q.token)
         x = self.embed([max(t, 0) for t in q.token] or [0] * len(q))
         x[torch.tensor(q.given)] = q.embed.to(x)
         return x
 
-    def _answer(self, q: Query, x: Tensor) -> Answer:
+    def _answer(self, q: NetworkQuery, x: Tensor) -> NetworkAnswer:
         hidden_RH = x[list(q.rows)]
-        silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
-        return Answer(
+        silent = q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
+        return NetworkAnswer(
             None if silent else self.head(hidden_RH), hidden_RH if q.want.hidden else None
         )
 
-    def _places(self, q: Query) -> Tensor:
+    def _places(self, q: NetworkQuery) -> Tensor:
         """The position of every slot up to the last that is fed."""
         cache, stop = q.cache, q.first + len(q)
-        staged = depths(cache.parent[: max(0, stop - cache.length)])
+        staged = staged_entry_depths(cache.parent[: max(0, stop - cache.length)])
         where = [*range(min(cache.length, stop)), *(cache.length + d for d in staged)]
         return torch.tensor(where, device=self.parts.device)
 
-    def _mask(self, q: Query, places: Tensor) -> Tensor:
+    def _mask(self, q: NetworkQuery, places: Tensor) -> Tensor:
         """Who sees whom, and how far apart they stand: [heads or 1, fed, slots]."""
         cache, stop, p = q.cache, q.first + len(q), self.parts
         mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
         low = min(q.first, cache.length)
-        mask[:, low:] = visible(q.first, stop, cache.length, cache.parent, p.number, p.device)
+        mask[:, low:] = tree_attention_mask(
+            q.first, stop, cache.length, cache.parent, p.number, p.device
+        )
         apart = p.apart(self.tower, places[q.first :], places, False)
         return mask[None] if apart is None else mask + apart
 
 
-def _matrices(block: Block) -> list[Matrix]:
+def _matrices(block: Seq2SeqBlock) -> list[LinearMap]:
     attentions = [block.own] if block.cross is None else [block.own, block.cross]
     return [
         *(m for a in attentions for m in (a.query, a.key, a.value, a.out)),
@@ -412,7 +416,7 @@ def build(
     *,
     dtype: str = "auto",
     device: str = "cpu",
-) -> Decoder:
+) -> Seq2SeqDecoder:
     """A network and its encoder from tensors by their published names. dtype: "auto" or "float32", or "float64". Raises
     FileError for a tensor that is missing, of another shape or no number."""
     if dtype not in ("auto", "torch", "float32", "float64"):
@@ -426,11 +430,11 @@ def build(
         )
     number = torch.float64 if dtype == "float64" else torch.float32
     # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
-    _made(_Loader(config, weights, number, torch.device("meta")))
-    return _made(_Loader(config, weights, number, where))
+    _made(_Seq2SeqLoader(config, weights, number, torch.device("meta")))
+    return _made(_Seq2SeqLoader(config, weights, number, where))
 
 
-def _made(load: _Loader) -> Decoder:
+def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     """What a loader's tensors make."""
     config, encoder, decoder = load.config, load.tower(False), load.tower(True)
     table = load.first(_TABLES, (config.vocab, config.width))
@@ -439,9 +443,9 @@ def _made(load: _Loader) -> Decoder:
     if "final_logits_bias" in load.weights:
         bias += load.get("final_logits_bias", (1, config.vocab))[0]
     bias[list(config.barred)] = float("-inf")
-    parts = Parts(config, table, head, bias, load.number, load.device)
+    parts = Seq2SeqParts(config, table, head, bias, load.number, load.device)
     crosses = [b.cross for b in decoder.blocks if b.cross is not None]
-    return Decoder(parts, decoder, Encoder(parts, encoder, crosses))
+    return Seq2SeqDecoder(parts, decoder, Seq2SeqEncoder(parts, encoder, crosses))
 
 
 _TABLES = (
@@ -454,7 +458,7 @@ _TABLES = (
 
 
 @dataclass(frozen=True)
-class _Loader:
+class _Seq2SeqLoader:
     """Reads tensors by the names of a family."""
 
     config: Seq2SeqConfig
@@ -479,19 +483,23 @@ class _Loader:
     def first(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
         return self.get(next((n for n in names if n in self.weights), names[0]), shape)
 
-    def tower(self, decoder: bool) -> Tower:
+    def tower(self, decoder: bool) -> Seq2SeqStack:
         c, side = self.config, "decoder" if decoder else "encoder"
         blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
         if c.family == "t5":
             name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             leave = self.norm(f"{side}.final_layer_norm")
-            return Tower(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
+            return Seq2SeqStack(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
         if c.family == "marian":
-            return Tower(blocks, Waves(c.width, self.number, self.device), None, None, None)
+            return Seq2SeqStack(
+                blocks, SinusoidalPositions(c.width, self.number, self.device), None, None, None
+            )
         places = self.get(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
-        return Tower(blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None)
+        return Seq2SeqStack(
+            blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None
+        )
 
-    def block(self, decoder: bool, i: int) -> Block:
+    def block(self, decoder: bool, i: int) -> Seq2SeqBlock:
         c = self.config
         if c.family == "t5":
             at = f"{'decoder' if decoder else 'encoder'}.block.{i}.layer"
@@ -499,18 +507,18 @@ class _Loader:
             mlp = f"{at}.{last}.DenseReluDense"
             names = (f"{mlp}.wi_0", f"{mlp}.wi_1") if c.gated else (f"{mlp}.wi",)
             inner = self.rows(f"{names[0]}.weight")
-            return Block(
+            return Seq2SeqBlock(
                 self.t5_attention(f"{at}.0.SelfAttention", f"{at}.0.layer_norm"),
                 self.t5_attention(f"{at}.1.EncDecAttention", f"{at}.1.layer_norm")
                 if decoder
                 else None,
-                tuple(Matrix(self.get(f"{n}.weight", (inner, c.width))) for n in names),
-                Matrix(self.get(f"{mlp}.wo.weight", (c.width, inner))),
+                tuple(LinearMap(self.get(f"{n}.weight", (inner, c.width))) for n in names),
+                LinearMap(self.get(f"{mlp}.wo.weight", (c.width, inner))),
                 self.norm(f"{at}.{last}.layer_norm"),
             )
         at = f"model.{'decoder' if decoder else 'encoder'}.layers.{i}"
         inner = self.rows(f"{at}.fc1.weight")
-        return Block(
+        return Seq2SeqBlock(
             self.attention(f"{at}.self_attn"),
             self.attention(f"{at}.encoder_attn") if decoder else None,
             (self.matrix(f"{at}.fc1", inner, c.width),),
@@ -522,25 +530,25 @@ class _Loader:
         """Of a matrix whose number of rows the config need not say."""
         return shape_of(self.weights, name)[0] if name in self.weights else 0
 
-    def t5_attention(self, at: str, norm: str) -> Attention:
+    def t5_attention(self, at: str, norm: str) -> Seq2SeqAttention:
         c = self.config
         inner = c.heads * c.head
-        q, k, v = (Matrix(self.get(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
-        return Attention(
-            q, k, v, Matrix(self.get(f"{at}.o.weight", (c.width, inner))), self.norm(norm)
+        q, k, v = (LinearMap(self.get(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
+        return Seq2SeqAttention(
+            q, k, v, LinearMap(self.get(f"{at}.o.weight", (c.width, inner))), self.norm(norm)
         )
 
-    def attention(self, at: str) -> Attention:
+    def attention(self, at: str) -> Seq2SeqAttention:
         W = self.config.width
         q, k, v, o = (
             self.matrix(f"{at}.{x}", W, W) for x in ("q_proj", "k_proj", "v_proj", "out_proj")
         )
-        return Attention(q, k, v, o, self.norm(f"{at}_layer_norm"))
+        return Seq2SeqAttention(q, k, v, o, self.norm(f"{at}_layer_norm"))
 
-    def matrix(self, at: str, rows: int, width: int) -> Matrix:
-        return Matrix(self.get(f"{at}.weight", (rows, width)), self.get(f"{at}.bias", (rows,)))
+    def matrix(self, at: str, rows: int, width: int) -> LinearMap:
+        return LinearMap(self.get(f"{at}.weight", (rows, width)), self.get(f"{at}.bias", (rows,)))
 
-    def norm(self, at: str) -> Norm:
+    def norm(self, at: str) -> Seq2SeqNorm:
         c = self.config
         bias = None if c.family == "t5" else self.get(f"{at}.bias", (c.width,))
-        return Norm(self.get(f"{at}.weight", (c.width,)), bias, c.eps)
+        return Seq2SeqNorm(self.get(f"{at}.weight", (c.width,)), bias, c.eps)

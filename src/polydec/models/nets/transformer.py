@@ -21,24 +21,31 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from polydec.base.errors import FileError, RequestError
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.models.formats import architectures as families
-from polydec.models.formats.architectures import Config
+from polydec.models.formats.architectures import TransformerConfig
 from polydec.models.nets import padded, pages
-from polydec.models.nets.cache import GROWTH, Cache
-from polydec.models.nets.gated import Adapter, Gate
-from polydec.models.nets.linear import Kernel, Linear, cpu_kernel, cuda_kernel
-from polydec.models.nets.memory import empty
-from polydec.models.nets.packing import Attention, Heads, Packed, attention, pack, passes
-from polydec.models.nets.press import Press
-from polydec.models.nets.query import Answer, Query, bounded
-from polydec.models.nets.turned import still, turned
+from polydec.models.nets.cache import GROWTH, KVCache
+from polydec.models.nets.gated import ActiveAdapter, GatedAdapter
+from polydec.models.nets.linear import Linear, LinearKernel, cpu_kernel, cuda_kernel
+from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.packing import (
+    AttentionHeads,
+    PackedAttention,
+    PackedPass,
+    build_packed_attention,
+    group_into_passes,
+    pack_queries,
+)
+from polydec.models.nets.press import CachePress
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts
+from polydec.models.nets.turned import rotate_cached_keys, why_not_rotatable
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TransformerLayer:
     """experts: gate and up, and down, of each, where the MLP is several; gate_up is then the router. qk_norm: weights [heads +
     kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what attention and the MLP add,
     or None; sinks: [heads] or None."""
@@ -62,7 +69,7 @@ def _clamped(gate: Tensor, up: Tensor, slope: float, bound: float) -> Tensor:
     return up.clamp(-bound, bound).add_(1.0).mul_(gate * torch.sigmoid(slope * gate))
 
 
-class _Loader:
+class _TransformerLoader:
     """Reads tensors in order and packs them in threads of their own."""
 
     def __init__(
@@ -106,7 +113,7 @@ class _Loader:
         return torch.cat(biases)
 
 
-class Transformer:
+class LlamaTransformer:
     """A Network (models/nets/query.py). Made by `build`.
 
     kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions;
@@ -117,7 +124,11 @@ class Transformer:
     partial = adapts = grouped = presses = True
 
     def __init__(
-        self, config: Config, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512
+        self,
+        config: TransformerConfig,
+        parts: Mapping[str, Any],
+        kernel: LinearKernel,
+        limit: int = 512,
     ) -> None:
         c = self.config = config
         self.kernel, self.dtype, self.limit = kernel.name, kernel.dtype, limit
@@ -133,14 +144,14 @@ class Transformer:
         self._number, self._device = parts["number"], self._embed.device
         self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
         self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
-        self._heads = Heads(c.heads, c.kv_heads, c.head, c.cap)
+        self._heads = AttentionHeads(c.heads, c.kv_heads, c.head, c.cap)
         self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
-        self._adapters = WeakKeyDictionary[Adapter, Adapter]()
-        self.account: padded.Account | None = None
+        self._adapters = WeakKeyDictionary[GatedAdapter, GatedAdapter]()
+        self.account: padded.PaddingStats | None = None
 
-    def padded(self) -> Transformer:
+    def padded(self) -> LlamaTransformer:
         """The same weights, over passes that are laid out as one padded tensor
         (models/nets/padded.py), which its `account` counts. Raises RequestError where the network
         is not causal: its rows have one length anyway."""
@@ -149,7 +160,7 @@ class Transformer:
                 "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
             )
         twin = copy(self)
-        twin.account, twin.presses = padded.Account(), False
+        twin.account, twin.presses = padded.PaddingStats(), False
         return twin
 
     @staticmethod
@@ -159,7 +170,7 @@ class Transformer:
         *,
         dtype: str = "auto",
         device: str = "cpu",
-    ) -> Transformer:
+    ) -> LlamaTransformer:
         """A network from the dict of a Hugging Face config.json and its tensors by name (a lazy mapping will do).
 
         dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
@@ -178,9 +189,9 @@ class Transformer:
             raise FileError(
                 f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
             )
-        c, weights = families.read(config, weights)
+        c, weights = families.read_architecture(config, weights)
         number = torch.float64 if dtype == "float64" else torch.float32
-        load = _Loader(weights, where, number)
+        load = _TransformerLoader(weights, where, number)
         W, KV, H, D = c.width, c.kv_heads, c.heads, c.head
         head_name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
         if head_name != "lm_head.weight" and c.tied is False:
@@ -195,7 +206,7 @@ class Transformer:
         shapes.append((rows, W))
         kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
-        order, before = _pairs(D, c.turned, where), pages.regions()
+        order, before = _pairs(D, c.turned, where), pages.anonymous_memory_regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             embed = (
                 weights["model.embed_tokens.weight"]
@@ -219,7 +230,7 @@ class Transformer:
             )
             head_bias = load.bias(["lm_head.bias"], [rows])
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
-            waiting, layers = list[list[Any]](), list[Layer]()
+            waiting, layers = list[list[Any]](), list[TransformerLayer]()
             for i in range(
                 c.layers
             ):  # two layers at most wait unpacked: large models fill no memory twice
@@ -237,10 +248,10 @@ class Transformer:
                 "number": number,
                 "cost": sum(a * b for a, b in shapes),
             }
-        pages.collapse(pages.without(pages.regions(), before))
-        return Transformer(c, parts, kernel)
+        pages.collapse_huge_pages(pages.subtract_regions(pages.anonymous_memory_regions(), before))
+        return LlamaTransformer(c, parts, kernel)
 
-    def new_cache(self, press: Press | None = None) -> Cache:
+    def new_cache(self, press: CachePress | None = None) -> KVCache:
         """An empty cache [layers, 2, kv heads, slots, head], or with a press that asks [layers, 2 + group, ...]: with queries.
         Raises RequestError for a press where not every layer sees all that stands before a row."""
         if press is not None and (any(self.config.windows) or not self.config.causal):
@@ -250,8 +261,8 @@ class Transformer:
             )
         planes = 2 + (self._heads.group if press is not None and press.asks else 0)
         c = self.config
-        return Cache(
-            empty(
+        return KVCache(
+            empty_pooled_tensor(
                 (self.layers, planes, c.kv_heads, min(GROWTH, self.context), c.head),
                 self._attention,
                 self._device,
@@ -260,18 +271,18 @@ class Transformer:
         )
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
         return (
-            bounded(self._forward, queries, self.limit)
+            forward_in_parts(self._forward, queries, self.limit)
             if self.config.causal
             else self._forward(queries)
         )
 
-    def _forward(self, queries: Sequence[Query]) -> list[Answer]:
-        answers: list[Answer | None] = [None] * len(queries)
-        for run, index in passes(queries, self.layers, self.limit):
-            p, exits = pack(queries, index, run), dict[int, Tensor]()
+    def _forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        answers: list[NetworkAnswer | None] = [None] * len(queries)
+        for run, index in group_into_passes(queries, self.layers, self.limit):
+            p, exits = pack_queries(queries, index, run), dict[int, Tensor]()
             for i, a in zip(index, self._answers(p, self._run(p, exits), exits), strict=True):
                 answers[i] = a
         return [a for a in answers if a is not None]
@@ -293,7 +304,7 @@ class Transformer:
             return turn[first : last + 1, None]
         return turn[torch.tensor(positions, device=self._device), None]
 
-    def _enter(self, p: Packed, x: Tensor) -> None:
+    def _enter(self, p: PackedPass, x: Tensor) -> None:
         """What goes into the first layer."""
         if all(q.embed is None for q in p.queries):
             x.copy_(self._rows([t for q in p.queries for t in q.token]))
@@ -318,7 +329,7 @@ class Transformer:
     @property
     def still(self) -> str:
         """Why cached keys cannot be turned to other positions; "": they can."""
-        return still(self.config)
+        return why_not_rotatable(self.config)
 
     @torch.inference_mode()
     def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
@@ -329,9 +340,9 @@ class Transformer:
         def tables(k: int) -> tuple[Tensor, Tensor]:
             return self._turns(k, stood)[:, 0], self._turns(k, shall)[:, 0]
 
-        return turned(kv, by, self.config, False, tables)
+        return rotate_cached_keys(kv, by, self.config, False, tables)
 
-    def keys(self, cache: Cache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer (None: the last one), [kv heads, stop, head]. Raises RequestError where it is pressed."""
         if cache.press is not None:
             raise RequestError(
@@ -342,7 +353,7 @@ class Transformer:
             ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()
         ], values
 
-    def _run(self, p: Packed, exits: dict[int, Tensor]) -> Tensor:
+    def _run(self, p: PackedPass, exits: dict[int, Tensor]) -> Tensor:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
         least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
         depths that are wanted."""
@@ -359,11 +370,15 @@ class Transformer:
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
         gates, moved = self._gates(p), self._moved(p)
         sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
-        attend: Attention | padded.Batch
+        attend: PackedAttention | padded.PaddedAttention
         if self.account is None:
-            attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
+            attend = build_packed_attention(
+                p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None
+            )
         else:
-            attend = padded.attention(p, qkv, mixed, heads, c.windows, sinks or None, self.account)
+            attend = padded.build_padded_attention(
+                p, qkv, mixed, heads, c.windows, sinks or None, self.account
+            )
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 
@@ -416,7 +431,11 @@ class Transformer:
         return full
 
     def _mlp(
-        self, gate_up: Linear, down: Linear, h: Tensor, gates: Sequence[tuple[Gate, int]] = ()
+        self,
+        gate_up: Linear,
+        down: Linear,
+        h: Tensor,
+        gates: Sequence[tuple[ActiveAdapter, int]] = (),
     ) -> Tensor:
         both = gate_up(h)
         for adapted, i in gates:
@@ -432,18 +451,18 @@ class Transformer:
             adapted.add(i, "down", inner, y)
         return y
 
-    def _gates(self, p: Packed) -> list[Gate]:
+    def _gates(self, p: PackedPass) -> list[ActiveAdapter]:
         """Which rows of a pass run under which adapters."""
-        rows = dict[Adapter, list[int]]()
+        rows = dict[GatedAdapter, list[int]]()
         for q, begin in zip(p.queries, p.begins):
             if q.gated:
                 rows.setdefault(q.adapter, []).extend(begin + i for i in q.gated)
         return [
-            Gate(self._adapted(a), torch.tensor(numbers, device=self._device))
+            ActiveAdapter(self._adapted(a), torch.tensor(numbers, device=self._device))
             for a, numbers in rows.items()
         ]
 
-    def _adapted(self, adapter: Adapter) -> Adapter:
+    def _adapted(self, adapter: GatedAdapter) -> GatedAdapter:
         """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and keys stand in pairs."""
         if adapter not in self._adapters:
             c = self.config
@@ -485,7 +504,7 @@ class Transformer:
             self._adapters[adapter] = adapter.mapped(packed)
         return self._adapters[adapter]
 
-    def _moved(self, p: Packed) -> tuple[Tensor, Tensor] | None:
+    def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
         """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
         rows, by = list[int](), list[Any]()
         for q, begin in zip(p.queries, p.begins):
@@ -500,7 +519,12 @@ class Transformer:
         )
 
     def _mix(
-        self, layer: Layer, h: Tensor, rows: int, i: int, moved: tuple[Tensor, Tensor] | None
+        self,
+        layer: TransformerLayer,
+        h: Tensor,
+        rows: int,
+        i: int,
+        moved: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
         experts, whoever else goes through them. i: the layer's index; moved: rows whose router is moved."""
@@ -541,15 +565,17 @@ class Transformer:
         size = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
         return y.div_(torch.hypot(size, torch.full_like(size, self._floor))).mul_(weight)
 
-    def _answers(self, p: Packed, full: Tensor, exits: Mapping[int, Tensor]) -> list[Answer]:
+    def _answers(
+        self, p: PackedPass, full: Tensor, exits: Mapping[int, Tensor]
+    ) -> list[NetworkAnswer]:
         """Head and hidden states for the rows asked for, and for none besides."""
         asked = [len(q.rows) for q in p.queries]
         laws = [
-            n if max(q.want.law, q.want.base) > Reads.NOTHING else 0
+            n if max(q.want.law, q.want.base) > RowDetail.NOTHING else 0
             for q, n in zip(p.queries, asked)
         ]
         if not any(asked):
-            return [Answer(None) for _ in asked]
+            return [NetworkAnswer(None) for _ in asked]
         full = (
             full[: len(p)]
             if len(p.rows) == len(p)
@@ -566,7 +592,7 @@ class Transformer:
         hidden = full[:, :-1].split(asked)
         ends = [sum(asked[: k + 1]) for k in range(len(asked))]
         return [
-            Answer(
+            NetworkAnswer(
                 w,
                 h.clone() if q.want.hidden else None,
                 exits={d: t[end - n : end] for d, t in exits.items() if d in q.want.exits} or None,
@@ -598,8 +624,8 @@ class Transformer:
         return h / torch.linalg.vector_norm(full, dim=-1, keepdim=True) * self._norm_W
 
 
-def _settle(parts: Sequence[Any]) -> Layer:
-    return Layer(*(f.result() if isinstance(f, Future) else f for f in parts))
+def _settle(parts: Sequence[Any]) -> TransformerLayer:
+    return TransformerLayer(*(f.result() if isinstance(f, Future) else f for f in parts))
 
 
 def _pairs(head: int, dim: int, device: torch.device) -> Tensor:
@@ -609,7 +635,7 @@ def _pairs(head: int, dim: int, device: torch.device) -> Tensor:
     return torch.cat([rotated, torch.arange(dim, head)]).to(device)
 
 
-def _mlp_shapes(c: Config, i: int) -> list[tuple[int, int]]:
+def _mlp_shapes(c: TransformerConfig, i: int) -> list[tuple[int, int]]:
     """Of the matrices of a layer's MLP that a row goes through."""
     if not c.sparse(i):
         return [(2 * c.inner, c.width), (c.width, c.inner)]
@@ -618,9 +644,14 @@ def _mlp_shapes(c: Config, i: int) -> list[tuple[int, int]]:
 
 
 def _layer(
-    load: _Loader, i: int, c: Config, order: Tensor, kernel: Kernel, pool: ThreadPoolExecutor
+    load: _TransformerLoader,
+    i: int,
+    c: TransformerConfig,
+    order: Tensor,
+    kernel: LinearKernel,
+    pool: ThreadPoolExecutor,
 ) -> list[Any]:
-    """Futures of one layer's parts, in the order of `Layer`."""
+    """Futures of one layer's parts, in the order of `TransformerLayer`."""
     W, H, KV, D, name = c.width, c.heads, c.kv_heads, c.head, f"model.layers.{i}."
     a, m = name + "self_attn.", name + "mlp."
 

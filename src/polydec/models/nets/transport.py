@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def plan(cost: Tensor, softness: float, rounds: int) -> Tensor:
+def sinkhorn_plan(cost: Tensor, softness: float, rounds: int) -> Tensor:
     """How much of each source goes to each sink, [..., P, M]: sums to 1; each sink receives 1/M exactly, and each source gives
     1/P once the steps have settled.
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from polydec.models.formats.architectures import Config
+from polydec.models.formats.architectures import TransformerConfig
 
 
-class Turns(Protocol):
+class RotatableNetwork(Protocol):
     """A network whose cached keys can be turned to other positions."""
 
     @property
@@ -25,7 +25,7 @@ class Turns(Protocol):
         ...
 
 
-def still(config: Config) -> str:
+def why_not_rotatable(config: TransformerConfig) -> str:
     """Why the keys of such a network cannot be turned to other positions; "": they can."""
     if not config.causal:
         return "this model's tokens see what follows them"
@@ -44,10 +44,10 @@ def why_still(network: Any) -> str:
     )
 
 
-def turned(
+def rotate_cached_keys(
     kv: Tensor,
     by: int,
-    config: Config,
+    config: TransformerConfig,
     apart: bool,
     tables: Callable[[int], tuple[Tensor, Tensor]],
 ) -> Tensor:

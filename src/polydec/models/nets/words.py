@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Reads
+from polydec.core.types import RowDetail
 from polydec.models.formats.fields import require_shapes
 from polydec.models.formats.word_config import WordConfig
-from polydec.models.nets.entries import Entries
-from polydec.models.nets.query import Answer, Query
+from polydec.models.nets.entries import EntryCache
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class WordCacheEntry:
     """What was read up to an entry. word: bytes of the word that is being written; state_NE: what its decoder sees of all words
     before it; memory: keys and values of the backbone, of each layer [2, heads, positions, head]; nbytes: what this entry
     added to them."""
@@ -45,37 +45,39 @@ class WordNetwork:
         self.config, self.size, self.layers = config, config.vocab, config.layers
         self.context = config.context
         self.steps = 0  # of the backbone, so far
-        require_shapes(weights, names(config))
-        self.w = {name: weights[name].float() for name in names(config)}
+        require_shapes(weights, word_tensor_shapes(config))
+        self.w = {name: weights[name].float() for name in word_tensor_shapes(config)}
         self.cost = float(sum(t.numel() for t in self.w.values()))
         c = config
-        self.small = turns(c, c.slots + c.longest)
-        self._turned = turns(c, 0)
+        self.small = word_rotary_tables(c, c.slots + c.longest)
+        self._turned = word_rotary_tables(c, 0)
         none = tuple(torch.empty(2, c.width // c.head, 0, c.head) for _ in range(c.layers))
         with torch.no_grad():
             self.first = self._behind(self.w["start"], none)
 
     @property
-    def new_cache(self) -> Callable[[], Entries[Read]]:
-        return Entries[Read]
+    def new_cache(self) -> Callable[[], EntryCache[WordCacheEntry]]:
+        return EntryCache[WordCacheEntry]
 
     @torch.no_grad()
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         texts = [self._fed(q) for q in queries]
         asked = [
-            [] if q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING else list(q.rows)
+            []
+            if q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
+            else list(q.rows)
             for q in queries
         ]
         flat = [text[r] for text, rows in zip(texts, asked, strict=True) for r in rows]
         logits_RV = self._spelled(flat) if flat else torch.empty(0, self.size)
-        out, at = list[Answer](), 0
+        out, at = list[NetworkAnswer](), 0
         for q, rows in zip(queries, asked, strict=True):
             told = None if not rows and q.rows else logits_RV[at : at + len(rows)]
-            out.append(Answer(told))
+            out.append(NetworkAnswer(told))
             at += len(rows)
         return out
 
-    def _fed(self, q: Query) -> list[Read]:
+    def _fed(self, q: NetworkQuery) -> list[WordCacheEntry]:
         """What was read up to each token of a query, which its cache holds from now on."""
         if q.embed is not None:
             raise RequestError("vectors stand in the prompt: a word-pooled model reads bytes only")
@@ -84,7 +86,7 @@ class WordNetwork:
             q.cache.text[slot] = self._behind_token(self.first if before is None else before, token)
         return q.cache.text[q.first : q.first + len(q.token)]
 
-    def _behind_token(self, before: Read, token: int) -> Read:
+    def _behind_token(self, before: WordCacheEntry, token: int) -> WordCacheEntry:
         c, word = self.config, (*before.word, token)
         if token == c.begin:
             return self.first
@@ -96,7 +98,7 @@ class WordNetwork:
             x_1SE, _ = self._layer(f"encoder.{i}", x_1SE, cos_SD, sin_SD)
         return self._behind(F.linear(x_1SE[0, : c.slots], self.w["up.weight"]), before.memory)
 
-    def _behind(self, read_NH: Tensor, memory: Sequence[Tensor]) -> Read:
+    def _behind(self, read_NH: Tensor, memory: Sequence[Tensor]) -> WordCacheEntry:
         """What is known where a new word begins, once the backbone has read these vectors."""
         c, past = self.config, memory[0].shape[2]
         self.steps += 1
@@ -108,16 +110,16 @@ class WordNetwork:
             kept.append(new)
         state_NH = F.rms_norm(x_1NH[0], (c.width,), self.w["norm.weight"], c.eps)
         added = sum(t.nbytes // max(1, t.shape[2]) * c.slots for t in kept)
-        return Read((), F.linear(state_NH, self.w["down.weight"]), tuple(kept), added)
+        return WordCacheEntry((), F.linear(state_NH, self.w["down.weight"]), tuple(kept), added)
 
     def _turns(self, stop: int) -> tuple[Tensor, Tensor]:
         """Those of the backbone's positions below `stop` at least. They grow with the texts: a config may say any context."""
         have = len(self._turned[0])
         if have < stop:
-            self._turned = turns(self.config, max(stop, 2 * have, 256))
+            self._turned = word_rotary_tables(self.config, max(stop, 2 * have, 256))
         return self._turned
 
-    def _spelled(self, texts: Sequence[Read]) -> Tensor:
+    def _spelled(self, texts: Sequence[WordCacheEntry]) -> Tensor:
         """Logits of the byte that follows each text [R, V]."""
         c, longest = self.config, max(len(t.word) for t in texts)
         fill = [0] * longest
@@ -156,7 +158,7 @@ class WordNetwork:
         q, k, v = (
             part(f"self_attn.{p}_proj", y).view(B, S, -1, c.head).transpose(1, 2) for p in "qkv"
         )
-        q, k = (turned(z, cos_SD, sin_SD) for z in (q, k))
+        q, k = (apply_rotary(z, cos_SD, sin_SD) for z in (q, k))
         if memory is not None:
             k, v = (torch.cat([old[None], z], 2) for old, z in zip(memory, (k, v), strict=True))
         attended = F.scaled_dot_product_attention(q, k, v, see_SP).transpose(1, 2).reshape(B, S, E)
@@ -184,19 +186,19 @@ def _closed(what: str) -> RequestError:
     )
 
 
-def turns(c: WordConfig, length: int) -> tuple[Tensor, Tensor]:
+def word_rotary_tables(c: WordConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the positions 0 to length - 1."""
     inverse = c.theta ** (-torch.arange(0, c.head, 2).double() / c.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
 
-def turned(x: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return x * cos_SD + torch.cat([-b, a], dim=-1) * sin_SD
 
 
-def names(c: WordConfig) -> dict[str, tuple[int, ...]]:
+def word_tensor_shapes(c: WordConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a directory, and their shapes."""
 
     def layer(name: str, width: int) -> dict[str, tuple[int, ...]]:

@@ -12,34 +12,34 @@ from typing import Any
 import torch
 
 from polydec.base.errors import FileError, PolydecError, RequestError
-from polydec.base.options import check
-from polydec.core.types import Vocab
+from polydec.base.options import convert_annotated_value
+from polydec.core.types import TokenVocabulary
 from polydec.models import native as cpu
 from polydec.models.formats import edge, seq2seq, word_config
-from polydec.models.formats.adapters import Adapted
+from polydec.models.formats.adapters import LoraMergedWeights
 from polydec.models.formats.architectures import FAMILIES
 from polydec.models.nets.seq2seq import build as build_seq2seq
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.nets.words import WordNetwork
 from polydec.models.sessions import denoiser, inserter
-from polydec.models.sessions.denoiser import Masked
-from polydec.models.sessions.inserter import Insertion
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.denoiser import MaskedDenoiser
+from polydec.models.sessions.inserter import BidirectionalInserter
+from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
-from polydec.models.sessions.sourced import Sourced
-from polydec.models.sessions.sources import Source, open_source
-from polydec.models.text.tokenizer import Text
+from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.models.sessions.sources import CheckpointFiles, open_source
+from polydec.models.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ModelBundle:
     """A loaded model. lm: its law, an LM, a Masked, an Insertion or a Sourced; generation: the content of
     generation_config.json; dtype and kernel: what it computes with; path: where its files lie; why: what keeps the native step
     from serving it, "" where it does; unit: what its law writes at a time, "token" or "byte"."""
 
     name: str
     lm: Any
-    text: Text
+    text: Tokenizer
     generation: dict[str, Any]
     dtype: str
     kernel: str
@@ -48,19 +48,19 @@ class Checkpoint:
     unit: str = "token"
 
 
-class Deferred:
+class DeferredBundle:
     """A checkpoint that is loaded when somebody first asks for more than its name."""
 
-    def __init__(self, name: str, make: Callable[[], Checkpoint]) -> None:
-        self.name, self._make, self._made, self._lock = name, make, list[Checkpoint](), Lock()
-        self._then = list[Callable[[Checkpoint], None]]()
+    def __init__(self, name: str, make: Callable[[], ModelBundle]) -> None:
+        self.name, self._make, self._made, self._lock = name, make, list[ModelBundle](), Lock()
+        self._then = list[Callable[[ModelBundle], None]]()
 
     @property
     def loaded(self) -> bool:
         return bool(self._made)
 
     @property
-    def whole(self) -> Checkpoint:
+    def whole(self) -> ModelBundle:
         with self._lock:
             if not self._made:
                 made = self._make()
@@ -69,7 +69,7 @@ class Deferred:
                 self._made.append(made)
             return self._made[0]
 
-    def when_loaded(self, act: Callable[[Checkpoint], None]) -> None:
+    def when_loaded(self, act: Callable[[ModelBundle], None]) -> None:
         """Do this with the checkpoint as soon as it is loaded: now where it is."""
         with self._lock:
             self._then.append(act)
@@ -81,7 +81,7 @@ class Deferred:
         return self.whole.lm
 
     @property
-    def text(self) -> Text:
+    def text(self) -> Tokenizer:
         return self.whole.text
 
     @property
@@ -105,12 +105,12 @@ class Deferred:
         return self.whole.why
 
 
-def whole(point: Checkpoint | Deferred) -> Checkpoint:
+def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
     """A checkpoint, loaded now where it was not yet."""
-    return point.whole if isinstance(point, Deferred) else point
+    return point.whole if isinstance(point, DeferredBundle) else point
 
 
-def load(
+def load_bundle(
     name: str | PathLike[str],
     *,
     dtype: str = "auto",
@@ -119,8 +119,8 @@ def load(
     quantize: str | None = None,
     compute: str | None = None,
     cache_dtype: str | None = None,
-    opened: dict[Path, Source] | None = None,
-) -> Checkpoint:
+    opened: dict[Path, CheckpointFiles] | None = None,
+) -> ModelBundle:
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `DTYPES`; device: "cpu" or "cuda"; threads: on
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
@@ -128,41 +128,46 @@ def load(
     cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
     (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
     Raises RequestError where the model cannot be had or read."""
-    check("dtype", dtype, Dtype)
-    check("quantize", quantize, Quantize)
-    check("compute", compute, Compute)
-    check("cache_dtype", cache_dtype, CacheDtype)
-    threads = check("threads", threads, Threads)
+    convert_annotated_value("dtype", dtype, Dtype)
+    convert_annotated_value("quantize", quantize, Quantize)
+    convert_annotated_value("compute", compute, Compute)
+    convert_annotated_value("cache_dtype", cache_dtype, CacheDtype)
+    threads = convert_annotated_value("threads", threads, Threads)
     if threads is not None:
         torch.set_num_threads(threads)
     name = edge.path_text(name, "model")
     source = open_source(name, opened)
-    with edge.reading(f"{name} cannot be loaded"):
+    with edge.report_read_errors(f"{name} cannot be loaded"):
         if denoiser.is_masked(source.config):
             source = replace(
                 source,
-                **dict(zip(("config", "weights"), denoiser.read(source.config, source.weights))),
+                **dict(
+                    zip(
+                        ("config", "weights"),
+                        denoiser.read_masked_checkpoint(source.config, source.weights),
+                    )
+                ),
             )
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     source.text.rows = network.size
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise RequestError(
-            edge.sentence(
+            edge.error_sentence(
                 f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"
             )
         )
     kernel = network.kernel + (
         f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
     )
-    with edge.reading(f"{name} cannot be loaded"):
-        vocab = Vocab(
-            denoiser.written(source.config, network.size),
+    with edge.report_read_errors(f"{name} cannot be loaded"):
+        vocab = TokenVocabulary(
+            denoiser.writable_vocab_size(source.config, network.size),
             source.text.eos,
             source.fingerprint,
             source.text if source.fingerprint else None,
         )
         lm = _model(network, vocab, source)
-    return Checkpoint(
+    return ModelBundle(
         name, lm, source.text, source.generation, network.dtype, kernel, source.path, why
     )
 
@@ -173,27 +178,29 @@ def load_draft(
     dtype: str = "auto",
     device: str = "cpu",
     threads: int | None = None,
-    opened: dict[Path, Source] | None = None,
-) -> Checkpoint:
+    opened: dict[Path, CheckpointFiles] | None = None,
+) -> ModelBundle:
     """A model whose guesses somebody checks, by the same names as `load`. Where the native step serves it and its file holds
     floats, its matrices are stored in 8 bits: a pass then reads half as much, and what is checked need not be exact."""
     if device == "cpu" and dtype in ("auto", "native"):
         try:
-            return load(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
+            return load_bundle(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
         except PolydecError:  # blocks of a file stay as they are; torch does not quantise
             pass
-    return load(name, dtype=dtype, device=device, threads=threads, opened=opened)
+    return load_bundle(name, dtype=dtype, device=device, threads=threads, opened=opened)
 
 
-def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertion | Sourced:
+def _model(
+    network: Any, vocab: TokenVocabulary, source: CheckpointFiles
+) -> CausalLaw | MaskedDenoiser | BidirectionalInserter | EncoderDecoderModel:
     """What the network is, by a config that `denoiser.read` has made ours."""
     config = source.config
     if seq2seq.is_seq2seq(config):
-        return Sourced(network.encoder, network, vocab, network.config.start)
+        return EncoderDecoderModel(network.encoder, network, vocab, network.config.start)
     if inserter.is_inserter(config):
-        return Insertion(network, vocab, inserter.mark_of(config))
+        return BidirectionalInserter(network, vocab, inserter.mark_of(config))
     if denoiser.is_masked(config):
-        return Masked(
+        return MaskedDenoiser(
             network,
             vocab,
             config["polydec_mask"],
@@ -202,11 +209,11 @@ def _model(network: Any, vocab: Vocab, source: Source) -> LM | Masked | Insertio
             boundary=config.get("polydec_boundary"),
             marks=network.size - vocab.size,
         )
-    return LM(network, vocab)
+    return CausalLaw(network, vocab)
 
 
 def _network(
-    source: Source,
+    source: CheckpointFiles,
     dtype: str,
     device: str,
     threads: int | None,
@@ -222,7 +229,7 @@ def _network(
         elif not llama:
             why = f"model_type {source.config['model_type']!r} is of none of the families that it knows"
         else:
-            native, why = cpu.attempt(
+            native, why = cpu.try_native_network(
                 source.config, source.weights, threads, quantize, compute, cache_dtype
             )
         if native is None and (dtype == "native" or quantize or compute or cache_dtype):
@@ -248,26 +255,26 @@ def _network(
         return native, ""
     kind = "auto" if dtype == "torch" else dtype
     if seq2seq.is_seq2seq(source.config):
-        config = seq2seq.read(source.config, source.generation)
+        config = seq2seq.read_seq2seq_config(source.config, source.generation)
         return build_seq2seq(config, source.weights, dtype=kind, device=device), why
     if source.config.get("model_type") == word_config.MODEL_TYPE:
         return _words(source, dtype, device), why
     if llama:
-        return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
-    if isinstance(source.weights, Adapted):
+        return LlamaTransformer.build(source.config, source.weights, dtype=kind, device=device), why
+    if isinstance(source.weights, LoraMergedWeights):
         raise FileError(
             f"{source.path} is an adapter of a {source.config['model_type']}, which transformers runs here: merge both with "
             "PEFT, and name the result"
         )
     from polydec.models.nets import hf  # transformers takes seconds to import
 
-    return hf.load(source.path, weights=source.weights, dtype=kind, device=device), why
+    return hf.load_hf_network(source.path, weights=source.weights, dtype=kind, device=device), why
 
 
-def _words(source: Source, dtype: str, device: str) -> WordNetwork:
+def _words(source: CheckpointFiles, dtype: str, device: str) -> WordNetwork:
     """A model whose backbone reads words. Raises RequestError where it is to compute with anything else than float32 here."""
     if dtype not in ("auto", "torch", "float32") or device != "cpu":
         raise RequestError(
             f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"
         )
-    return WordNetwork(word_config.read(source.config), source.weights)
+    return WordNetwork(word_config.read_word_config(source.config), source.weights)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, Want
-from polydec.models.nets.query import Network
+from polydec.core.types import Draft, ScoreRequest
+from polydec.models.nets.query import NeuralNetwork
 
 
-def adapts(network: Network) -> bool:
+def can_run_adapters(network: NeuralNetwork) -> bool:
     """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
     return getattr(network, "adapts", False)
 
 
-def routes(network: Network) -> tuple[int, int] | None:
+def router_shape(network: NeuralNetwork) -> tuple[int, int] | None:
     """Of a network whose router can be moved (Want.routing) how many layers and experts it has; None: it has no router, or none
     that can be moved."""
     return getattr(network, "routes", None)
 
 
-def require_answerable(network: Network, want: Want) -> None:
+def require_answerable(network: NeuralNetwork, want: ScoreRequest) -> None:
     """Raise RequestError where a wish reads what this network does not show."""
     if want.exits and not network.partial:
         raise RequestError(
@@ -30,14 +30,14 @@ def require_answerable(network: Network, want: Want) -> None:
         raise RequestError(f"exits has {bad[0]}: depths must lie in 1 to {network.layers}")
 
 
-def require_readable(network: Network, draft: Draft, want: Want) -> None:
+def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -> None:
     """Raise RequestError where this network cannot score a draft, or not with what is wanted of it."""
     require_answerable(network, want)
     if want.routing is not None:
         raise RequestError("routing can be wanted of all layers of a model, and of no part of them")
     if draft.state is None:
         return
-    if draft.adapter is not None and not adapts(network):
+    if draft.adapter is not None and not can_run_adapters(network):
         raise RequestError(
             f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own"
         )
@@ -64,10 +64,10 @@ def require_readable(network: Network, draft: Draft, want: Want) -> None:
             raise RequestError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
 
 
-def require_routing(network: Network, draft: Draft, want: Want) -> None:
+def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -> None:
     """Raise RequestError where this network has no router of that shape, or a draft brings states of its own."""
     require_answerable(network, want)
-    have, moved = routes(network), want.routing
+    have, moved = router_shape(network), want.routing
     if have is None or moved is None:
         raise RequestError(
             "routing is wanted: this model has no router of experts that can be moved"
@@ -82,7 +82,7 @@ def require_routing(network: Network, draft: Draft, want: Want) -> None:
 
 
 def require_layers(
-    network: Network, layers: Sequence[int], without: frozenset[int], together: int
+    network: NeuralNetwork, layers: Sequence[int], without: frozenset[int], together: int
 ) -> None:
     """Raise RequestError where this network cannot run these layers alone: see Session.part."""
     if not (network.partial and network.tree and network.layers):

@@ -13,19 +13,19 @@ from weakref import WeakSet
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Forward
+from polydec.core.effects import ForwardQuery
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads, Vocab, Want
+from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
 from polydec.models.formats import edge, fields
-from polydec.models.nets.cache import nbytes
-from polydec.models.nets.query import Answer, Network, Query
-from polydec.models.nets.scores import finite
+from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
+from polydec.models.nets.scores import require_finite_logits
 
-_ROWS = Want()
-_STATES = Want(law=Reads.NOTHING, hidden=True)
+_ROWS = ScoreRequest()
+_STATES = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 
-class Masked:
+class MaskedDenoiser:
     """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
     position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
     network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. marks:
@@ -37,8 +37,8 @@ class Masked:
 
     def __init__(
         self,
-        network: Network,
-        vocab: Vocab,
+        network: NeuralNetwork,
+        vocab: TokenVocabulary,
         mask: int,
         *,
         shifted: bool = False,
@@ -68,7 +68,7 @@ class Masked:
     @property
     def nbytes(self) -> int:
         """Bytes of the caches of open boards."""
-        return nbytes(b.cache for b in self._boards if b.cache is not None)
+        return total_cache_bytes(b.cache for b in self._boards if b.cache is not None)
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
         """What enters the first layer for each token, and for gaps."""
@@ -82,7 +82,7 @@ class Masked:
         """Float64, of the vocabulary alone, without the mask. Raises RequestError where a number is not finite."""
         logw_RV = logits_RV[:, : self.vocab.size].double().cpu()
         logw_RV[:, self.mask : self.mask + 1] = NEG_INF
-        finite(logw_RV.max(-1).values.tolist())
+        require_finite_logits(logw_RV.max(-1).values.tolist())
         return logw_RV
 
     def open(self, length: int, prompt: int = 0) -> MaskedBoard:
@@ -104,7 +104,7 @@ class MaskedBoard:
     """The cache holds a slot for each position that was fed; a pass writes those that it feeds. Twins share entries until
     one of them writes there."""
 
-    def __init__(self, model: Masked) -> None:
+    def __init__(self, model: MaskedDenoiser) -> None:
         self._model = model
         self.cache: Any = None
 
@@ -119,8 +119,10 @@ class MaskedBoard:
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
-        query = Query(self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at)
-        answer: Answer = await Forward(model.network, query, len(tokens))
+        query = NetworkQuery(
+            self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at
+        )
+        answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.logits_RV is not None
         return model.unmasked(answer.logits_RV)
 
@@ -133,8 +135,8 @@ class MaskedBoard:
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
-        query = Query(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
-        answer: Answer = await Forward(model.network, query, len(tokens))
+        query = NetworkQuery(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
+        answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.hidden_RH is not None
         back = int(model.shifted)
         return answer.hidden_RH[[index[max(p - back, 0)] for p in feed]].float().cpu()
@@ -171,7 +173,7 @@ def is_masked(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
 
 
-def written(config: Mapping[str, Any], rows: int) -> int:
+def writable_vocab_size(config: Mapping[str, Any], rows: int) -> int:
     """How many ids a model with so many rows may write: all, or of a masked-diffusion one those before its own marks
     (`polydec_written`). Raises RequestError where there are not so many."""
     count = config.get("polydec_written") if is_masked(config) else None
@@ -180,14 +182,14 @@ def written(config: Mapping[str, Any], rows: int) -> int:
     return rows if count is None else count
 
 
-def read(
+def read_masked_checkpoint(
     config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
     `polydec_mask` and `polydec_shifted`. Raises RequestError for a layout that the skeleton cannot run."""
     layout = _LAYOUTS.get(config.get("model_type", ""))
     config, weights = (dict(config), weights) if layout is None else layout(config, weights)
-    edge.check(fields.MaskedFields, config, "config")
+    edge.validate_record(fields.MaskedFields, config, "config")
     return {**config, "polydec_causal": False}, weights
 
 
@@ -237,7 +239,7 @@ def _llada(
     """LLaDA's: OLMo's names for a Llama block; of experts, Qwen3's."""
     if c.get("num_experts"):
         return _llada_moe(c), weights
-    edge.check(fields.LLaDAFields, c, "config")
+    edge.validate_record(fields.LLaDAFields, c, "config")
     for name, legal in (
         ("block_type", "llama"),
         ("activation_type", "silu"),
@@ -271,13 +273,13 @@ def _llada(
         "polydec_mask": c.get("mask_token_id"),
         "polydec_shifted": False,
     }
-    return ours, Renamed(weights, _llada_names(c["n_layers"]))
+    return ours, RenamedWeights(weights, _llada_names(c["n_layers"]))
 
 
 def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
     """LLaDA-MoE's: Qwen3's names, experts whose shares of the router are taken as they are. The published config.json names no
     mask."""
-    edge.check(fields.LLaDAMoEFields, c, "config")
+    edge.validate_record(fields.LLaDAMoEFields, c, "config")
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
             raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
@@ -327,7 +329,7 @@ def _llada_names(layers: int) -> dict[str, str]:
 _LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _fast_dllm}
 
 
-class Renamed(Mapping[str, Tensor]):
+class RenamedWeights(Mapping[str, Tensor]):
     """Tensors under other names; names[ours] is the file's."""
 
     def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:

@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from polydec.core.effects import Forward
-from polydec.core.types import Draft, Reads, Want
-from polydec.models.nets.query import Answer, Query
+from polydec.core.effects import ForwardQuery
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions.checks import require_readable
-from polydec.models.sessions.ledger import Entry, Ledger, Scored, entry_of
-from polydec.models.sessions.queries import SILENT, delayed, passed, query_of
+from polydec.models.sessions.ledger import LedgerEntry, ScoredDraft, SessionLedger, entry_of
+from polydec.models.sessions.queries import SILENT, build_forward, defer_logits, query_of
 from polydec.models.sessions.soft import state_of
 
 
-async def score_whole(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
+async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -> LogitScores:
     """The laws of the whole network. Nearly always nothing is staged and the cache holds the text: then one query is this
     draft, whole."""
     network, cache, n = ledger.network, ledger.cache, len(draft.token)
@@ -35,14 +35,16 @@ async def score_whole(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
         or state_of(draft.token[0]) is not None
         or cache.length != len(ledger.text)
     ):
-        return await score(ledger, network.layers, draft, want)
-    query = Query(cache, cache.stage(draft.parent), draft.token, range(n), want)
-    answer = await Forward(network, query, n, behind=query.first)
-    ledger.scored = Scored(draft, [ledger.through] * n, {network.layers: [(n, answer)]})
+        return await score_to_depth(ledger, network.layers, draft, want)
+    query = NetworkQuery(cache, cache.stage(draft.parent), draft.token, range(n), want)
+    answer = await ForwardQuery(network, query, n, behind=query.first)
+    ledger.scored = ScoredDraft(draft, [ledger.through] * n, {network.layers: [(n, answer)]})
     return LogitScores((answer,))
 
 
-async def score(ledger: Ledger, depth: int, draft: Draft, want: Want) -> LogitScores:
+async def score_to_depth(
+    ledger: SessionLedger, depth: int, draft: Draft, want: ScoreRequest
+) -> LogitScores:
     """The laws behind the first `depth` layers, final norm and head."""
     ledger.settle()
     require_readable(ledger.network, draft, want)
@@ -60,16 +62,16 @@ async def score(ledger: Ledger, depth: int, draft: Draft, want: Want) -> LogitSc
         ledger.drop()
         ledger.take()
     await _stage(ledger, draft, want.exits)
-    ledger.scored.answers.setdefault(depth, []).extend(await advance(ledger, depth, want))
+    ledger.scored.answers.setdefault(depth, []).extend(await advance_to_depth(ledger, depth, want))
     return scores_of(ledger, depth, want)
 
 
-def goes_on(scored: Scored, draft: Draft, key: Any, want: Want) -> bool:
+def goes_on(scored: ScoredDraft, draft: Draft, key: Any, want: ScoreRequest) -> bool:
     """Whether a draft extends the staged one, of which all that is wanted now was answered. key: a depth, or the layers that
     ran."""
     if not scored.entries or scored.draft is None or not draft.extends(scored.draft):
         return False
-    law = max(want.law, want.base) is not Reads.NOTHING
+    law = max(want.law, want.base) is not RowDetail.NOTHING
     for _, answer in scored.answers.get(key, ()):
         if (want.hidden and answer.hidden_RH is None) or (
             law and answer.logits_RV is None and answer.later is None
@@ -78,30 +80,32 @@ def goes_on(scored: Scored, draft: Draft, key: Any, want: Want) -> bool:
     return all(d in entry.exits for d in want.exits for entry in scored.entries if d <= entry.depth)
 
 
-async def _stage(ledger: Ledger, draft: Draft, exits: tuple[int, ...]) -> None:
+async def _stage(ledger: SessionLedger, draft: Draft, exits: tuple[int, ...]) -> None:
     """Entries for the nodes that have none. What enters further up waits until the others have come there; on their way
     they pass some of the exits that are wanted."""
     ledger.scored.draft, n = draft, len(draft)
     depth = draft.enter or (0,) * n
     for below in sorted({*depth[len(ledger.scored.entries) :]}):
         if below:
-            await advance(ledger, below, replace(SILENT, exits=exits))
+            await advance_to_depth(ledger, below, replace(SILENT, exits=exits))
         _add(ledger, draft, sum(d <= below for d in depth), below)
 
 
-def _add(ledger: Ledger, draft: Draft, stop: int, depth: int) -> None:
+def _add(ledger: SessionLedger, draft: Draft, stop: int, depth: int) -> None:
     """Stage the nodes below `stop` that have no entry yet."""
     known = len(ledger.scored.entries)
     ledger.cache.stage(draft.parent[known:stop])
     ledger.scored.entries += [entry_of(draft, i, depth) for i in range(known, stop)]
 
 
-async def advance(ledger: Ledger, depth: int, want: Want) -> list[tuple[int, Answer]]:
+async def advance_to_depth(
+    ledger: SessionLedger, depth: int, want: ScoreRequest
+) -> list[tuple[int, NetworkAnswer]]:
     """Take every entry to this depth; answers for the staged ones among those that were not there."""
     cache, network, layers = ledger.cache, ledger.network, ledger.layers
     lagging, entries = len(ledger.lag), [*ledger.lag, *ledger.scored.entries]
     first = next((i for i, entry in enumerate(entries) if entry.depth < depth), len(entries))
-    begin, answers = cache.end - len(entries), list[tuple[int, Answer]]()
+    begin, answers = cache.end - len(entries), list[tuple[int, NetworkAnswer]]()
     if first < len(entries):
         cache.claim(begin + first)  # entries are about to be written: not where others read
     while first < len(entries) and entries[-1].depth < depth:
@@ -115,14 +119,14 @@ async def advance(ledger: Ledger, depth: int, want: Want) -> list[tuple[int, Ans
             rows, now = asked, want
         else:
             rows, ends = range(len(group)), at_once and stop == depth
-            law, base = (want.law, want.base) if ends else (Reads.NOTHING, Reads.NOTHING)
+            law, base = (want.law, want.base) if ends else (RowDetail.NOTHING, RowDetail.NOTHING)
             now = replace(want, hidden=True, law=law, base=base)
         run = None if (low, stop) == (0, layers) else tuple(range(low, stop))
-        answer = await passed(network, query_of(cache, begin + start, group, rows, now, run))
+        answer = await build_forward(network, query_of(cache, begin + start, group, rows, now, run))
         if stop == depth and (deepest or at_once):
             answers = [(len(asked), answer)] if asked else []
         elif stop == depth:  # rows that are seldom looked at: their heads wait until then
-            answers = [(1, delayed(answer, i, network.head)) for i in asked]
+            answers = [(1, defer_logits(answer, i, network.head)) for i in asked]
         for i, entry in enumerate(group):
             entries[start + i] = _climbed(entry, stop, answer, i - rows.start, deepest)
     ledger.lag = [entry for entry in entries[:lagging] if entry.depth < layers]
@@ -130,16 +134,18 @@ async def advance(ledger: Ledger, depth: int, want: Want) -> list[tuple[int, Ans
     return answers
 
 
-def _climbed(entry: Entry, depth: int, answer: Answer, row: int, deepest: bool) -> Entry:
+def _climbed(
+    entry: LedgerEntry, depth: int, answer: NetworkAnswer, row: int, deepest: bool
+) -> LedgerEntry:
     """An entry that has passed the layers below `depth`; row: its place among the rows that were asked for, below 0: none."""
     exits = entry.exits
     if row >= 0 and answer.exits is not None:
         exits = {**exits, **{d: exit_RH[row] for d, exit_RH in answer.exits.items()}}
     state_H = None if deepest or answer.hidden_RH is None else answer.hidden_RH[row]
-    return Entry(entry.token, depth, state_H, exits, entry.adapter)
+    return LedgerEntry(entry.token, depth, state_H, exits, entry.adapter)
 
 
-def scores_of(ledger: Ledger, key: Any, want: Want) -> LogitScores:
+def scores_of(ledger: SessionLedger, key: Any, want: ScoreRequest) -> LogitScores:
     """The rows of all staged nodes that were answered under this key, and the exits that were wanted."""
     entries = ledger.scored.entries
     answers = tuple(answer for _, answer in ledger.scored.answers[key])

@@ -11,7 +11,7 @@ from torch import Tensor
 CHUNK = 4096  # rows of the table that are looked at together
 
 
-class Geometry:
+class EmbeddingGeometry:
     """Embeddings with each dimension standardised over the vocabulary (mean 0, deviation 1), then brought to length 1. The
     table is read when somebody first asks, and never copied.
 

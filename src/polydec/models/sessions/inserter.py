@@ -14,22 +14,22 @@ from weakref import WeakSet
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Forward
-from polydec.core.insertion_law import Offer
+from polydec.core.effects import ForwardQuery
+from polydec.core.insertion_law import InsertionScores
 from polydec.core.law import NEG_INF
-from polydec.core.types import Vocab, Want
+from polydec.core.types import ScoreRequest, TokenVocabulary
 from polydec.models.formats import edge, fields
-from polydec.models.nets.cache import nbytes
-from polydec.models.nets.query import Answer, Network, Query
-from polydec.models.nets.scores import finite
+from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
+from polydec.models.nets.scores import require_finite_logits
 
 FRAME = 2
 """Positions that are neither prompt nor answer: the mark before them and the end behind them."""
 
-_ROWS = Want()
+_ROWS = ScoreRequest()
 
 
-class Insertion:
+class BidirectionalInserter:
     """An Inserter over a bidirectional network. mark: the id that stands before every text. It is never put into one, nor is
     EOS or any token that writes nothing."""
 
@@ -37,7 +37,7 @@ class Insertion:
     layers = 0  # none can run alone
     live: Sequence[Any] = ()  # slates cannot be put on hold
 
-    def __init__(self, network: Network, vocab: Vocab, mark: int) -> None:
+    def __init__(self, network: NeuralNetwork, vocab: TokenVocabulary, mark: int) -> None:
         if not 0 <= mark < vocab.size:
             raise RequestError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
         if not vocab.eos - {mark}:
@@ -59,7 +59,7 @@ class Insertion:
     @property
     def nbytes(self) -> int:
         """Bytes of the caches of open slates."""
-        return nbytes(s.cache for s in self._slates if s.cache is not None)
+        return total_cache_bytes(s.cache for s in self._slates if s.cache is not None)
 
     def open(self, length: int) -> InsertionSlate:
         """Raises RequestError where the text is longer than the model's context."""
@@ -75,25 +75,25 @@ class Insertion:
 class InsertionSlate:
     """Has a slot of the cache for each position, and writes all of them in every pass."""
 
-    def __init__(self, model: Insertion) -> None:
+    def __init__(self, model: BidirectionalInserter) -> None:
         self._model = model
         self.cache: Any = None
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
+    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         model, tokens = self._model, (self._model.mark, *text)
         if self.cache is None:
             self.cache = model.network.new_cache()
         if new := range(self.cache.length, len(tokens)):
             self.cache.stage(range(-1, len(new) - 1))
             self.cache.commit(range(len(new)))
-        query = Query(self.cache, 0, tokens, (0, *(s + 1 for s in slots)), _ROWS)
-        answer: Answer = await Forward(model.network, query, len(tokens))
+        query = NetworkQuery(self.cache, 0, tokens, (0, *(s + 1 for s in slots)), _ROWS)
+        answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.logits_RV is not None
         logw_RV = answer.logits_RV.double().cpu()
-        finite(logw_RV.max(-1).values.tolist())
+        require_finite_logits(logw_RV.max(-1).values.tolist())
         whole, missing = float(logw_RV[0, min(model.vocab.eos)]), float(logw_RV[0, model.mark])
         logw_RV[:, model.barred] = NEG_INF
-        return Offer(
+        return InsertionScores(
             logw_RV[1:], float(torch.sigmoid(torch.tensor(whole - missing, dtype=torch.float64)))
         )
 
@@ -108,4 +108,4 @@ def is_inserter(config: Mapping[str, Any]) -> bool:
 
 def mark_of(config: Mapping[str, Any]) -> int:
     """The id of the mark. Raises RequestError for a config that is damaged."""
-    return edge.check(fields.InsertionFields, config, "config").polydec_insertion
+    return edge.validate_record(fields.InsertionFields, config, "config").polydec_insertion

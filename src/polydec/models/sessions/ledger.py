@@ -14,17 +14,17 @@ from typing import Any
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.values import value
+from polydec.base.values import fast_dataclass
 from polydec.core.scheduler import CachedPrefix
 from polydec.core.types import Draft
-from polydec.models.nets.query import Answer, Network, Run
-from polydec.models.nets.scores import picked
-from polydec.models.sessions.reuse import Graft
+from polydec.models.nets.query import NetworkAnswer, NeuralNetwork, Run
+from polydec.models.nets.scores import pick_answer_rows
+from polydec.models.sessions.reuse import CacheGraft
 from polydec.models.sessions.soft import state_of
 
 
-@value(slots=True)
-class Entry:
+@fast_dataclass(slots=True)
+class LedgerEntry:
     """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
     the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
     states at the depths that were wanted; adapter: under which it runs."""
@@ -36,23 +36,23 @@ class Entry:
     adapter: Any = None
 
 
-def entry_of(draft: Draft, node: int, depth: int = 0) -> Entry:
+def entry_of(draft: Draft, node: int, depth: int = 0) -> LedgerEntry:
     """The entry of a draft's node, which enters above the first `depth` layers. A root that stands for a vector
     (models/sessions/soft.py) is a node like any other: it may be committed, and stays a vector."""
     token = draft.token[node]
     if draft.state is None:
-        return Entry(token, depth, state_of(token))
+        return LedgerEntry(token, depth, state_of(token))
     state_H = draft.state[node]
-    return Entry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
+    return LedgerEntry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
 
 
-def entries_of(tokens: Sequence[int]) -> list[Entry]:
+def entries_of(tokens: Sequence[int]) -> list[LedgerEntry]:
     """The entries of a text, which have passed no layer yet."""
-    return [Entry(x, 0, state_of(x)) for x in tokens]
+    return [LedgerEntry(x, 0, state_of(x)) for x in tokens]
 
 
 @dataclass(slots=True)
-class Scored:
+class ScoredDraft:
     """The draft that was scored last, and what its passes left behind.
 
     draft: None where none was; entries: the staged ones, of the draft's nodes in order (none where they were given back);
@@ -62,20 +62,20 @@ class Scored:
     root and path, by their tokens."""
 
     draft: Draft | None = None
-    entries: list[Entry] = field(default_factory=lambda: [])
-    answers: dict[Any, list[tuple[int, Answer]]] = field(default_factory=lambda: {})
+    entries: list[LedgerEntry] = field(default_factory=lambda: [])
+    answers: dict[Any, list[tuple[int, NetworkAnswer]]] = field(default_factory=lambda: {})
     run: Run | None = None
     since: int = 0
     twins: dict[tuple[int, ...], Any] = field(default_factory=lambda: {})
 
-    def copy(self) -> Scored:
+    def copy(self) -> ScoredDraft:
         """The same for a fork. Caches of paths stay with the original: a fork feeds the path that it takes anew."""
         answers = {key: list(rows) for key, rows in self.answers.items()}
-        return Scored(self.draft, list(self.entries), answers, self.run, self.since)
+        return ScoredDraft(self.draft, list(self.entries), answers, self.run, self.since)
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRun:
     """Committed entries from `first` on ran under these layers only. evicted: where they were given back, the end of them; 0:
     the cache holds them."""
 
@@ -84,7 +84,7 @@ class Skipped:
     evicted: int = 0
 
 
-class Ledger:
+class SessionLedger:
     """text: everything committed, the root left out. What the cache does not hold of it is fed with the next score.
 
     lag: the last committed entries of the cache, where they have not passed every layer: only the first ones ran when a part
@@ -103,21 +103,21 @@ class Ledger:
 
     def __init__(
         self,
-        network: Network,
+        network: NeuralNetwork,
         cache: Any,
         text: Sequence[int],
         pressed: bool,
-        grafts: Sequence[Graft] = (),
+        grafts: Sequence[CacheGraft] = (),
         edited: int | None = None,
     ) -> None:
         self.network, self.cache, self.text, self.pressed = network, cache, list(text), pressed
         self.grafts, self.edited = list(grafts), edited
         self.prefix: CachedPrefix | None = None
-        self.lag: list[Entry] = []
-        self.scored = Scored()
-        self.skipped: Skipped | None = None
+        self.lag: list[LedgerEntry] = []
+        self.scored = ScoredDraft()
+        self.skipped: SkippedRun | None = None
         self.filling: int | None = None
-        self.through = Entry(-1, network.layers)  # what a whole pass leaves of any token
+        self.through = LedgerEntry(-1, network.layers)  # what a whole pass leaves of any token
 
     @property
     def layers(self) -> int:
@@ -162,7 +162,7 @@ class Ledger:
         """Nothing is staged any more."""
         if self.cache.parent:
             self.cache.commit(())
-        self.scored = Scored()
+        self.scored = ScoredDraft()
 
     def forget(self, length: int) -> None:
         """Nothing is staged, and only so many entries are cached."""
@@ -223,12 +223,13 @@ class Ledger:
         if not cached or len(scored.entries) < len(scored.draft):
             self.commit(tokens, cached)  # without entries of its own: all of it is fed again
             if cached:
-                self.scored = Scored(left, run=scored.run, since=since)
+                self.scored = ScoredDraft(left, run=scored.run, since=since)
         else:
             self.cache.keep(path, stay)
             self.lag += self._late(path)
             scored.answers = {
-                key: picked(rows, stay, self.network) for key, rows in scored.answers.items()
+                key: pick_answer_rows(rows, stay, self.network)
+                for key, rows in scored.answers.items()
             }
             scored.entries = [scored.entries[i] for i in stay]
             scored.since = since
@@ -236,7 +237,7 @@ class Ledger:
         self.scored.draft = left
         return left
 
-    def _late(self, path: Sequence[int]) -> list[Entry]:
+    def _late(self, path: Sequence[int]) -> list[LedgerEntry]:
         """Of staged entries those that lag behind the last layer. Nearly always none does: the last of all, which has passed
         no more layers than any other, is through."""
         if not path or self.scored.entries[-1].depth == self.layers:
@@ -273,11 +274,11 @@ class Ledger:
             self.skipped = replace(self.skipped, evicted=self.cache.length)
         scored, since = self.scored, self.passed_all_layers
         self.forget(0)
-        self.scored = Scored(scored.draft, run=scored.run, since=since)
+        self.scored = ScoredDraft(scored.draft, run=scored.run, since=since)
 
-    def fork(self) -> Ledger:
+    def fork(self) -> SessionLedger:
         """A ledger of its own over the same entries, which both share."""
-        twin = Ledger(
+        twin = SessionLedger(
             self.network, self.cache.fork(), self.text, self.pressed, self.grafts, self.edited
         )
         twin.scored, twin.lag, twin.skipped = self.scored.copy(), list(self.lag), self.skipped

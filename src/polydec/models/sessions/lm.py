@@ -8,18 +8,18 @@ from typing import Any
 from weakref import WeakSet
 
 from polydec.base.errors import RequestError
-from polydec.base.options import shown
+from polydec.base.options import short_repr
 from polydec.core.scheduler import CachedPrefix, current_task
-from polydec.core.types import Vocab
-from polydec.models.nets.cache import nbytes
-from polydec.models.nets.press import Press
-from polydec.models.nets.query import Network
+from polydec.core.types import TokenVocabulary
+from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.press import CachePress
+from polydec.models.nets.query import NeuralNetwork
 from polydec.models.nets.turned import why_still
-from polydec.models.sessions.checks import adapts, routes
-from polydec.models.sessions.geometry import Geometry
-from polydec.models.sessions.ledger import Ledger
-from polydec.models.sessions.reuse import Reuse, Texts, common
-from polydec.models.sessions.session import Beside, LMSession
+from polydec.models.sessions.checks import can_run_adapters, router_shape
+from polydec.models.sessions.geometry import EmbeddingGeometry
+from polydec.models.sessions.ledger import SessionLedger
+from polydec.models.sessions.reuse import CacheReuse, KeyedTextCache, common_prefix_length
+from polydec.models.sessions.session import LMSession, SourceContext
 from polydec.models.sessions.soft import state_of
 
 LEAST = 32
@@ -29,7 +29,7 @@ PRESSES = 4
 """Ways to press a cache of which kept texts stay, where no session is live under them."""
 
 
-class LM:
+class CausalLaw:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
     press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
@@ -40,20 +40,20 @@ class LM:
 
     def __init__(
         self,
-        network: Network,
-        vocab: Vocab,
+        network: NeuralNetwork,
+        vocab: TokenVocabulary,
         *,
         chunk: int = 256,
         keep: int = 0,
-        press: Press | None = None,
-        beside: Beside | None = None,
-        within: tuple[LM, Reuse] | None = None,
+        press: CachePress | None = None,
+        beside: SourceContext | None = None,
+        within: tuple[CausalLaw, CacheReuse] | None = None,
     ) -> None:
         self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
         self.press, self.beside, self.within = press, beside, within
         self.shared = 0
-        self.texts = Texts()  # of the keys of requests that take an earlier one's cache
-        self._pressed = dict[Press, LM]()  # the same network over pressed caches
+        self.texts = KeyedTextCache()  # of the keys of requests that take an earlier one's cache
+        self._pressed = dict[CachePress, CausalLaw]()  # the same network over pressed caches
         # Oldest first: the salt and text of each cache, and the cache.
         self._kept: list[tuple[str, tuple[int, ...], Any]] = []
         self.live = WeakSet[LMSession]()
@@ -66,12 +66,12 @@ class LM:
     @property
     def adapts(self) -> bool:
         """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
-        return adapts(self.network)
+        return can_run_adapters(self.network)
 
     @property
     def routes(self) -> tuple[int, int] | None:
         """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is none."""
-        return routes(self.network)
+        return router_shape(self.network)
 
     @property
     def context(self) -> int:
@@ -79,10 +79,10 @@ class LM:
         return self.network.context
 
     @cached_property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> EmbeddingGeometry:
         """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
         size, words = self.vocab.size, self.vocab.words
-        return Geometry(
+        return EmbeddingGeometry(
             self.network.embed,
             size if words is None else lambda: min(size, len(words.pieces)),
         )
@@ -93,7 +93,7 @@ class LM:
         laws = (self, *self._pressed.values())
         kept = [cache for law in laws for _, _, cache in law._kept]
         kept += [cache for law in laws for cache in law.texts.caches]
-        return nbytes([*(session.ledger.cache for session in self.live), *kept])
+        return total_cache_bytes([*(session.ledger.cache for session in self.live), *kept])
 
     @property
     def keep(self) -> int:
@@ -105,7 +105,7 @@ class LM:
         for law in self._pressed.values():
             law.keep = count
 
-    def pressed(self, press: Press) -> LM:
+    def pressed(self, press: CachePress) -> CausalLaw:
         """The law of this network over caches that are pressed. Its sessions are live here, too, as they share passes with
         others; what they hold they share among themselves only. Raises RequestError where the network cannot read such
         caches."""
@@ -120,7 +120,7 @@ class LM:
             idle = [known for known in self._pressed if known not in busy]
             for oldest in idle[: max(0, len(self._pressed) - PRESSES + 1)]:
                 del self._pressed[oldest]
-            self._pressed[press] = LM(
+            self._pressed[press] = CausalLaw(
                 self.network,
                 self.vocab,
                 chunk=self.chunk,
@@ -153,7 +153,7 @@ class LM:
         self.live.add(session)
         return session
 
-    def reusing(self, key: str, edited: bool, cache_salt: str = "") -> LM:
+    def reusing(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:
         """A view of this law for one request, which takes of the last text of its key what it can: what both begin with, and
         (edited) what stands behind an edit. `within` says how much that was. cache_salt: a key names another text under another
         salt. Raises RequestError where keys cannot be turned to other positions."""
@@ -165,34 +165,35 @@ class LM:
             raise RequestError(
                 f"reuse is 'edited': {why}, so keys cannot be turned to other positions; take 'prefix'"
             )
-        view = LM(
+        view = CausalLaw(
             self.network,
             self.vocab,
             chunk=self.chunk,
             press=self.press,
             beside=self.beside,
-            within=(self, Reuse(self.texts, key, edited, cache_salt)),
+            within=(self, CacheReuse(self.texts, key, edited, cache_salt)),
         )
         view.live = self.live
         return view
 
-    def _account(self, text: tuple[int, ...]) -> Ledger:
+    def _account(self, text: tuple[int, ...]) -> SessionLedger:
         """Of a new session over this text."""
         pressed = self.press is not None
         if self.within is None:
-            return Ledger(self.network, self._beginning(text), text, pressed)
+            return SessionLedger(self.network, self._beginning(text), text, pressed)
         law, reuse = self.within
         others = (session.law.within for session in self.live if session.law is not self)
         if reuse.edited and any(x is not None and x[1].follows(reuse) for x in others):
             raise RequestError(
-                f"reuse_key is {shown(reuse.key)}: another request of this key is being answered, and they follow one another"
+                f"reuse_key is {short_repr(reuse.key)}: another request of this key is being answered, and they "
+                "follow one another"
             )
         kept, n, grafts = reuse.known(text)
         if kept is None or not n:
-            return Ledger(self.network, law._beginning(text), text, pressed)
+            return SessionLedger(self.network, law._beginning(text), text, pressed)
         edited = kept.edited if kept.edited is not None and kept.edited < n else None
         reuse.took(n, grafts, edited)
-        return Ledger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
+        return SessionLedger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
 
     def forget(self, key: str, cache_salt: str = "") -> None:
         """Give back what is kept of the text of a key; cache_salt: that of its requests."""
@@ -212,14 +213,19 @@ class LM:
         owner = current_task()
         salt = "" if owner is None else owner.cache_salt
         for i, (kept_salt, kept, cache) in enumerate(self._kept):
-            if kept_salt == salt and (n := self._useful(cache, common(kept, text))) > most:
+            if (
+                kept_salt == salt
+                and (n := self._useful(cache, common_prefix_length(kept, text))) > most
+            ):
                 best, most, at = cache, n, i
         shares = self.network.tree or self.network.rollback
         for session in self.live:
             if session.cache_salt != salt:
                 continue
             ledger = session.ledger
-            n = self._useful(ledger.cache, min(ledger.filled, common(ledger.text, text)))
+            n = self._useful(
+                ledger.cache, min(ledger.filled, common_prefix_length(ledger.text, text))
+            )
             useful = session.law is self and n >= LEAST and n > most
             if useful and (shares or n == ledger.cache.length):
                 best, most, at = ledger.cache, n, -1

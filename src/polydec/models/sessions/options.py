@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from polydec.base.edge import most_threads
-from polydec.base.options import Note, OneOf, Within
+from polydec.base.options import InRange, OneOf, ValueNote
 from polydec.models.native.library import CACHES, COMPUTES
 
 DTYPES = {
@@ -21,28 +21,28 @@ Dtype = Annotated[
 ]
 Device = Annotated[str, "cpu or cuda"]
 Threads = Annotated[
-    int | None, Within(1, most_threads()), Note("none: all cores"), "threads on the CPU"
+    int | None, InRange(1, most_threads()), ValueNote("none: all cores"), "threads on the CPU"
 ]
 Workers = Annotated[
     int,
-    Within(1, 2),
+    InRange(1, 2),
     "2: the model and its draft model run at the same time, each on half of the threads (for pearl)",
 ]
 Quantize = Annotated[
     str | None,
     OneOf("q8_0", "q4_1"),
-    Note("none: as they are"),
+    ValueNote("none: as they are"),
     "how the compiled step stores the matrices of a float checkpoint (approximate)",
 ]
 Compute = Annotated[
     str | None,
     OneOf(*COMPUTES),
-    Note("none: POLYDEC_COMPUTE, else by instruction set; integers are approximate"),
+    ValueNote("none: POLYDEC_COMPUTE, else by instruction set; integers are approximate"),
     "what the compiled step multiplies quantised matrices in",
 ]
 CacheDtype = Annotated[
     str | None,
     OneOf(*CACHES),
-    Note("none: POLYDEC_CACHE_DTYPE, else float32; the others are approximate"),
+    ValueNote("none: POLYDEC_CACHE_DTYPE, else float32; the others are approximate"),
     "how the compiled step keeps keys and values",
 ]

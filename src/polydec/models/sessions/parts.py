@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from polydec.core.delegating import Delegating
+from polydec.core.delegating import DelegatingSession
 from polydec.core.protocols import Session
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, ScoreRequest
 from polydec.models.nets.query import Run
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths, skips
-from polydec.models.sessions.ledger import Ledger
+from polydec.models.sessions.ledger import SessionLedger
 
 
-class Whole(Session, Protocol):
+class FullSession(Session, Protocol):
     """The session of all layers, whose account its parts share."""
 
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> SessionLedger: ...
     async def pause_on_hold(self) -> None: ...
-    def fork(self, choice: int | None = None) -> Whole: ...
+    def fork(self, choice: int | None = None) -> FullSession: ...
 
 
-class _Within(Delegating):
+class _LayerSubsetSession(DelegatingSession):
     """Whatever is rewound here is so in the whole session, and closing is left to it; but a fork has a whole of its own, which
     it closes (alone)."""
 
-    def __init__(self, whole: Whole, alone: bool) -> None:
+    def __init__(self, whole: FullSession, alone: bool) -> None:
         self._inner = self._whole = whole
         self._alone = alone
 
@@ -39,17 +39,17 @@ class _Within(Delegating):
             self._whole.close()
 
 
-class PartSession(_Within):
+class PartSession(_LayerSubsetSession):
     """The first `depth` layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes
     on from there when it scores a draft that extends it. Committed entries that only these layers have seen pass the others
     when a deeper score needs them."""
 
-    def __init__(self, whole: Whole, depth: int, alone: bool = False) -> None:
+    def __init__(self, whole: FullSession, depth: int, alone: bool = False) -> None:
         super().__init__(whole, alone)
         self._depth = depth
 
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
-        scores = await depths.score(self._whole.ledger, self._depth, draft, want)
+    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+        scores = await depths.score_to_depth(self._whole.ledger, self._depth, draft, want)
         await self._whole.pause_on_hold()
         return scores
 
@@ -63,25 +63,25 @@ class PartSession(_Within):
         return PartSession(self._whole.fork(choice), self._depth, alone=True)
 
 
-class SkipSession(_Within):
+class SkipSession(_LayerSubsetSession):
     """Some layers of a whole session, or halves of them (layer skip): committed entries are the whole's, staged ones hold
     what these layers made of them (nothing where their attention does not run), and the whole feeds them anew. What is
     committed here, not in the whole, stays as these layers had it; if the whole scores after that, it feeds it again."""
 
-    def __init__(self, whole: Whole, run: Run, alone: bool = False) -> None:
+    def __init__(self, whole: FullSession, run: Run, alone: bool = False) -> None:
         super().__init__(whole, alone)
         self._run = run
 
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
-        scores = await skips.score(self._whole.ledger, self._run, draft, want)
+    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+        scores = await skips.score_skipping_layers(self._whole.ledger, self._run, draft, want)
         await self._whole.pause_on_hold()
         return scores
 
     def commit(self, tokens: Sequence[int]) -> None:
-        skips.commit(self._whole.ledger, tokens)
+        skips.commit_with_skips(self._whole.ledger, tokens)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        return skips.keep(self._whole.ledger, nodes, root)
+        return skips.keep_with_skips(self._whole.ledger, nodes, root)
 
     def fork(self, choice: int | None = None) -> SkipSession:
         return SkipSession(self._whole.fork(choice), self._run, alone=True)

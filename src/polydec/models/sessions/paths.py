@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from polydec.core.types import Draft, Want
-from polydec.models.nets.query import Answer
+from polydec.core.types import Draft, ScoreRequest
+from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions.checks import require_readable
-from polydec.models.sessions.ledger import Ledger, Scored, entry_of
-from polydec.models.sessions.queries import SILENT, fed
+from polydec.models.sessions.ledger import ScoredDraft, SessionLedger, entry_of
+from polydec.models.sessions.queries import SILENT, feed_text
 
 
-async def score(ledger: Ledger, draft: Draft, want: Want, chunk: int) -> LogitScores:
+async def score_by_paths(
+    ledger: SessionLedger, draft: Draft, want: ScoreRequest, chunk: int
+) -> LogitScores:
     """The laws at every node. The forks are held until the next commit, which goes on with the one that holds its tokens;
     those that read a state in a token's place are not. chunk: tokens of missed text that one pass takes at most."""
     require_readable(ledger.network, draft, want)
     ledger.drop()
     while (left := len(ledger.text) - ledger.cache.length) > 1:
-        await fed(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
+        await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
     leaves = set(range(len(draft))) - set(draft.parent)
-    rows, twins = dict[int, Answer](), dict[tuple[int, ...], Any]()
+    rows, twins = dict[int, NetworkAnswer](), dict[tuple[int, ...], Any]()
     for leaf in sorted(leaves):
         path = (0, *draft.path_to(leaf))
         entries = [entry_of(draft, i) for i in path]
         twin, tail = ledger.cache.fork(), len(ledger.text) - ledger.cache.length
         asked, chain = range(tail, tail + len(path)), range(-1, len(path) - 1)
-        answer = await fed(ledger, len(ledger.text), asked, want, entries, chain, twin)
+        answer = await feed_text(ledger, len(ledger.text), asked, want, entries, chain, twin)
         if all(entry.state_H is None for entry in entries):
             twins[tuple(draft.token[i] for i in path)] = twin
         for place, i in enumerate(path):
             rows[i] = _row(answer, place)
-    ledger.scored = Scored(draft, twins=twins)
+    ledger.scored = ScoredDraft(draft, twins=twins)
     return LogitScores([rows[i] for i in range(len(draft))])
 
 
-def _row(answer: Answer, i: int) -> Answer:
+def _row(answer: NetworkAnswer, i: int) -> NetworkAnswer:
     """One row of an answer."""
-    return Answer(
+    return NetworkAnswer(
         None if answer.logits_RV is None else answer.logits_RV[i : i + 1],
         None if answer.hidden_RH is None else answer.hidden_RH[i : i + 1],
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Want
-from polydec.models.nets.query import Answer
+from polydec.core.types import ScoreRequest
+from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import LogitScores, exits_of
 from polydec.models.sessions import depths
-from polydec.models.sessions.ledger import Ledger
-from polydec.models.sessions.queries import SILENT, fed
+from polydec.models.sessions.ledger import SessionLedger
+from polydec.models.sessions.queries import SILENT, feed_text
 
 
-async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
+async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) -> LogitScores:
     """See Session.prefill. chunk: tokens that one pass takes at most."""
-    answers: list[Answer] = []
+    answers: list[NetworkAnswer] = []
     if want.prompt and (ledger.grafts or ledger.edited is not None):
         raise RequestError(
             "reuse is 'edited': the method reads rows of the whole prompt, which is not fed again; take method auto or plain, "
@@ -23,7 +23,7 @@ async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
         )
     while ledger.grafts:
         while (left := ledger.grafts[0].at - ledger.cache.length) > 0:
-            await fed(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
+            await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
         ledger.graft()
     rows = want.prompt or want.last
     if rows and ledger.skipped is not None:
@@ -40,7 +40,7 @@ async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
         ledger.cache.reserve(end)
     while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):
         ledger.drop()
-        await depths.advance(ledger, ledger.layers, SILENT)  # what a part has left behind
+        await depths.advance_to_depth(ledger, ledger.layers, SILENT)  # what a part has left behind
         first = ledger.cache.length
         stop = first + min(left, chunk)
         asked: Sequence[int] = ()
@@ -48,7 +48,7 @@ async def prefill(ledger: Ledger, want: Want, chunk: int) -> LogitScores:
             asked = range(stop - first)
         elif want.last and stop == end:
             asked = (stop - first - 1,)
-        answer = await fed(ledger, stop, asked, want)
+        answer = await feed_text(ledger, stop, asked, want)
         ledger.shed()
         if asked:
             answers.append(answer)

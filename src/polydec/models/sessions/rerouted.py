@@ -5,14 +5,16 @@ The pass runs over a fork of the cache that nobody keeps, so nothing of another 
 
 from __future__ import annotations
 
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, ScoreRequest
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions.checks import require_routing
-from polydec.models.sessions.ledger import Ledger, entry_of
-from polydec.models.sessions.queries import fed
+from polydec.models.sessions.ledger import SessionLedger, entry_of
+from polydec.models.sessions.queries import feed_text
 
 
-async def score(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
+async def score_with_routing(
+    ledger: SessionLedger, draft: Draft, want: ScoreRequest
+) -> LogitScores:
     """The laws at a draft's nodes under `want.routing`. What is staged or cached stays as it is; text that no pass has read is
     read by the fork alone, under the router's own choice."""
     require_routing(ledger.network, draft, want)
@@ -20,5 +22,5 @@ async def score(ledger: Ledger, draft: Draft, want: Want) -> LogitScores:
     unread, nodes = len(ledger.text) - twin.length, range(len(draft))
     entries = [entry_of(draft, i) for i in nodes]
     rows = range(unread, unread + len(draft))
-    answer = await fed(ledger, len(ledger.text), rows, want, entries, draft.parent, twin)
+    answer = await feed_text(ledger, len(ledger.text), rows, want, entries, draft.parent, twin)
     return LogitScores((answer,))

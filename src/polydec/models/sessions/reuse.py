@@ -30,7 +30,7 @@ AGAIN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedText:
     """A text and the cache of it. edited: entries from there on were computed with another text in view, None: none was."""
 
     text: tuple[int, ...]
@@ -40,7 +40,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Graft:
+class CacheGraft:
     """Entries [first, stop) of an older text's cache, which stand at position `at` of the new text."""
 
     at: int
@@ -54,20 +54,20 @@ class Graft:
         return self.at + self.stop - self.first
 
 
-class Texts:
+class KeyedTextCache:
     """The texts of some keys, of each the last one. Bounded: where KEYS are kept, another key's text takes the place of the one
     that was idle the longest, if that was for IDLE seconds, else of the oldest of a salt that has more of them than its own
     will have, and is not kept else. So a key that is in use keeps its text, whatever else runs under its salt. clock: gives
     seconds. A key names a text of its own under each cache_salt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._kept = clock, dict[tuple[str, str], Kept]()
+        self._clock, self._kept = clock, dict[tuple[str, str], CachedText]()
 
     @property
     def caches(self) -> list[Any]:
         return [kept.cache for kept in self._kept.values()]
 
-    def take(self, key: str, cache_salt: str = "") -> Kept | None:
+    def take(self, key: str, cache_salt: str = "") -> CachedText | None:
         """The text of a key, which stays."""
         return self._kept.get((cache_salt, key))
 
@@ -87,7 +87,7 @@ class Texts:
                 return
             del self._kept[evicted]
         cache.own()
-        self._kept[place] = Kept(text, cache, edited, now)
+        self._kept[place] = CachedText(text, cache, edited, now)
 
     def _evictable(self, cache_salt: str, now: float) -> tuple[str, str] | None:
         """Whose place a further text of this salt takes; None: there is none."""
@@ -105,13 +105,13 @@ class Texts:
         self._kept.pop((cache_salt, key), None)
 
 
-class Reuse:
+class CacheReuse:
     """What one request takes of its key's text. edited: it may take what stands behind an edit; cache_salt: of the request.
 
     positions: of the prompt that were taken and not fed; turned: those of them that stood elsewhere; approximate: whether
     the law is not that of the text alone."""
 
-    def __init__(self, texts: Texts, key: str, edited: bool, cache_salt: str = "") -> None:
+    def __init__(self, texts: KeyedTextCache, key: str, edited: bool, cache_salt: str = "") -> None:
         self.texts, self.key, self.edited, self.cache_salt = texts, key, edited, cache_salt
         self.positions, self.turned, self.approximate = 0, 0, False
 
@@ -125,36 +125,40 @@ class Reuse:
             "approximate": self.approximate,
         }
 
-    def took(self, n: int, grafts: Sequence[Graft], edited: int | None) -> None:
+    def took(self, n: int, grafts: Sequence[CacheGraft], edited: int | None) -> None:
         """Note what was taken of the key's text: the first n entries, and these. edited: see Kept."""
         self.turned = sum(graft.stop - graft.first for graft in grafts)
         self.positions = n + self.turned
         self.approximate = bool(grafts) or edited is not None
 
-    def follows(self, other: Reuse) -> bool:
+    def follows(self, other: CacheReuse) -> bool:
         """Whether both are about one text."""
         mine, others = (self.key, self.cache_salt), (other.key, other.cache_salt)
         return self.texts is other.texts and mine == others
 
-    def known(self, text: Sequence[int]) -> tuple[Kept | None, int, tuple[Graft, ...]]:
+    def known(self, text: Sequence[int]) -> tuple[CachedText | None, int, tuple[CacheGraft, ...]]:
         """The text of the key, how many tokens of it this one begins with, and what else of it stands in this one."""
         kept = self.texts.take(self.key, self.cache_salt)
         if kept is None:
             return None, 0, ()
-        n = common(kept.text, text)
+        n = common_prefix_length(kept.text, text)
         if not self.edited:
             return kept, n if kept.edited is None else min(n, kept.edited), ()
         if not n:  # the first token is what much attention rests on
             return kept, 0, ()
-        found = runs(kept.text, text, n)
+        found = find_common_runs(kept.text, text, n)
         return (
             kept,
             n,
-            tuple(Graft(at + AGAIN, kept.cache, first + AGAIN, stop) for at, first, stop in found),
+            tuple(
+                CacheGraft(at + AGAIN, kept.cache, first + AGAIN, stop) for at, first, stop in found
+            ),
         )
 
 
-def runs(old: Sequence[int], new: Sequence[int], begin: int) -> list[tuple[int, int, int]]:
+def find_common_runs(
+    old: Sequence[int], new: Sequence[int], begin: int
+) -> list[tuple[int, int, int]]:
     """Which parts of an old text stand in a new one behind the first `begin` tokens of both: (where, first, stop) of each, in
     order, old[first:stop] == new[where:where + stop - first].
 
@@ -170,7 +174,7 @@ def runs(old: Sequence[int], new: Sequence[int], begin: int) -> list[tuple[int, 
         if i < behind_old:
             j += 1
             continue
-        n = LEAST + common(old[i + LEAST :], new[j + LEAST :])
+        n = LEAST + common_prefix_length(old[i + LEAST :], new[j + LEAST :])
         while i > behind_old and j > behind_new and old[i - 1] == new[j - 1]:
             i, j, n = i - 1, j - 1, n + 1
         if n >= 2 * (j - behind_new):
@@ -180,7 +184,7 @@ def runs(old: Sequence[int], new: Sequence[int], begin: int) -> list[tuple[int, 
     return out
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first items are the same."""
     low, high = 0, min(len(a), len(b))
     if not high or a[0] != b[0]:

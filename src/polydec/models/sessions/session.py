@@ -9,21 +9,21 @@ from weakref import WeakSet
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Pause
-from polydec.core.protocols import Scores
+from polydec.core.effects import PauseEffect
+from polydec.core.protocols import DraftScores
 from polydec.core.scheduler import current_task
-from polydec.core.types import Draft, Want
-from polydec.models.nets.press import Press
-from polydec.models.nets.query import Answer, Network
+from polydec.core.types import Draft, ScoreRequest
+from polydec.models.nets.press import CachePress
+from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths, paths, prompts, rerouted
 from polydec.models.sessions.checks import require_answerable, require_layers
-from polydec.models.sessions.ledger import Ledger
+from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.parts import PartSession, SkipSession
-from polydec.models.sessions.reuse import Reuse
+from polydec.models.sessions.reuse import CacheReuse
 
 
-class Beside(Protocol):
+class SourceContext(Protocol):
     """What the texts of a law are written from; caches point at it."""
 
     @property
@@ -40,15 +40,15 @@ class Beside(Protocol):
         ...
 
 
-class Law(Protocol):
+class SessionLaw(Protocol):
     """What the sessions of one law have in common: see LM, which opens them."""
 
-    network: Network
+    network: NeuralNetwork
     chunk: int
-    press: Press | None
-    beside: Beside | None
+    press: CachePress | None
+    beside: SourceContext | None
     live: WeakSet[LMSession]
-    within: tuple[Any, Reuse] | None
+    within: tuple[Any, CacheReuse] | None
 
     def require(self, tokens: Sequence[int], who: str) -> None: ...
     def keep_text(
@@ -60,7 +60,7 @@ class LMSession:
     """A text, its cache and the draft that was scored last: `ledger` keeps account of them. owner: the request that the
     session belongs to, for an engine that has to make room."""
 
-    def __init__(self, law: Law, ledger: Ledger) -> None:
+    def __init__(self, law: SessionLaw, ledger: SessionLedger) -> None:
         self.law, self.ledger, self.owner = law, ledger, current_task()
 
     @property
@@ -73,30 +73,30 @@ class LMSession:
         beside = self.law.beside
         return max(1, len(self.law.live) if beside is None else beside.peers)
 
-    async def prefill(self, want: Want) -> LogitScores:
+    async def prefill(self, want: ScoreRequest) -> LogitScores:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
         require_answerable(self.law.network, want)
-        return await prompts.prefill(self.ledger, want, self.law.chunk)
+        return await prompts.prefill_prompt(self.ledger, want, self.law.chunk)
 
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
         if want.routing is not None:
-            scores = await rerouted.score(self.ledger, draft, want)
+            scores = await rerouted.score_with_routing(self.ledger, draft, want)
         elif self.law.network.tree:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
-            scores = await paths.score(self.ledger, draft, want, self.law.chunk)
+            scores = await paths.score_by_paths(self.ledger, draft, want, self.law.chunk)
         await self.pause_on_hold()
         return scores
 
     async def pause_on_hold(self) -> None:
         """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
         if self.owner is not None and self.owner.paused is not None:
-            await Pause()
+            await PauseEffect()
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.ledger.settle()
@@ -121,7 +121,7 @@ class LMSession:
         self.ledger.evict()
 
     def states(self, hidden_NH: Tensor) -> LogitScores:
-        return LogitScores([Answer(self.law.network.head(hidden_NH), hidden_NH)])
+        return LogitScores([NetworkAnswer(self.law.network.head(hidden_NH), hidden_NH)])
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
         return self.law.network.normed(hidden_NH)
@@ -134,7 +134,7 @@ class LMSession:
         self.ledger.settle()
         return self.law.network.keys(self.ledger.cache, self.ledger.filled, layer)
 
-    def bend(self, draft: Draft, scores: Scores) -> Scores:
+    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
         return scores
 
     def fork(self, choice: int | None = None) -> LMSession:

@@ -1,7 +1,7 @@
 """Scores of a network of which only some layers, or halves of them, run (layer skip).
 
 They read the whole network's entries and write their own behind them. What they staged goes when the whole scores again. What
-they committed stays as it is while nobody else scores, and is noted (`Ledger.skipped`): the whole feeds it anew.
+they committed stays as it is while nobody else scores, and is noted (`SessionLedger.skipped`): the whole feeds it anew.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, ScoreRequest
 from polydec.models.nets.query import Run
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths
 from polydec.models.sessions.checks import require_readable
-from polydec.models.sessions.ledger import Entry, Ledger, Skipped, entries_of, entry_of
-from polydec.models.sessions.queries import SILENT, passed, query_of
+from polydec.models.sessions.ledger import (
+    LedgerEntry,
+    SessionLedger,
+    SkippedRun,
+    entries_of,
+    entry_of,
+)
+from polydec.models.sessions.queries import SILENT, build_forward, query_of
 
 
-async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScores:
+async def score_skipping_layers(
+    ledger: SessionLedger, run: Run, draft: Draft, want: ScoreRequest
+) -> LogitScores:
     """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored stand
     as they are."""
     ledger.settle()
@@ -41,9 +49,9 @@ async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScor
         passed_all = ledger.passed_all_layers if extends else 0
         ledger.drop()
         ledger.take()
-        await depths.advance(ledger, layers, SILENT)
+        await depths.advance_to_depth(ledger, layers, SILENT)
         if passed_all:  # they stand as they are, also where their entries were given back
-            await depths.score(ledger, layers, draft.only(range(passed_all)), want)
+            await depths.score_to_depth(ledger, layers, draft.only(range(passed_all)), want)
         whole, before = True, layers
     scored = ledger.scored
     known, answers = len(scored.entries), list(scored.answers.get(before, ()))
@@ -51,11 +59,13 @@ async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScor
         first = ledger.cache.stage(draft.parent[known:])
         entries = [entry_of(draft, i) for i in new]
         query = query_of(ledger.cache, first, entries, range(len(new)), want, *run)
-        answer = await passed(ledger.network, query)
+        answer = await build_forward(ledger.network, query)
         answers.append((len(new), answer))
         exits = answer.exits or {}
         scored.entries += [
-            Entry(draft.token[i], layers, None, {d: exit_RH[row] for d, exit_RH in exits.items()})
+            LedgerEntry(
+                draft.token[i], layers, None, {d: exit_RH[row] for d, exit_RH in exits.items()}
+            )
             for row, i in enumerate(new)
         ]
     if whole:
@@ -65,7 +75,7 @@ async def score(ledger: Ledger, run: Run, draft: Draft, want: Want) -> LogitScor
     return depths.scores_of(ledger, run, want)
 
 
-async def _restore(ledger: Ledger, run: Run) -> None:
+async def _restore(ledger: SessionLedger, run: Run) -> None:
     """After `evict`: what ran under these layers only does so again."""
     skipped = ledger.skipped
     if skipped is None or not skipped.evicted:
@@ -75,24 +85,24 @@ async def _restore(ledger: Ledger, run: Run) -> None:
         return
     ledger.drop()
     ledger.take(skipped.first)
-    await depths.advance(ledger, ledger.layers, SILENT)
+    await depths.advance_to_depth(ledger, ledger.layers, SILENT)
     ledger.filling = skipped.first
     entries = entries_of(ledger.text[skipped.first : skipped.evicted])
     slot = ledger.cache.stage(range(-1, len(entries) - 1))
     ledger.cache.commit(range(len(entries)))
     query = query_of(ledger.cache, slot, entries, (), SILENT, *run)
-    await passed(ledger.network, query)
+    await build_forward(ledger.network, query)
     ledger.filling, ledger.skipped = None, replace(skipped, evicted=0)
 
 
-def commit(ledger: Ledger, tokens: Sequence[int]) -> None:
+def commit_with_skips(ledger: SessionLedger, tokens: Sequence[int]) -> None:
     """Commit tokens, and what only some layers have seen of them stays cached: later passes under these layers build on it."""
     ledger.settle()
     _note(ledger, ledger.nodes_of(tokens))
     ledger.commit(tokens, cached=True)
 
 
-def keep(ledger: Ledger, nodes: Sequence[int], root: int) -> Draft:
+def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> Draft:
     """Keep nodes, in the way of `commit`."""
     ledger.settle()
     if ledger.scored.draft is not None:
@@ -100,13 +110,13 @@ def keep(ledger: Ledger, nodes: Sequence[int], root: int) -> Draft:
     return ledger.keep(nodes, root, cached=True)
 
 
-def _note(ledger: Ledger, path: Sequence[int]) -> None:
+def _note(ledger: SessionLedger, path: Sequence[int]) -> None:
     """Note which entries are about to be committed that some layers only have seen."""
     scored, end = ledger.scored, len(ledger.text) + len(path)
     ran = sum(i >= scored.since for i in path)
     if scored.run is None or not ran:
         return
     if ledger.skipped is None:
-        ledger.skipped = Skipped(end - ran, scored.run)
+        ledger.skipped = SkippedRun(end - ran, scored.run)
     if not scored.entries:  # they were given back
         ledger.skipped = replace(ledger.skipped, evicted=end)

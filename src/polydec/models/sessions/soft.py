@@ -22,7 +22,7 @@ class Soft:
     stands_for: Sequence[int] | None = None
 
 
-class Entering(int):
+class SoftToken(int):
     """An id behind the vocabulary, made of the vector that it stands for: equal vectors have equal ids, so prompts of vectors
     share what was computed as those of tokens do."""
 
@@ -34,7 +34,7 @@ def state_of(token: int) -> Tensor | None:
     return getattr(token, "state_H", None)
 
 
-def surplus(prompt: object) -> int:
+def soft_prompt_surplus(prompt: object) -> int:
     """How many more positions the vectors of a prompt take than the ids that stand for them, at least 0."""
     parts = prompt if isinstance(prompt, Sequence) and not isinstance(prompt, str) else ()
     return max(
@@ -42,7 +42,7 @@ def surplus(prompt: object) -> int:
     )
 
 
-def entering(vectors_KD: Tensor, size: int, width: int, who: str) -> tuple[Entering, ...]:
+def make_soft_tokens(vectors_KD: Tensor, size: int, width: int, who: str) -> tuple[SoftToken, ...]:
     """Ids behind a vocabulary of `size` tokens, one a vector. Raises RequestError for another form than [k, width], k at least
     1, or a number that is not finite."""
     if not torch.is_tensor(vectors_KD) or not vectors_KD.is_floating_point():
@@ -54,10 +54,10 @@ def entering(vectors_KD: Tensor, size: int, width: int, who: str) -> tuple[Enter
     rows = vectors_KD.detach().to("cpu", torch.float32)
     if not rows.isfinite().all():
         raise RequestError(f"{who} holds vectors with a number that is NaN or infinite")
-    out = list[Entering]()
+    out = list[SoftToken]()
     for row in rows:
         state_H = row.clone()
         told = blake2b(state_H.numpy().tobytes(), digest_size=7).digest()
-        out.append(Entering(size + int.from_bytes(told)))
+        out.append(SoftToken(size + int.from_bytes(told)))
         out[-1].state_H = state_H
     return tuple(out)

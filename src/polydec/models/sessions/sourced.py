@@ -14,18 +14,20 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Forward
-from polydec.core.types import Vocab
-from polydec.models.sessions.geometry import Geometry
-from polydec.models.sessions.lm import LM
+from polydec.core.effects import ForwardQuery
+from polydec.core.types import TokenVocabulary
+from polydec.models.sessions.geometry import EmbeddingGeometry
+from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.session import LMSession
 
 
-class Source:
+class EncoderSource:
     """What a text is written from. kv: what the decoder reads of it, [layers, 2, heads, tokens, head]; None: the encoder has
     not run; cache_salt: of the requests that share it."""
 
-    def __init__(self, model: Sourced, ids: tuple[int, ...], cache_salt: str = "") -> None:
+    def __init__(
+        self, model: EncoderDecoderModel, ids: tuple[int, ...], cache_salt: str = ""
+    ) -> None:
         self.model, self.ids, self.cache_salt = model, ids, cache_salt
         self.kv: Tensor | None = None
 
@@ -39,7 +41,7 @@ class Source:
 
     async def ready(self) -> None:
         if self.kv is None:
-            kv = await Forward(self.model.encoder, self.ids, len(self.ids))
+            kv = await ForwardQuery(self.model.encoder, self.ids, len(self.ids))
             if self.kv is None:  # another request may have been first
                 self.kv = kv
 
@@ -47,7 +49,7 @@ class Source:
         self.kv = None
 
 
-class Sourced:
+class EncoderDecoderModel:
     """An encoder-decoder model: it gives the law of texts that are written from a source. start: the tokens that every text
     begins with. `chunk` and `keep` are those of its laws (see LM)."""
 
@@ -55,11 +57,17 @@ class Sourced:
     adapts = False
 
     def __init__(
-        self, encoder: Any, network: Any, vocab: Vocab, start: tuple[int, ...], *, chunk: int = 256
+        self,
+        encoder: Any,
+        network: Any,
+        vocab: TokenVocabulary,
+        start: tuple[int, ...],
+        *,
+        chunk: int = 256,
     ) -> None:
         self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
         self.chunk, self._keep = chunk, 0
-        self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], LM]()
+        self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], CausalLaw]()
 
     @property
     def keep(self) -> int:
@@ -72,7 +80,7 @@ class Sourced:
         for law in list(self._laws.values()):
             law.keep = count
 
-    def given(self, source: Sequence[int], cache_salt: str = "") -> LM:
+    def given(self, source: Sequence[int], cache_salt: str = "") -> CausalLaw:
         """The law of texts that are written from these tokens; equal sources of one cache_salt share law, caches and what the
         encoder left.
         Raises RequestError where there are none, too many, or one is none of the vocabulary."""
@@ -89,8 +97,10 @@ class Sourced:
             )
         law = self._laws.get((cache_salt, ids))
         if law is None:
-            beside = Source(self, ids, cache_salt)
-            law = LM(self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside)
+            beside = EncoderSource(self, ids, cache_salt)
+            law = CausalLaw(
+                self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside
+            )
             self._laws[cache_salt, ids] = law
         return law
 
@@ -114,6 +124,6 @@ class Sourced:
         return sum(law.nbytes + getattr(law.beside, "nbytes", 0) for law in laws)
 
     @cached_property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> EmbeddingGeometry:
         """Where the tokens lie to one another."""
-        return Geometry(self.network.embed, self.vocab.size)
+        return EmbeddingGeometry(self.network.embed, self.vocab.size)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
@@ -19,14 +19,14 @@ from torch import Tensor
 from polydec.base import files
 from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
-from polydec.base.heard import warn
+from polydec.base.heard import warn_caller
 from polydec.models.formats import adapters, edge, fields, sentences, zoo
-from polydec.models.formats.gguf import GGUF
-from polydec.models.formats.tensor_files import Borrowing, open_weights
+from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
 from polydec.models.text.added_tokens import merged_settings
 from polydec.models.text.gguf_text import generation_defaults, read_text
-from polydec.models.text.template import MOST, Template
-from polydec.models.text.tokenizer import Text, named_templates
+from polydec.models.text.template import MOST, ChatTemplate
+from polydec.models.text.tokenizer import Tokenizer, named_templates
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
@@ -37,18 +37,20 @@ BYTES_OF_ID = 8
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointFiles:
     """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
 
     path: str
     config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
-    text: Text
+    text: Tokenizer
     fingerprint: str
     generation: dict[str, Any]
 
 
-def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = None) -> Source:
+def open_source(
+    name: str | PathLike[str], opened: dict[Path, CheckpointFiles] | None = None
+) -> CheckpointFiles:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
     comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
     adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
@@ -56,10 +58,10 @@ def open_source(name: str | PathLike[str], opened: dict[Path, Source] | None = N
     return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
 
 
-def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
-    path = find(name)
-    with edge.reading(str(path)):
-        if adapters.here(path):
+def _open(name: str, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
+    path = find_checkpoint(name)
+    with edge.report_read_errors(str(path)):
+        if adapters.is_adapter_directory(path):
             return _open_adapter(path, bases, opened)
         if not path.is_file():
             return _open_directory(path, bases, opened)
@@ -68,41 +70,43 @@ def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
         return replace(opened[path], text=copy(opened[path].text))
 
 
-def _open_gguf(path: Path) -> Source:
-    file = GGUF(path)
+def _open_gguf(path: Path) -> CheckpointFiles:
+    file = GGUFCheckpoint(path)
     text = read_text(file)
     generation = generation_defaults(file, text.eos)
-    edge.check(fields.Generation, generation, str(path))
-    return Source(str(path), file.config, file, text, text.fingerprint, generation)
+    edge.validate_record(fields.GenerationConfigFields, generation, str(path))
+    return CheckpointFiles(str(path), file.config, file, text, text.fingerprint, generation)
 
 
-def _open_adapter(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
-    adapter = adapters.read(path)
+def _open_adapter(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
+    adapter = adapters.read_lora_adapter(path)
     if not bases:
         raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
     base = _open(adapter.base, bases - 1, opened)
-    if isinstance(base.weights, GGUF):
+    if isinstance(base.weights, GGUFCheckpoint):
         raise FileError(
             f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
             f"it was made of in {adapters.CONFIG}"
         )
-    return replace(base, path=str(path), weights=adapters.Adapted(base.weights, adapter))
+    return replace(base, path=str(path), weights=adapters.LoraMergedWeights(base.weights, adapter))
 
 
-def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
+def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
     at = path / "config.json"
     config, generation = _json(at), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
         raise FileError(f"{at} names no model_type: it is not the configuration of a model")
-    edge.check(fields.Anything, config, str(at))
-    edge.check(fields.Inner, _text_config(config), str(at))
-    edge.check(fields.Generation, generation, str(path / "generation_config.json"))
+    edge.validate_record(fields.AnyConfigFields, config, str(at))
+    edge.validate_record(fields.TextConfigFields, _text_config(config), str(at))
+    edge.validate_record(
+        fields.GenerationConfigFields, generation, str(path / "generation_config.json")
+    )
     edge.refuse_kernels(at, config)
     weights = open_weights(path)
     size = _text_config(config).get("vocab_size")
     if (
         size is not None
-        and size > (longest := fields.largest(weights))
+        and size > (longest := fields.longest_tensor_side(weights))
         and "polydec_base" not in config
     ):
         raise FileError(
@@ -114,28 +118,28 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Sourc
                 f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
             )
         base = _open(config["polydec_base"], bases - 1, opened)
-        return Source(
+        return CheckpointFiles(
             str(path),
             config,
-            Borrowing(weights, base.weights),
+            SharedEmbeddingWeights(weights, base.weights),
             base.text,
             base.fingerprint,
             {**base.generation, **generation},
         )
     stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
     text, fingerprint = _open_text(path, config, generation, stored)
-    return Source(str(path), config, weights, text, fingerprint, generation)
+    return CheckpointFiles(str(path), config, weights, text, fingerprint, generation)
 
 
-def find(name: str) -> Path:
+def find_checkpoint(name: str) -> Path:
     """The directory or GGUF file of a name; a Hub id is downloaded. Raises FileError where there is none."""
     if not name:
         raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
     if name.startswith("zoo:"):
-        return zoo.resolve(name)
+        return zoo.zoo_model_path(name)
     path = edge.at_home(name)
     if path.is_dir():
-        if not (path / "config.json").is_file() and not adapters.here(path):
+        if not (path / "config.json").is_file() and not adapters.is_adapter_directory(path):
             raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
         return path
     if path.is_file():
@@ -159,12 +163,12 @@ def find(name: str) -> Path:
     except Exception as e:  # the Hub, the network and the name's form each have errors of their own
         why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         raise FileError(
-            edge.sentence(
-                f"model {name!r} is no directory or GGUF file (of embedded models {zoo.nearest(name)}), "
+            edge.error_sentence(
+                f"model {name!r} is no directory or GGUF file (of embedded models {zoo.suggest_zoo_names(name)}), "
                 f"and the Hugging Face Hub did not give it: {why}"
             )
         ) from None
-    if not (folder / "config.json").is_file() and not adapters.here(folder):
+    if not (folder / "config.json").is_file() and not adapters.is_adapter_directory(folder):
         raise FileError(
             f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
         )
@@ -177,24 +181,24 @@ def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
-) -> tuple[Text, str]:
+) -> tuple[Tokenizer, str]:
     """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
     settings = merged_settings(
         _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
-    edge.check(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
+    edge.validate_record(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     template = _chat_templates(path)
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
-        text = Text.from_tokenizer_json(
+        text = Tokenizer.from_tokenizer_json(
             path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
         )
     elif (path / "source.spm").is_file():
         from polydec.models.text.marian_text import marian_tokenizer
 
         tokenizer = marian_tokenizer(path, _json(path / "vocab.json"))
-        text = Text.from_parts(tokenizer, settings, eos=eos, template=template)
+        text = Tokenizer.from_parts(tokenizer, settings, eos=eos, template=template)
     elif any(
         (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     ):
@@ -202,7 +206,7 @@ def _open_text(
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            text = Text.from_parts(
+            text = Tokenizer.from_parts(
                 tokenizer.backend_tokenizer,
                 {**settings, **tokenizer.special_tokens_map},
                 eos=eos,
@@ -215,10 +219,10 @@ def _open_text(
                 or edge.first_line(e)
             )
             raise FileError(
-                edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
+                edge.error_sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
             ) from None
     else:
-        warn(
+        warn_caller(
             f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …"
         )
         size = _text_config(config).get("vocab_size")
@@ -229,14 +233,14 @@ def _open_text(
                 f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
                 f"less than the {BYTES_OF_ID} that an embedding takes at least"
             )
-        tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
+        tokenizer = HFTokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
-        return Text(tokenizer, eos=eos), ""
+        return Tokenizer(tokenizer, eos=eos), ""
     text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
 
 
-def _own_end(text: Text, size: int | None) -> frozenset[int]:
+def _own_end(text: Tokenizer, size: int | None) -> frozenset[int]:
     """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
     name = text.names.get("eos_token")
     end = None if name is None else text.tokenizer.token_to_id(name)
@@ -246,7 +250,7 @@ def _own_end(text: Text, size: int | None) -> frozenset[int]:
 def _added(path: Path) -> dict[str, int]:
     """Tokens with their ids, of an added_tokens.json."""
     at = path / "added_tokens.json"
-    return edge.check(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
+    return edge.validate_record(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
 
 
 def _chat_templates(path: Path) -> dict[str, str] | None:
@@ -260,13 +264,13 @@ def _chat_templates(path: Path) -> dict[str, str] | None:
     if found:
         return {name: _template_text(at) for name, at in found.items()}
     if (at := path / "chat_template.json").is_file():
-        content = edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()
+        content = edge.validate_record(fields.TokenizerConfig, _json(at), str(at)).model_dump()
         return named_templates(content["chat_template"])
     return None
 
 
 def _template_text(at: Path) -> str:
-    with edge.reading(str(at)):
+    with edge.report_read_errors(str(at)):
         return read_bytes(at, MOST).decode("utf-8")
 
 
@@ -276,11 +280,11 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else config
 
 
-def save(
+def save_checkpoint(
     path: str | PathLike[str],
     config: Mapping[str, Any],
     weights: Mapping[str, Tensor],
-    text: Text | None,
+    text: Tokenizer | None,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint that `load` and transformers read: config.json, model.safetensors, generation_config.json and,
@@ -294,7 +298,7 @@ def save(
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:
-        files.replace(where / name, write)
+        files.replace_file_atomically(where / name, write)
 
     def put_json(name: str, content: Mapping[str, Any]) -> None:
         put(
@@ -304,7 +308,7 @@ def save(
             ),
         )
 
-    def put_template(name: str, template: Template | None) -> None:
+    def put_template(name: str, template: ChatTemplate | None) -> None:
         if template is not None:
             (where / name).parent.mkdir(exist_ok=True)
             put(name, lambda part: part.write_text(template.source, encoding="utf-8"))

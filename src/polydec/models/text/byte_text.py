@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.decoders import ByteLevel as Spelled
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Words
-from polydec.models.text.tokenizer import Text, byte_alphabet
+from polydec.core.types import TokenCodec
+from polydec.models.text.tokenizer import Tokenizer, byte_alphabet
 
 BYTES = 256
 """Symbols below this are bytes, those from here on marks."""
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialTokenTable:
     """The tokens of a tokenizer that no bytes spell, in the order of their ids. tokens: their ids; names: how a chat template
     writes each; ends: which of them end a text, by their place here; main: the one that usually does, None: none does."""
 
@@ -34,7 +35,7 @@ class Marks:
         """Of each mark the tokens that mean it."""
         return tuple((x,) for x in self.tokens)
 
-    def of(self, other: Marks) -> tuple[tuple[int, ...], ...]:
+    def of(self, other: SpecialTokenTable) -> tuple[tuple[int, ...], ...]:
         """Of each of these marks the tokens of another tokenizer that mean it: those of the same name; every further token that
         ends a text there ends it here."""
         known = dict(zip(other.names, other.tokens))
@@ -49,7 +50,7 @@ class Marks:
         return tuple(out)
 
 
-def marks_of(text: Text) -> Marks:
+def marks_of(text: Tokenizer) -> SpecialTokenTable:
     """Special tokens, and whatever ends a text. Raises RequestError where what bytes its tokens stand for is not known."""
     if all(piece is None for piece in text.pieces):
         raise RequestError(
@@ -65,14 +66,14 @@ def marks_of(text: Text) -> Marks:
     ends = frozenset(k for k, x in enumerate(tokens) if x in text.eos)
     usual = text.names.get("eos_token")
     main = next((k for k in sorted(ends) if names[k] == usual), min(ends, default=None))
-    return Marks(tokens, names, ends, main)
+    return SpecialTokenTable(tokens, names, ends, main)
 
 
-def byte_text(text: Text) -> Text:
+def byte_text(text: Tokenizer) -> Tokenizer:
     """The tokenizer of the same texts whose tokens are their bytes, and the marks behind those: 256 + k is the mark k. The chat
     template stays, and so do the marks that stand before every text."""
     marks = marks_of(text)
-    tokenizer = Tokenizer(BPE(byte_alphabet(), []))
+    tokenizer = HFTokenizer(BPE(byte_alphabet(), []))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = Spelled()
     tokenizer.add_special_tokens(
@@ -84,21 +85,21 @@ def byte_text(text: Text) -> Text:
             single=[*(f"M{i}" for i in range(len(before))), "$A"],
             special_tokens=[(f"M{i}", x) for i, x in enumerate(before)],
         )
-    twin = Text(tokenizer, eos=[BYTES + k for k in marks.ends], names=text.names)
+    twin = Tokenizer(tokenizer, eos=[BYTES + k for k in marks.ends], names=text.names)
     twin.template, twin.tool_template = text.chat_templates
     twin.named_templates = text.named_templates
     twin.rows = BYTES + len(marks.tokens)
     return twin
 
 
-def lead_of(text: Words) -> bytes:
+def lead_of(text: TokenCodec) -> bytes:
     """The bytes that a tokenizer writes before every text: a space, or nothing."""
     first = text.encode("a", special=False)
     piece = text.pieces[first[0]] if first else None
     return b" " if piece is not None and piece.startswith(b" ") else b""
 
 
-def start_of(text: Text) -> tuple[int, ...]:
+def start_of(text: Tokenizer) -> tuple[int, ...]:
     """A token to read before a text that begins with nothing: what the tokenizer calls its beginning, or what ends a text."""
     named = text.names.get("bos_token")
     begin = None if named is None else text.tokenizer.token_to_id(named)

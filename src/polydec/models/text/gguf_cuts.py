@@ -155,7 +155,7 @@ NAMES = tuple(sorted(LIKE_GPT2 | DIGITS_APART | CUTS.keys()))
 """All names that are known."""
 
 
-def cutter(name: str) -> PreTokenizer | None:
+def gguf_pre_tokenizer(name: str) -> PreTokenizer | None:
     """What cuts text in this way, and spells its pieces in bytes; None: no way has that name."""
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in LIKE_GPT2:

@@ -8,20 +8,22 @@ from typing import Any
 
 from tokenizers import (
     AddedToken,
-    Tokenizer,
     decoders,
     normalizers,
     processors,
 )
+from tokenizers import (
+    Tokenizer as HFTokenizer,
+)
 from tokenizers.models import BPE
 
 from polydec.base.errors import FileError
-from polydec.base.heard import warn
-from polydec.models.formats.edge import check
+from polydec.base.heard import warn_caller
+from polydec.models.formats.edge import validate_record
 from polydec.models.formats.fields import GGUFText
-from polydec.models.formats.gguf import GGUF
+from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.text import gguf_cuts
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 LONGEST = 512  # characters of a piece that merges are looked for in
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
@@ -37,7 +39,7 @@ _SAMPLING = {
 }
 
 
-def read_text(file: GGUF) -> Text:
+def read_text(file: GGUFCheckpoint) -> Tokenizer:
     """Raises FileError where the file has no tokenizer, or one of an unknown kind."""
     prefix = "tokenizer.ggml."
     described = {
@@ -47,7 +49,7 @@ def read_text(file: GGUF) -> Text:
     }
     for needed in ("tokens", "model"):
         file.field(prefix + needed)
-    check(
+    validate_record(
         GGUFText,
         {**described, "chat_template": file.fields.get("tokenizer.chat_template")},
         f"{file.path}: tokenizer.ggml",
@@ -55,7 +57,7 @@ def read_text(file: GGUF) -> Text:
     tokens, types = _tokens(file)
     kind, pre = file.field("tokenizer.ggml.model"), file.fields.get("tokenizer.ggml.pre", "default")
     if kind == "gpt2" and "tokenizer.ggml.pre" not in file.fields:
-        warn(
+        warn_caller(
             f"{file.path} does not say how text is cut (tokenizer.ggml.pre): it is cut as GPT-2 does, and answers are "
             "worse where the model was trained otherwise"
         )
@@ -94,7 +96,7 @@ def read_text(file: GGUF) -> Text:
             pair=[bos, "$A", f"{bos}:1", "$B:1"],
             special_tokens=[(bos, tokenizer.token_to_id(bos))],
         )
-    return Text(
+    return Tokenizer(
         tokenizer,
         eos=_eos(file, tokens, types),
         template=_templates(file),
@@ -104,7 +106,7 @@ def read_text(file: GGUF) -> Text:
     )
 
 
-def generation_defaults(file: GGUF, eos: frozenset[int]) -> dict[str, Any]:
+def generation_defaults(file: GGUFCheckpoint, eos: frozenset[int]) -> dict[str, Any]:
     """What a generation_config.json would say."""
     out: dict[str, Any] = {"eos_token_id": sorted(eos)}
     for own, name in _SAMPLING.items():
@@ -113,7 +115,7 @@ def generation_defaults(file: GGUF, eos: frozenset[int]) -> dict[str, Any]:
     return out
 
 
-def _tokens(file: GGUF) -> tuple[list[str], list[int]]:
+def _tokens(file: GGUFCheckpoint) -> tuple[list[str], list[int]]:
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
     if len(types) != len(tokens):
@@ -121,7 +123,7 @@ def _tokens(file: GGUF) -> tuple[list[str], list[int]]:
     return tokens, types
 
 
-def _names(file: GGUF, tokens: Sequence[str]) -> dict[str, str]:
+def _names(file: GGUFCheckpoint, tokens: Sequence[str]) -> dict[str, str]:
     names = {}
     for role, key in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
         if (i := _id(file, key, tokens)) is not None:
@@ -129,7 +131,7 @@ def _names(file: GGUF, tokens: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _id(file: GGUF, key: str, tokens: Sequence[str]) -> int | None:
+def _id(file: GGUFCheckpoint, key: str, tokens: Sequence[str]) -> int | None:
     i = file.fields.get(f"tokenizer.ggml.{key}_token_id")
     if i is not None and not (isinstance(i, int) and 0 <= i < len(tokens)):
         raise FileError(
@@ -138,7 +140,7 @@ def _id(file: GGUF, key: str, tokens: Sequence[str]) -> int | None:
     return i
 
 
-def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[int]:
+def _eos(file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int]) -> frozenset[int]:
     ids = {_id(file, key, tokens) for key in ("eos", "eot", "eom")}
     template = file.fields.get("tokenizer.chat_template", "")
     if not isinstance(template, str):
@@ -153,7 +155,7 @@ def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[i
     return frozenset(i for i in ids if i is not None)
 
 
-def _templates(file: GGUF) -> dict[str, str]:
+def _templates(file: GGUFCheckpoint) -> dict[str, str]:
     """Chat templates by name."""
     key = "tokenizer.chat_template"
     found = {"default": file.fields.get(key)} | {
@@ -177,14 +179,16 @@ def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
     return vocab
 
 
-def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: str) -> Tokenizer:
+def _byte_level(
+    file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int], pre: str
+) -> HFTokenizer:
     merges = [tuple(m.split(" ", 1)) for m in file.field("tokenizer.ggml.merges")]
     if bad := next((m for m in merges if len(m) != 2), None):
         raise FileError(
             f"{file.path} has the merge {' '.join(bad)!r}: each must be two tokens with a space between"
         )
     try:
-        tokenizer = Tokenizer(
+        tokenizer = HFTokenizer(
             BPE(
                 vocab=_vocab(tokens, types),
                 merges=merges,
@@ -193,7 +197,7 @@ def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: st
         )
     except Exception as e:  # the library raises bare Exceptions
         raise FileError(f"{file.path} has merges that do not fit its tokens ({e})") from None
-    cut = gguf_cuts.cutter(pre)
+    cut = gguf_cuts.gguf_pre_tokenizer(pre)
     if cut is None:
         raise FileError(
             f"{file.path} cuts text in the way {pre!r:.60} (tokenizer.ggml.pre): {_nearest_names(pre)}"
@@ -212,7 +216,9 @@ def _nearest_names(pre: str) -> str:
     return f"known are {', '.join([*near, *others])}"
 
 
-def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
+def _sentencepiece(
+    file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int]
+) -> HFTokenizer:
     """SentencePiece's BPE: of all neighbours the pair whose joint piece has the best score is joined first."""
     scores = file.field("tokenizer.ggml.scores")
     if len(scores) != len(tokens):
@@ -220,7 +226,7 @@ def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> T
     vocab = _vocab(tokens, types)
     whole = {t: s for t, s, k in zip(tokens, scores, types) if k in (_NORMAL, _USER)}
     unknown = next((t for t, k in zip(tokens, types) if k == _UNKNOWN), None)
-    tokenizer = Tokenizer(
+    tokenizer = HFTokenizer(
         BPE(
             vocab=vocab,
             merges=_merges(whole, vocab),

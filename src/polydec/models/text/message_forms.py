@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from polydec.base.errors import PolydecError
-from polydec.models.text.template import Template
+from polydec.models.text.template import ChatTemplate
 
 Message = Mapping[str, Any]
 Names = tuple[tuple[str, str], ...]
@@ -36,8 +36,8 @@ _TOOL: Message = {
 """Something that a template might show."""
 
 
-def fitted(
-    messages: Sequence[Message], template: Template, names: Mapping[str, str]
+def fit_messages(
+    messages: Sequence[Message], template: ChatTemplate, names: Mapping[str, str]
 ) -> list[Message]:
     """Messages as a template shows them.
 
@@ -72,7 +72,7 @@ def joined_text(content: Any) -> Any:
 
 
 def shows_tools(
-    usual: Template | None, template: Template | None, names: Mapping[str, str]
+    usual: ChatTemplate | None, template: ChatTemplate | None, names: Mapping[str, str]
 ) -> bool:
     """Whether a chat with tools shows them.
 
@@ -98,7 +98,7 @@ def _is_text(part: Any) -> bool:
     return part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _with_content(message: Message, template: Template, names: Names) -> Message:
+def _with_content(message: Message, template: ChatTemplate, names: Names) -> Message:
     content = joined_text(message["content"])
     if not isinstance(content, str):  # parts that are no texts, which the template may know
         return message
@@ -113,7 +113,7 @@ def _parts(text: str) -> list[Message]:
     return [{"type": "text", "text": text}]
 
 
-def _with_arguments(message: Message, template: Template, names: Names) -> Message:
+def _with_arguments(message: Message, template: ChatTemplate, names: Names) -> Message:
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or not any(_has_object(call) for call in calls):
         return message
@@ -136,7 +136,7 @@ def _with_json(call: Message) -> Message:
 
 
 @lru_cache(256)
-def takes_parts(template: Template, names: Names, role: str) -> bool:
+def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
     """Whether a template shows the content of a role's messages as a list of parts only, not as a text."""
     if role == "user":
         return _shown_in_parts(template, names, role, "a")
@@ -144,7 +144,7 @@ def takes_parts(template: Template, names: Names, role: str) -> bool:
     return _shown_in_parts(template, names, role, user)
 
 
-def _shown_in_parts(template: Template, names: Names, role: str, user: Any) -> bool:
+def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) -> bool:
     asked = {"role": "user", "content": user}
 
     def shown(content: Any) -> bool:
@@ -185,7 +185,7 @@ def _call(arguments: Any) -> Message:
 
 
 @lru_cache(256)
-def takes_json_arguments(template: Template, names: Names) -> bool:
+def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
     """Whether a template shows the arguments of calls as a JSON text where it is given one, and as something else, or not at
     all, where it is given an object."""
     value = {NEEDLE: "a"}
@@ -207,7 +207,7 @@ def takes_json_arguments(template: Template, names: Names) -> bool:
 
 def _tried(
     messages: Iterable[Message],
-    template: Template | None,
+    template: ChatTemplate | None,
     names: Names,
     tools: Sequence[Message] | None,
 ) -> str | None:

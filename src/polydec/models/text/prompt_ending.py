@@ -17,7 +17,7 @@ TEXT_END = "end0of7text"
 """Stands behind the final message where a template renders it, so that it is found again; no template writes it by itself."""
 
 
-def marked(messages: Sequence[Message], ending: str) -> list[Message]:
+def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message]:
     """Messages for the template. Raises RequestError where the final one cannot be continued."""
     if ending != CONTINUED:
         return list(messages)
@@ -37,7 +37,7 @@ def marked(messages: Sequence[Message], ending: str) -> list[Message]:
     return [*before, {**last, "content": content + TEXT_END}]
 
 
-def cut(shown: str, ending: str) -> str:
+def end_rendered_chat(shown: str, ending: str) -> str:
     """A rendered chat, ended. Raises RequestError where the template does not show the final message."""
     if ending != CONTINUED:
         return shown

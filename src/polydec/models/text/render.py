@@ -1,4 +1,4 @@
-"""A chat template rendered in a process of its own: the script of a `polydec.base.apart.Worker`.
+"""A chat template rendered in a process of its own: the script of a `polydec.base.apart.SubprocessWorker`.
 
 It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by anything else.
 """
@@ -17,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """{% generation %} marks the assistant's text for training; when decoding it is only its content."""
 
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
@@ -47,7 +47,7 @@ def _tojson(
 @lru_cache(8)
 def _compiled(source: str) -> jinja2.Template:
     env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     env.filters["tojson"] = _tojson
     env.globals |= {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polydec.base.apart import Limits, Worker
+from polydec.base.apart import SubprocessLimits, SubprocessWorker
 from polydec.base.errors import PolydecError, RequestError
-from polydec.models.formats.edge import sentence
+from polydec.models.formats.edge import error_sentence
 
 MEMORY = 512 << 20
 """Bytes of address space that a template may use, the worker's own included."""
@@ -26,15 +26,15 @@ MOST = 16 << 20
 """Characters of a rendered chat, and of its messages as JSON."""
 
 
-_WORKER = Worker(
+_WORKER = SubprocessWorker(
     Path(__file__).with_name("render.py"),
-    Limits(MEMORY, SECONDS, answer=8 * MOST),
+    SubprocessLimits(MEMORY, SECONDS, answer=8 * MOST),
     "a chat template",
 )
 
 
 @dataclass(frozen=True)
-class Template:
+class ChatTemplate:
     """source: the template's text. Compiled when first used."""
 
     source: str
@@ -47,7 +47,7 @@ class Template:
             request = json.dumps(question).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
             raise RequestError(
-                sentence(f"the chat's messages and names must be what JSON can hold: {e}")
+                error_sentence(f"the chat's messages and names must be what JSON can hold: {e}")
             ) from None
         if len(request) > MOST:
             raise RequestError(
@@ -59,6 +59,6 @@ class Template:
             answer = {"error": str(e)}
         if "error" in answer:
             raise RequestError(
-                sentence(f"the chat template refuses these messages: {answer['error']}")
+                error_sentence(f"the chat template refuses these messages: {answer['error']}")
             )
         return answer["text"]

@@ -13,22 +13,22 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as HFTokenizer
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.core.request import Writer
-from polydec.models.formats.edge import first_line, sentence
+from polydec.core.request import TextWriter
+from polydec.models.formats.edge import error_sentence, first_line
 from polydec.models.formats.thinking_marks import (
-    Kind,
     Segment,
     ThinkingMarks,
     ThinkingReader,
+    ThinkingSegmentKind,
     marks_of,
 )
 from polydec.models.text import message_forms
 from polydec.models.text.added_tokens import add_tokens, named_tokens
 from polydec.models.text.control_tokens import ControlTokens
-from polydec.models.text.template import Template
+from polydec.models.text.template import ChatTemplate
 
 LONG = 1 << 12
 """Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
@@ -36,7 +36,7 @@ PART = 1 << 15
 """Characters that are counted at a time."""
 
 
-class Text:
+class Tokenizer:
     """One tokenizer.
 
     tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
@@ -47,7 +47,7 @@ class Text:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: HFTokenizer,
         *,
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
@@ -59,7 +59,7 @@ class Text:
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.names, self._in_order = dict(names or {}), tokens
         named = {"default": template} if isinstance(template, str) else template or {}
-        templates = {name: Template(source) for name, source in named.items()}
+        templates = {name: ChatTemplate(source) for name, source in named.items()}
         self.template = templates.get("default")
         self.tool_template = templates.get("tool_use")  # of chats with tools, where it has one
         self.named_templates = tuple(name for name in templates if name != "default")
@@ -78,32 +78,32 @@ class Text:
         added: Mapping[str, int] | None = None,
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
-    ) -> Text:
+    ) -> Tokenizer:
         """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json, whose tokens are added;
         added: the content of an added_tokens.json, likewise, where the config lists none. Without `eos` the config's eos_token
         is the only one; without `template` its chat_template is used.
         Raises RequestError where it is no tokenizer."""
         try:
             if isinstance(source, Mapping):
-                tokenizer = Tokenizer.from_str(json.dumps(source))
+                tokenizer = HFTokenizer.from_str(json.dumps(source))
             else:
-                tokenizer = Tokenizer.from_file(os.fspath(source))
+                tokenizer = HFTokenizer.from_file(os.fspath(source))
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
             raise RequestError("the tokenizer has no tokens")
         add_tokens(tokenizer, config or {}, added)
-        return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
+        return Tokenizer.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
     def from_parts(
-        tokenizer: Tokenizer,
+        tokenizer: HFTokenizer,
         config: Mapping[str, Any],
         *,
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
-    ) -> Text:
+    ) -> Tokenizer:
         names = named_tokens(config)
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
@@ -111,7 +111,7 @@ class Text:
             eos = frozenset(() if end is None else (end,))
         if template is None:
             template = named_templates(config.get("chat_template"))
-        return Text(tokenizer, eos=eos, template=template, names=names)
+        return Tokenizer(tokenizer, eos=eos, template=template, names=names)
 
     @property
     def size(self) -> int:
@@ -201,7 +201,7 @@ class Text:
         return self.template is not None or bool(self.named_templates)
 
     @property
-    def chat_templates(self) -> tuple[Template | None, Template | None]:
+    def chat_templates(self) -> tuple[ChatTemplate | None, ChatTemplate | None]:
         """The chat templates of chats without tools and with them."""
         return self.template, self.tool_template or self.template
 
@@ -215,7 +215,7 @@ class Text:
         if template is None and self.named_templates:
             names = ", ".join(map(repr, self.named_templates))
             raise RequestError(
-                sentence(
+                error_sentence(
                     f"this checkpoint has the chat templates {names} and none of the name 'default': give a plain prompt"
                 )
             )
@@ -233,7 +233,7 @@ class Text:
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
         known = {"tools": None, "documents": None, **self.names}
-        shown = message_forms.fitted(messages, template, self.names)
+        shown = message_forms.fit_messages(messages, template, self.names)
         return template.render(
             {**known, **values, "messages": shown, "add_generation_prompt": reply}
         )
@@ -267,7 +267,7 @@ class Text:
         after: Sequence[int] = (),
         min_tokens: int = 0,
         thinking: ThinkingReader | None = None,
-    ) -> Callable[[], Writer]:
+    ) -> Callable[[], TextWriter]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
         include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
         complete within the first `min_tokens` tokens, at least 0, is text. thinking: marks of the thinking are written as well,
@@ -284,26 +284,26 @@ class Text:
             )
         return lambda: StopWriter(self._speller(after), tuple(stop), include_stop, min_tokens)
 
-    def _speller(self, after: Sequence[int]) -> Speller:
+    def _speller(self, after: Sequence[int]) -> TokenSpeller:
         if self._rule is None:
             return WindowSpeller(self.tokenizer, list(after))
         return ByteSpeller(self._bytes, self._rule, any(self._bytes[x] is not None for x in after))
 
     @cached_property
-    def _rule(self) -> Rule | None:
+    def _rule(self) -> SpellingRule | None:
         decoder = self.tokenizer.decoder
         return None if decoder is None else read_rule(json.loads(decoder.__getstate__()))
 
     @cached_property
-    def _bytes(self) -> Spellings:
-        return Spellings(self._spelled)
+    def _bytes(self) -> TokenSpellings:
+        return TokenSpellings(self._spelled)
 
     def _spelled(self, token: int) -> bytes | None:
         name = None if token in self._skipped else self.tokenizer.id_to_token(token)
         return None if name is None or self._rule is None else self._rule.spell(name)
 
 
-class Spellings(dict[int, bytes | None]):
+class TokenSpellings(dict[int, bytes | None]):
     """What each token stands for, found when it is first asked for; None: nothing is written for it."""
 
     __slots__ = ("_find",)
@@ -320,7 +320,7 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     """What the Rust library meets, in one sentence; an interrupt stays one."""
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
-    return RequestError(sentence(f"{what} ({first_line(e)})"))
+    return RequestError(error_sentence(f"{what} ({first_line(e)})"))
 
 
 def named_templates(
@@ -336,16 +336,16 @@ def named_templates(
     return {entry["name"]: entry["template"] for entry in template}
 
 
-class Speller(Protocol):
+class TokenSpeller(Protocol):
     """Turns tokens into whole characters."""
 
     def feed(self, token: int) -> str: ...
     def end(self) -> str: ...
-    def fork(self) -> Speller: ...
+    def fork(self) -> TokenSpeller: ...
 
 
 @dataclass(frozen=True)
-class Rule:
+class SpellingRule:
     """spell: a token's name to its bytes; strip: how many leading spaces come off a text; marks: whether all spaces of
     the first token do."""
 
@@ -386,12 +386,12 @@ def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callab
     return spell
 
 
-def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
+def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
     """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does not."""
     if decoder["type"] == "ByteLevel":
-        return Rule(_spell_bytes)
+        return SpellingRule(_spell_bytes)
     if decoder["type"] == "Metaspace":
-        return Rule(
+        return SpellingRule(
             _spell_pieces([(decoder["replacement"], " ")], False),
             marks=decoder.get("prepend_scheme", "always") != "never",
         )
@@ -414,14 +414,14 @@ def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
     return (
         None
         if parts or not (replaced or fallback)
-        else Rule(_spell_pieces(replaced, fallback), strip)
+        else SpellingRule(_spell_pieces(replaced, fallback), strip)
     )
 
 
 class ByteSpeller:
     """Bytes of one token after another; a character is written when its last byte has come."""
 
-    def __init__(self, bytes_of: Spellings, rule: Rule, inside: bool) -> None:
+    def __init__(self, bytes_of: TokenSpellings, rule: SpellingRule, inside: bool) -> None:
         self._bytes_of, self._begun = bytes_of, b""  # begun: the first bytes of a character
         self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
 
@@ -449,7 +449,7 @@ class ByteSpeller:
 class WindowSpeller:
     """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
 
-    def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
+    def __init__(self, tokenizer: HFTokenizer, before: list[int]) -> None:
         self._tokenizer, self._ids = tokenizer, before[-8:]
         self._known = len(self._ids)  # these are written; they stand in the window as context
         self._written = tokenizer.decode(self._ids)
@@ -478,7 +478,7 @@ class StopWriter:
     within the first `min_tokens` tokens, as in vLLM."""
 
     def __init__(
-        self, speller: Speller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
+        self, speller: TokenSpeller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
     ) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
         self._withheld, self._tokens_left = "", min_tokens
@@ -535,7 +535,7 @@ class StopWriter:
         return text[: len(text) - keep]
 
 
-class Silent:
+class SilentSpeller:
     """The speller of a writer that is given text."""
 
     def feed(self, token: int) -> str:
@@ -544,11 +544,11 @@ class Silent:
     def end(self) -> str:
         return ""
 
-    def fork(self) -> Silent:
+    def fork(self) -> SilentSpeller:
         return self
 
 
-_SILENT = Silent()
+_SILENT = SilentSpeller()
 
 
 class MarkSpeller:
@@ -557,7 +557,7 @@ class MarkSpeller:
 
     def __init__(
         self,
-        speller: Callable[[Sequence[int]], Speller],
+        speller: Callable[[Sequence[int]], TokenSpeller],
         before: tuple[int, ...],
         names: Mapping[int, str],
     ) -> None:
@@ -619,7 +619,7 @@ class ThinkingWriter:
     def _passed(self, segments: Sequence[Segment], stops_count: bool) -> str:
         out = ""
         for kind, part in segments:
-            if kind is Kind.ANSWER:
+            if kind is ThinkingSegmentKind.ANSWER:
                 out += self._stops.take(part, stops_count)
             else:
                 out += self._stops.rest() + part

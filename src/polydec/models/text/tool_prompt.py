@@ -11,7 +11,7 @@ from typing import Any
 
 from polydec.base.errors import PolydecError
 from polydec.models.text.message_forms import joined_text
-from polydec.models.text.tokenizer import Text
+from polydec.models.text.tokenizer import Tokenizer
 
 PROMPT = """You can call functions. They are, one a line, with the JSON schema of their parameters:
 {functions}
@@ -25,10 +25,12 @@ What it gave follows between <tool_response> and </tool_response>. Where no func
 Message = Mapping[str, Any]
 
 
-def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **values: Any) -> str:
+def render_tool_chat(
+    text: Tokenizer, messages: Sequence[Message], tools: Sequence[Message], **values: Any
+) -> str:
     """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
     user where the template takes no system message or does not show it. values: further names that the template is told."""
-    told, spoken = prompt(tools), as_texts(messages)
+    told, spoken = tool_prompt_text(tools), as_texts(messages)
     own = [m["content"] for m in spoken if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
     rest = list(spoken)
@@ -46,7 +48,7 @@ def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **
     return text.render([*spoken[:first], asked, *spoken[first + 1 :]], **values)
 
 
-def with_earlier_calls(text: Text, messages: Sequence[Message], **values: Any) -> str:
+def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: Any) -> str:
     """The text of a chat without tools, whose messages may hold calls and what they gave: as the template shows these, else as
     texts. values: further names that the template is told."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
@@ -68,7 +70,7 @@ def _is_shown(gave: str, shown: str) -> bool:
     return gave in shown or json.dumps(gave, ensure_ascii=False)[1:-1] in shown
 
 
-def prompt(tools: Sequence[Message]) -> str:
+def tool_prompt_text(tools: Sequence[Message]) -> str:
     """What the model is told of these tools."""
     listed = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
     return PROMPT.format(functions="\n".join(listed))

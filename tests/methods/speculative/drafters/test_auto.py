@@ -2,12 +2,12 @@
 
 import pytest
 
-from polydec.lab.testing.toy import toy
-from polydec.methods.economics.costs import Costs
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.cost_aware import CostAware
-from polydec.methods.speculative.drafters.merged_tree import MergedTree
-from polydec.methods.speculative.drafters.suffix import Suffix
+from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
 from polydec.methods.speculative.recipes import auto
 
 SHORT = (3.6, 3.8, 4.2, 4.6)
@@ -15,9 +15,9 @@ LONG = tuple(5 * t for t in SHORT)
 DEAR = (3.6, 4.4, 5.9, 7.4)
 
 
-def weighed(costs: Costs, **options) -> CostAware:
-    drafter = auto.build(Kit(toy(1), toy(2), measure=lambda: costs), **options).drafter
-    assert isinstance(drafter, CostAware)
+def weighed(costs: PassCosts, **options) -> CostAwareDrafter:
+    drafter = auto.build(Kit(toy_law(1), toy_law(2), measure=lambda: costs), **options).drafter
+    assert isinstance(drafter, CostAwareDrafter)
     return drafter
 
 
@@ -32,13 +32,13 @@ def weighed(costs: Costs, **options) -> CostAware:
     ],
 )
 def test_what_costs_let_it_weigh(rows, draft_ms, notes, asks):
-    drafter = weighed(Costs(rows, draft_ms))
-    assert isinstance(drafter.free, MergedTree if notes else Suffix)
+    drafter = weighed(PassCosts(rows, draft_ms))
+    assert isinstance(drafter.free, MergedTreeDrafter if notes else SuffixDrafter)
     assert (drafter.paid is not None) == asks
 
 
 def test_options_say_otherwise():
-    drafter = weighed(Costs(DEAR, 5.0), wide=True, ask=True)
-    assert isinstance(drafter.free, MergedTree) and drafter.paid is not None
-    drafter = weighed(Costs(LONG, 0.0), wide=False, ask=False)
-    assert isinstance(drafter.free, Suffix) and drafter.paid is None
+    drafter = weighed(PassCosts(DEAR, 5.0), wide=True, ask=True)
+    assert isinstance(drafter.free, MergedTreeDrafter) and drafter.paid is not None
+    drafter = weighed(PassCosts(LONG, 0.0), wide=False, ask=False)
+    assert isinstance(drafter.free, SuffixDrafter) and drafter.paid is None

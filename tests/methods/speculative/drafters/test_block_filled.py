@@ -11,22 +11,22 @@ import torch
 from polydec import Engine, load
 from polydec.base.errors import PolydecError
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.train.block_drafter import train_block_drafter
-from polydec.lab.train.pairs import Pair
+from polydec.lab.train.pairs import TextPair
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.block_drafter import BlockDrafterSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
-from polydec.lab.train.t5 import T5, padded
+from polydec.lab.train.t5 import TrainableT5, pad_id_rows
 from polydec.laws.constraints.regex import Regex
-from polydec.methods.speculative.drafters.block_filled import BlockFilled
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.methods.speculative.verifiers.near_best import NearBest
+from polydec.methods.speculative.drafters.block_filled import BlockFilledDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.methods.speculative.verifiers.near_best import NearBestVerifier
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import block_drafter
-from polydec.models.nets.query import Answer
+from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import LogitScores
 
 WORDS = ["".join(letters) for letters in product("abcdef", repeat=4)]
@@ -36,7 +36,7 @@ WORDS = ["".join(letters) for letters in product("abcdef", repeat=4)]
 def made(tmp_path_factory):
     """A model that writes a word in capitals, and a drafter for it."""
     path = tmp_path_factory.mktemp("gad")
-    pairs = [Pair(w, w.upper()) for w in WORDS]
+    pairs = [TextPair(w, w.upper()) for w in WORDS]
     data = path / "pairs.jsonl"
     data.write_text("\n".join(json.dumps(vars(p)) for p in pairs))
     model = Seq2SeqSpec(
@@ -58,17 +58,17 @@ def written(lm, method, word, **more):
 
 def test_the_network_computes_what_was_trained():
     """Gaps of two unequal texts in one pass, as the trained module has them."""
-    vocab = Vocab(11, frozenset(), "")
+    vocab = TokenVocabulary(11, frozenset(), "")
     (drafter,) = block_drafter.examples(vocab, 0, 0)
-    network = T5(replace(block_drafter.config_of(drafter.shape)), 8, 0, both=True, rows=1)
+    network = TrainableT5(replace(block_drafter.config_of(drafter.shape)), 8, 0, both=True, rows=1)
     network.load_state_dict(dict(drafter.tensors))
     sources, known, filler = [(1, 2, 3), (4, 5)], [(0, 7), (0, 8, 9, 1)], drafter.filler
     kvs = filler.encoder.forward(sources)
     answers = filler.forward([filler.asks(kv, k, 3) for kv, k in zip(kvs, known)])
     for source, k, answer in zip(sources, known, answers):
-        text_BT, here_BT = padded([(*k, 11, 11, 11)])
+        text_BT, here_BT = pad_id_rows([(*k, 11, 11, 11)])
         with torch.no_grad():
-            states = network(*padded([source]), text_BT, here_BT)[0, -3:]
+            states = network(*pad_id_rows([source]), text_BT, here_BT)[0, -3:]
             assert torch.allclose(network.logits(states), answer, atol=1e-5)
     assert answers[0].shape == (3, 11)
 
@@ -98,7 +98,7 @@ def test_relaxed_at_top_one_is_strict_and_rules_hold(made):
 
 
 def rows(*rows):
-    return LogitScores([Answer(torch.tensor(rows).log())])
+    return LogitScores([NetworkAnswer(torch.tensor(rows).log())])
 
 
 def test_near_best_keeps_the_first_child_within_both_bounds():
@@ -106,7 +106,7 @@ def test_near_best_keeps_the_first_child_within_both_bounds():
 
     def kept(token, top, tolerance):
         draft = Draft.certain((9, token), (-1, 0), (1.0, 1.0))
-        verdict = NearBest(top, tolerance).verify(draft, Greedy(scores), Rng.of(0), 3)
+        verdict = NearBestVerifier(top, tolerance).verify(draft, Greedy(scores), Rng.of(0), 3)
         return verdict.tokens(draft)
 
     assert kept(0, 1, 0.0) == (0, 0)
@@ -116,11 +116,11 @@ def test_near_best_keeps_the_first_child_within_both_bounds():
     assert kept(2, 3, 2.4) == (2, 0) and kept(3, 3, 9.0) == (0,)
     for token in range(4):
         draft = Draft.certain((9, token), (-1, 0), (1.0, 1.0))
-        strict = Match().verify(draft, Greedy(scores), Rng.of(0), 3).tokens(draft)
+        strict = MatchVerifier().verify(draft, Greedy(scores), Rng.of(0), 3).tokens(draft)
         assert kept(token, 4, 0.0) == kept(token, 1, 9.0) == strict
     for bad in ({"top": 0}, {"tolerance": -1.0}, {"tolerance": float("nan")}):
         with pytest.raises(PolydecError, match=next(iter(bad))):
-            NearBest(**bad)
+            NearBestVerifier(**bad)
 
 
 class Greedy:
@@ -135,9 +135,9 @@ class Greedy:
 
 def test_damage_is_one_sentence(made, tmp_path):
     spec, _ = made
-    drafter = artefacts.read(spec.out)
+    drafter = artefacts.load_artefact(spec.out)
     block_drafter.save(tmp_path, drafter, {})
-    again = artefacts.read(str(tmp_path))
+    again = artefacts.load_artefact(str(tmp_path))
     assert again.block == 3 and all(
         torch.equal(t, again.tensors[n]) for n, t in drafter.tensors.items()
     )
@@ -145,7 +145,7 @@ def test_damage_is_one_sentence(made, tmp_path):
     for change in ({"width": 64}, {"block": 65}, {"layers": 2}, {"head": 0}):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(PolydecError, match="damaged"):
-            artefacts.read(str(tmp_path))
+            artefacts.load_artefact(str(tmp_path))
     with pytest.raises(PolydecError, match="it must be a T5 model"):
         train_block_drafter(replace(spec, target="zoo:tiny", out=str(tmp_path / "x")))
 
@@ -183,10 +183,12 @@ class ByText:
 
 def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
     filler = ByText(11)
-    guess = BlockFilled(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    guess = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
 
     def drafted(guess, depth=3, nodes=8):
-        return run([guess.propose(5, 2, Budget(depth, nodes), Rng.of(0))])[0].token[1:]
+        return run_coroutines([guess.propose(5, 2, DraftBudget(depth, nodes), Rng.of(0))])[0].token[
+            1:
+        ]
 
     def wrote(guess, *tokens):
         guess.learn(
@@ -202,7 +204,7 @@ def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
     assert [drafted(g) for g in (guess, twin, third)] == [(10, 0, 1), (10, 0, 1), (0, 1, 2)]
     assert filler.asked[1:] == [((4, 5, 1, 2), 3), ((4, 5, 3), 3), ((4, 5, 3, 1), 3)]
     assert filler.sources == [(4, 5)], "the source is encoded once, for all who write from it"
-    early = BlockFilled(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    early = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
     wrote(early, 6)
     assert drafted(early.fork(None)) == drafted(early) == (2, 3, 4)
     assert filler.sources[1:] == [(4, 5)], "a fork that looks first encodes the source, for both"
@@ -214,16 +216,16 @@ def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
 
 def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_trained_one():
     filler = ByText(11)
-    drafter = BlockFilled(SimpleNamespace(filler=filler, block=3), source=(1, 2), block=2)
+    drafter = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3), source=(1, 2), block=2)
     guess = drafter.open((4, 5), None)
-    draft = run([guess.propose(5, 2, Budget(9, 9), Rng.of(0))])[0]
+    draft = run_coroutines([guess.propose(5, 2, DraftBudget(9, 9), Rng.of(0))])[0]
     assert (draft.token, draft.parent) == ((5, 1, 2), (-1, 0, 1)) and filler.sources == [(1, 2)]
     sure = torch.tensor([3.0, *[0.0] * 10]).softmax(-1)[0].item()
     assert draft.chance == (1.0, pytest.approx(sure), pytest.approx(sure))
     for bad in (0, 65):
         with pytest.raises(PolydecError, match="block is"):
             replace(drafter, block=bad)
-    assert guess.want == Want(law=Reads.NOTHING)
+    assert guess.want == ScoreRequest(law=RowDetail.NOTHING)
     based = replace(drafter, base=True).open((4, 5), None).want
-    assert based == Want(law=Reads.NOTHING, base=Reads.ROW)
+    assert based == ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.ROW)
     assert replace(drafter, block=64).block == 64 and replace(drafter, block=1).block == 1

@@ -8,52 +8,54 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.lab.testing.check_decoder import check_decoder
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
-from polydec.methods.speculative.drafters.capped import Capped
-from polydec.methods.speculative.drafters.cost_aware import Belief, CostAware
-from polydec.methods.speculative.drafters.first_of import FirstOf
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.merged_tree import MergedTree
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.nothing import Nothing
-from polydec.methods.speculative.drafters.priced import Priced
-from polydec.methods.speculative.drafters.priced_tree import Brought, PricedTree, class_of
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.events import Proposed
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
+from polydec.methods.speculative.drafters.capped import CappedDrafter
+from polydec.methods.speculative.drafters.cost_aware import ChanceBelief, CostAwareDrafter
+from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.nothing import NothingDrafter
+from polydec.methods.speculative.drafters.priced import PricedDrafter
+from polydec.methods.speculative.drafters.priced_tree import PricedTree, TreeYield, class_of
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.events import ProposedEvent
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from reasoned import Reasoned
 
-FREE, DEAR = Costs((1.0, 1.0), 0.0), Costs((1.0, 2.5), 0.1)
+FREE, DEAR = PassCosts((1.0, 1.0), 0.0), PassCosts((1.0, 2.5), 0.1)
 
 
 def paid(seed=91, greedy=True):
-    target = toy(seed, cost=0.1)
-    return FromModel(Shaped(target, Greedy()) if greedy else target, Chain())
+    target = toy_law(seed, cost=0.1)
+    return ModelDrafter(ShapedTarget(target, GreedyRule()) if greedy else target, ChainTree())
 
 
 DRAWING_MODEL = paid(greedy=False)
 
 
-@pytest.mark.parametrize("costs", [FREE, DEAR, Costs()], ids=["free", "dear", "default"])
+@pytest.mark.parametrize("costs", [FREE, DEAR, PassCosts()], ids=["free", "dear", "default"])
 @pytest.mark.parametrize(
     "model", [None, paid(), DRAWING_MODEL], ids=["no model", "greedy model", "drawing model"]
 )
 def test_contract(record_counts, costs, model):
     record_counts(
-        check_drafter(Reasoned(CostAware(Lookup(), model, costs), unexercised(costs, model)))
+        check_drafter(
+            Reasoned(CostAwareDrafter(LookupDrafter(), model, costs), unexercised(costs, model))
+        )
     )
 
 
@@ -64,7 +66,7 @@ def unexercised(costs, model):
             ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
             "no draft pays where each row costs more than a pass",
         )
-    if costs == Costs() and model is not DRAWING_MODEL:
+    if costs == PassCosts() and model is not DRAWING_MODEL:
         return {"learned": "in so few rounds no rate moves a draft across what pays"}
     return {}
 
@@ -73,45 +75,54 @@ def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
     sizes = []
 
     def on(event):
-        if isinstance(event, Proposed):
+        if isinstance(event, ProposedEvent):
             sizes.append(len(event.token) - 1)
 
-    decoder = Speculative(Shaped(target, Greedy()), drafter, Match(), Fixed(4, 8))
-    result = run([answer_one(decoder, Request(prompt, max_tokens=n, ignore_eos=True), on=on)])[0]
+    decoder = SpeculativeDecoder(
+        ShapedTarget(target, GreedyRule()), drafter, MatchVerifier(), FixedPolicy(4, 8)
+    )
+    result = run_coroutines(
+        [answer_one(decoder, Request(prompt, max_tokens=n, ignore_eos=True), on=on)]
+    )[0]
     return result, sizes
 
 
 def test_where_rows_cost_too_much_nothing_is_fed():
     """Reduces to `nothing`."""
-    _, sizes = drafts(CostAware(Lookup(), paid(), DEAR), toy(3))
+    _, sizes = drafts(CostAwareDrafter(LookupDrafter(), paid(), DEAR), toy_law(3))
     assert set(sizes) == {0}
 
 
 def test_where_rows_cost_nothing_all_is_fed():
     """Reduces to its source."""
-    target = toy(3)
-    ours, mine = drafts(CostAware(Lookup(), None, FREE), target)
-    theirs, sizes = drafts(Lookup(), target)
+    target = toy_law(3)
+    ours, mine = drafts(CostAwareDrafter(LookupDrafter(), None, FREE), target)
+    theirs, sizes = drafts(LookupDrafter(), target)
     assert ours.token_ids == theirs.token_ids and mine == sizes
 
 
 def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
-    costs = Costs((1.0, 1.3), 0.05)
-    target = toy(5, 3)
+    costs = PassCosts((1.0, 1.3), 0.05)
+    target = toy_law(5, 3)
     asked = []
 
-    class Watched(Chain):
+    class Watched(ChainTree):
         async def grow(self, *args):
             asked.append(1)
             return await super().grow(*args)
 
     for seed, most, least in ((5, 60, 15), (77, 35, 1)):
         asked.clear()
-        opposite = toy(seed, 3)
+        opposite = toy_law(seed, 3)
         if seed == 77:  # sure of what never comes
             opposite.network.weight = -8 * target.network.weight
         result, _ = drafts(
-            CostAware(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target
+            CostAwareDrafter(
+                NothingDrafter(),
+                ModelDrafter(ShapedTarget(opposite, GreedyRule()), Watched()),
+                costs,
+            ),
+            target,
         )
         assert least <= len(asked) <= most
         if seed == 5:
@@ -120,16 +131,16 @@ def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
 
 def test_more_sequences_make_rows_dearer():
     """What pays alone need not pay in company: a pass is then as long as its rows."""
-    costs = Costs((1.0, 1.1, 1.2, 1.3, 2.6, 3.9, 5.2, 6.5))
-    target = toy(3)
-    _, alone = drafts(CostAware(Lookup(), None, costs), target)
+    costs = PassCosts((1.0, 1.1, 1.2, 1.3, 2.6, 3.9, 5.2, 6.5))
+    target = toy_law(3)
+    _, alone = drafts(CostAwareDrafter(LookupDrafter(), None, costs), target)
     others = [target.open((0, 1)) for _ in range(7)]
-    _, together = drafts(CostAware(Lookup(), None, costs), target)
+    _, together = drafts(CostAwareDrafter(LookupDrafter(), None, costs), target)
     assert len(others) == 7 and sum(together) < sum(alone)
 
 
 def test_belief():
-    b = Belief()
+    b = ChanceBelief()
     assert b(1.0) == 1.0 and b(0.0) == 0.0
     for _ in range(500):
         b.see(0.9, False)
@@ -138,9 +149,11 @@ def test_belief():
 
 
 def test_what_it_wants_is_what_both_want():
-    guess = CostAware(Lookup(), paid(), Costs()).open((0, 1), toy(1).open((0, 1)))
-    assert guess.want == Want(law=Reads.NOTHING)
-    twin = guess.fork(toy(1).open((0, 1)))
+    guess = CostAwareDrafter(LookupDrafter(), paid(), PassCosts()).open(
+        (0, 1), toy_law(1).open((0, 1))
+    )
+    assert guess.want == ScoreRequest(law=RowDetail.NOTHING)
+    twin = guess.fork(toy_law(1).open((0, 1)))
     twin.ledger.paths.see(0.5, True)
     assert sum(guess.ledger.paths.rates.tried) == 0
 
@@ -150,7 +163,7 @@ def test_drawn_nodes_of_the_source_are_never_cut():
 
     class Drawn:
         price = 0.0
-        want = Want(law=Reads.NOTHING)
+        want = ScoreRequest(law=RowDetail.NOTHING)
 
         def open(self, prompt, session):
             return self
@@ -158,8 +171,10 @@ def test_drawn_nodes_of_the_source_are_never_cut():
         async def propose(self, root, position, budget, rng):
             return Draft.chain(root, (0, 1), (row, row))
 
-    guess = CostAware(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
-    draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
+    guess = CostAwareDrafter(Drawn(), None, PassCosts((1.0, 1.5), 0.0)).open(
+        (0, 1), toy_law(1).open((0, 1))
+    )
+    draft = run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
 
 
@@ -170,12 +185,12 @@ def test_who_is_not_asked_learns_when_next_asked():
         peers = 8
 
     text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
-    guess = CostAware(
-        Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))
+    guess = CostAwareDrafter(
+        SuffixDrafter(floor=0.05), None, PassCosts((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))
     ).open(text[:3], Crowd)
 
     def step(n):
-        draft = run([guess.propose(text[n - 1], n, Budget(4, 8), Rng.of(n))])[0]
+        draft = run_coroutines([guess.propose(text[n - 1], n, DraftBudget(4, 8), Rng.of(n))])[0]
         guess.learn(draft, None, Verdict((), text[n]))
         return len(draft)
 
@@ -192,7 +207,7 @@ def test_who_is_not_asked_learns_when_next_asked():
 class Cyclic:
     """Computes: says that the text counts on modulo 3, and takes `price` milliseconds for it."""
 
-    want = Want(law=Reads.NOTHING)
+    want = ScoreRequest(law=RowDetail.NOTHING)
 
     def __init__(self, price, step=1):
         self.price, self.step, self.asked = price, step, 0
@@ -218,7 +233,7 @@ class Cyclic:
 
 def counting():
     """A target that counts on modulo 3."""
-    target = toy(1, 3)
+    target = toy_law(1, 3)
     for x in range(3):
         target.network.weight[:, x] = 20.0 * torch.nn.functional.one_hot(
             torch.tensor((x + 1) % 3), 3
@@ -226,15 +241,15 @@ def counting():
     return target
 
 
-CHEAP_ROWS = Costs((1.0, 1.01, 1.02, 1.03, 1.04, 1.05))
+CHEAP_ROWS = PassCosts((1.0, 1.01, 1.02, 1.03, 1.04, 1.05))
 
 
 def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
-    plain = drafts(Nothing(), counting())[0]
+    plain = drafts(NothingDrafter(), counting())[0]
     passes = {}
     for price in (0.0, 0.5, 3.9, 40.0):  # a round of five tokens saves what four take
         drafter = Cyclic(price)
-        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
+        result, _ = drafts(CostAwareDrafter(drafter, None, CHEAP_ROWS), counting(), 200)
         assert result.token_ids[:60] == plain.token_ids
         passes[price] = result.stats.passes
         if price in (0.0, 0.5):
@@ -248,26 +263,31 @@ def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
 def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
     for price, most in ((0.0, 200), (0.3, 25)):
         drafter = Cyclic(price, step=2)
-        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
+        result, _ = drafts(CostAwareDrafter(drafter, None, CHEAP_ROWS), counting(), 200)
         assert drafter.asked <= most and result.stats.passes == 200
         assert price or drafter.asked == 200, "what costs nothing is always heard"
 
 
 def test_prices_add_up():
-    session = toy(1).open((0, 1))
+    session = toy_law(1).open((0, 1))
     price = (
-        CostAware(
-            MergedTree((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))),
-            Capped(Cyclic(4.0)),
-            Costs(),
+        CostAwareDrafter(
+            MergedTreeDrafter(
+                (
+                    PricedDrafter(LookupDrafter(), 0.25),
+                    FirstOfDrafter((PricedDrafter(LookupDrafter(), 1.0), Cyclic(2.0))),
+                )
+            ),
+            CappedDrafter(Cyclic(4.0)),
+            PassCosts(),
         )
         .open((0, 1), session)
         .price
     )
-    assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
-    assert Suffix().open((0, 1), session).price == 0.0
+    assert price == 7.25 and PricedDrafter(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
+    assert SuffixDrafter().open((0, 1), session).price == 0.0
     with pytest.raises(ValueError, match=r"ms is -1\.0: it must be finite and at least 0"):
-        Priced(Lookup(), -1.0)
+        PricedDrafter(LookupDrafter(), -1.0)
 
 
 @dataclass(frozen=True)
@@ -276,7 +296,7 @@ class Probing:
 
     chance: float
     price: float = 0.0
-    want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
+    want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=RowDetail.NOTHING))
 
     def open(self, prompt, session):
         return self
@@ -287,7 +307,7 @@ class Probing:
         return Draft(
             (root, 1, 0, 0, 0),
             (-1, 0, 0, 1, 3),
-            (Draw.CERTAIN,) * 5,
+            (DrawKind.CERTAIN,) * 5,
             (None,) * 5,
             (False, False, True, True, True),
             (1.0, self.chance, 0.0, 0.0, 0.0),
@@ -305,41 +325,51 @@ class Probing:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda d: d, lambda d: MergedTree((d, Recycling(2, 4)))], ids=["alone", "grafted"]
+    "wrap",
+    [lambda d: d, lambda d: MergedTreeDrafter((d, RecyclingDrafter(2, 4)))],
+    ids=["alone", "grafted"],
 )
 def test_probes_go_where_what_they_stand_on_goes(wrap):
     for chance in (0.01, 0.99):
-        drafter = CostAware(wrap(Probing(chance)), None, Costs())
-        result, sizes = drafts(drafter, toy(1, 5, eos=-1), 40)
+        drafter = CostAwareDrafter(wrap(Probing(chance)), None, PassCosts())
+        result, sizes = drafts(drafter, toy_law(1, 5, eos=-1), 40)
         assert (
-            result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids
+            result.token_ids == drafts(NothingDrafter(), toy_law(1, 5, eos=-1), 40)[0].token_ids
             and len(sizes) == result.stats.passes
         )
-    guess = CostAware(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
-    draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
+    guess = CostAwareDrafter(Probing(0.01), None, PassCosts()).open((0, 1), toy_law(1).open((0, 1)))
+    draft = run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0) and draft.probe == (False, True), (
         "the root's probe is fed, the candidate is not worth a row"
     )
-    guess = CostAware(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
-    assert len(run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]) == 5
-    assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, (
+    guess = CostAwareDrafter(Probing(0.99), None, PassCosts((1.0, 1.01))).open(
+        (0, 1), toy_law(1).open((0, 1))
+    )
+    assert len(run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]) == 5
+    assert len(run_coroutines([guess.propose(1, 2, DraftBudget(4, 3), Rng.of(0))])[0]) == 2, (
         "a candidate whose probes do not fit stays out"
     )
 
 
 def trained(seed, first_ms, level_ms):
     """What draws likeliest paths of a model, as a trained drafter would."""
-    own = FromModel(Shaped(toy(seed, 3), Greedy()), BestFirst(2, 1))
+    own = ModelDrafter(ShapedTarget(toy_law(seed, 3), GreedyRule()), BestFirstTree(2, 1))
     return PricedTree(own, first_ms, level_ms)
 
 
-@pytest.mark.parametrize("target", [Shaped(toy(3, 3), Greedy()), toy(3, 3)], ids=["greedy", "law"])
+@pytest.mark.parametrize(
+    "target", [ShapedTarget(toy_law(3, 3), GreedyRule()), toy_law(3, 3)], ids=["greedy", "law"]
+)
 def test_a_trained_tree_changes_no_text_and_keeps_the_contract(record_counts, target):
-    drafter = CostAware(Lookup(), None, Costs((1.0, 1.02, 1.04)), tree=trained(3, 0.05, 0.02))
+    drafter = CostAwareDrafter(
+        LookupDrafter(), None, PassCosts((1.0, 1.02, 1.04)), tree=trained(3, 0.05, 0.02)
+    )
     request = Request((0, 1, 0, 1, 0), max_tokens=60, ignore_eos=True, seed=5)
     ours, plain = (
-        run([answer_one(Speculative(target, d, Match(), Fixed(4, 8)), request)])[0]
-        for d in (drafter, Nothing())
+        run_coroutines(
+            [answer_one(SpeculativeDecoder(target, d, MatchVerifier(), FixedPolicy(4, 8)), request)]
+        )[0]
+        for d in (drafter, NothingDrafter())
     )
     assert ours.token_ids == plain.token_ids and ours.stats.passes < plain.stats.passes
     record_counts(check_drafter(drafter))
@@ -350,7 +380,8 @@ def test_a_trained_tree_is_asked_where_it_is_expected_to_pay():
     for price in (0.0, 0.1, 5.0):
         tree = trained(3, price, price / 2)
         result, sizes = drafts(
-            CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), toy(3, 3)
+            CostAwareDrafter(NothingDrafter(), None, PassCosts((1.0, 1.05, 1.1)), tree=tree),
+            toy_law(3, 3),
         )
         passes[price] = result.stats.passes
         assert (max(sizes) > 0) == (price < 5.0)
@@ -360,25 +391,25 @@ def test_a_trained_tree_is_asked_where_it_is_expected_to_pay():
 def test_a_trained_tree_that_is_wrong_is_soon_left_alone():
     asked = []
 
-    class Watched(BestFirst):
+    class Watched(BestFirstTree):
         async def grow(self, *args):
             asked.append(1)
             return await super().grow(*args)
 
-    target, opposite = toy(5, 3), toy(77, 3)
+    target, opposite = toy_law(5, 3), toy_law(77, 3)
     opposite.network.weight = -8 * target.network.weight
-    own = FromModel(Shaped(opposite, Greedy()), Watched(1))
+    own = ModelDrafter(ShapedTarget(opposite, GreedyRule()), Watched(1))
     tree = PricedTree(own, 0.2, 0.1)
-    drafts(CostAware(Nothing(), None, Costs((1.0, 1.05, 1.1)), tree=tree), target)
+    drafts(CostAwareDrafter(NothingDrafter(), None, PassCosts((1.0, 1.05, 1.1)), tree=tree), target)
     assert 1 <= len(asked) <= 30
 
 
 def test_company_asks_no_tree_that_pays_alone():
-    costs, tree = Costs((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)), trained(3, 0.2, 0.05)
-    target = toy(3, 3)
-    _, alone = drafts(CostAware(Nothing(), None, costs, tree=tree), target)
+    costs, tree = PassCosts((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)), trained(3, 0.2, 0.05)
+    target = toy_law(3, 3)
+    _, alone = drafts(CostAwareDrafter(NothingDrafter(), None, costs, tree=tree), target)
     others = [target.open((0, 1)) for _ in range(7)]
-    _, together = drafts(CostAware(Nothing(), None, costs, tree=tree), target)
+    _, together = drafts(CostAwareDrafter(NothingDrafter(), None, costs, tree=tree), target)
     assert len(others) == 7 and sum(alone) > 0 == sum(together)
 
 
@@ -392,19 +423,19 @@ def test_a_trained_tree_has_a_price(fields, words):
 
 def test_where_a_tree_is_asked_the_law_stays_to_the_last_digit(record_counts):
     """Enumerated: the free source names certain tokens, or draws them."""
-    costs = Costs((1.0, 1.02, 1.04))
+    costs = PassCosts((1.0, 1.02, 1.04))
 
     def make(free):
         def decoder(target, draft):
-            grown = FromModel(Shaped(draft, Greedy()), BestFirst(2, 1))
+            grown = ModelDrafter(ShapedTarget(draft, GreedyRule()), BestFirstTree(2, 1))
             tree = PricedTree(grown, 0.01, 0.01)
-            drafter = CostAware(free(draft), None, costs, tree=tree)
-            return Speculative(target, drafter, Match(), Fixed(2, 4))
+            drafter = CostAwareDrafter(free(draft), None, costs, tree=tree)
+            return SpeculativeDecoder(target, drafter, MatchVerifier(), FixedPolicy(2, 4))
 
         return decoder
 
-    record_counts(check_decoder(make(lambda draft: Lookup())))
-    record_counts(check_decoder(make(lambda draft: FromModel(draft, Chain())), laws=4))
+    record_counts(check_decoder(make(lambda draft: LookupDrafter())))
+    record_counts(check_decoder(make(lambda draft: ModelDrafter(draft, ChainTree())), laws=4))
 
 
 @dataclass(frozen=True)
@@ -425,30 +456,32 @@ def test_a_tree_that_names_what_is_there_anyway_brings_nothing():
 
     def brought(free, text):
         """Tokens that asking brought, by classes of steps, where this is what comes."""
-        target = toy(3, 3)
-        guess = CostAware(free, None, Costs((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)).open(
-            (0, 1), target.open((0, 1))
-        )
-        draft = run([guess.propose(1, 2, Budget(2, 3), Rng.of(0))])[0]
+        target = toy_law(3, 3)
+        guess = CostAwareDrafter(
+            free, None, PassCosts((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)
+        ).open((0, 1), target.open((0, 1)))
+        draft = run_coroutines([guess.propose(1, 2, DraftBudget(2, 3), Rng.of(0))])[0]
         path = tuple(draft.nodes_of((1, *text))[1:])
         guess.learn(draft, None, Verdict(path, 0))
         assert len(path) == 2 and max(guess.ledger.tree.counts.tried) == 1.0
         return max(guess.ledger.tree.counts.right)
 
-    assert brought(Nothing(), (0, 1)) == 2.0
+    assert brought(NothingDrafter(), (0, 1)) == 2.0
     assert brought(Likely(0.3, tokens=(0, 1)), (0, 1)) == 0.0
 
 
 def test_a_fork_has_a_tree_of_its_own():
-    target = toy(3, 3)
-    drafter = CostAware(Nothing(), None, Costs((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02))
+    target = toy_law(3, 3)
+    drafter = CostAwareDrafter(
+        NothingDrafter(), None, PassCosts((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)
+    )
     guess = drafter.open((0, 1), target.open((0, 1)))
     assert guess.tree is not None is not guess.fork(target.open((0, 1))).tree
     assert guess.fork(target.open((0, 1))).tree is not guess.tree
 
 
 def test_a_class_of_steps_in_which_a_tree_brought_nothing_is_tried_again():
-    brought = Brought()
+    brought = TreeYield()
     for _ in range(40):
         brought.observe(0, 0.0)
     low = brought.expected(0, 0.6)
@@ -461,9 +494,9 @@ def test_what_a_tree_brings_follows_how_often_it_is_right():
     drafter = trained(3, 0.1, 0.1).drafter
     twice = PricedTree(drafter, 0.1, 0.1, 2 * 0.3).brings(0)
     assert twice == pytest.approx(2 * PricedTree(drafter, 0.1, 0.1, 0.3).brings(0))
-    costs = Costs((1.0, 1.05), tree_ms=(0.2, 0.1))
+    costs = PassCosts((1.0, 1.05), tree_ms=(0.2, 0.1))
     assert PricedTree.by_costs((drafter, 0.5), costs) == PricedTree(drafter, 0.2, 0.1, 0.5)
-    unknown = PricedTree.by_costs((drafter, 0.5), Costs((1.0, 1.05)))
+    unknown = PricedTree.by_costs((drafter, 0.5), PassCosts((1.0, 1.05)))
     assert unknown == PricedTree(drafter, 0.0, 0.0, 0.5)
     assert PricedTree(drafter, 0.3, 0.2).least_ms(0.25) == 0.75
 
@@ -479,4 +512,4 @@ def test_what_a_tree_took():
     tree = trained(3, 1.0, 0.25)
     assert tree.took_ms(Draft.chain(0, (1, 2)), 4) == 1.5  # a third level named nothing
     assert tree.took_ms(Draft.chain(0, (1, 2)), 2) == 1.25
-    assert tree.budget(Budget(20, 99), 1.0) == Budget(8, 24, floor=0.5)
+    assert tree.budget(DraftBudget(20, 99), 1.0) == DraftBudget(8, 24, floor=0.5)

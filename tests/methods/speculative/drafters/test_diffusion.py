@@ -10,38 +10,38 @@ import torch
 import micro
 from polydec import Engine, load
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser
-from polydec.methods.speculative.drafters.diffusion import Diffusion
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.average import Average
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
+from polydec.methods.speculative.drafters.diffusion import DiffusionDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.average import MovingAveragePolicy
 
 
 def proposed(config, text, depth):
     guess = config.open(text, None)
 
     async def go():
-        return await guess.propose(text[-1], len(text), Budget(depth, depth), Rng.of(0))
+        return await guess.propose(text[-1], len(text), DraftBudget(depth, depth), Rng.of(0))
 
-    return run([go()])[0].token[1:]
+    return run_coroutines([go()])[0].token[1:]
 
 
 def test_without_the_text_it_is_the_likeliest_token_of_each_gap():
     for seed in range(8):
-        chain = Chain(seed, 5)
+        chain = MarkovChainNetwork(seed, 5)
         text = (0, 3, 1)
         canvas = (*text, *(None,) * 4)
         want = tuple(int(chain.law(canvas, i).argmax()) for i in range(3, 7))
-        assert proposed(Diffusion(ToyDenoiser(chain), 1.0, top=1, beam=1), text, 4) == want
+        assert proposed(DiffusionDrafter(ToyDenoiser(chain), 1.0, top=1, beam=1), text, 4) == want
 
 
 def best_path(seed, eos):
     """(what is proposed, the best of all paths), which end with the first end."""
     text = (0, 1, 2, 0, 1, 4, 0, 1)
-    config = Diffusion(ToyDenoiser(Chain(seed, 5), eos), 0.5, 1.0, 5, 1000)
+    config = DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(seed, 5), eos), 0.5, 1.0, 5, 1000)
     laws = torch.stack(
-        [Chain(seed, 5).law((*text, *(None,) * 4), i) for i in range(8, 12)]
+        [MarkovChainNetwork(seed, 5).law((*text, *(None,) * 4), i) for i in range(8, 12)]
     ).log_softmax(-1)
     seen = Counter(tuple(text[i - n : i]) for i in range(1, 9) for n in range(4) if n <= i)
 
@@ -105,13 +105,19 @@ class Table:
 @pytest.mark.parametrize("known", [0.3, 1.0])
 def test_a_corpus_is_read_beside_the_text(known, seed):
     """The best of all paths by the formula, with a table of three contexts; at 1 the text so far decides nothing."""
-    text, seen, model = (0, 1, 2, 0, 1, 4, 0, 1), Counter(), ToyDenoiser(Chain(seed, 5))
+    text, seen, model = (
+        (0, 1, 2, 0, 1, 4, 0, 1),
+        Counter(),
+        ToyDenoiser(MarkovChainNetwork(seed, 5)),
+    )
     for i in range(1, 9):
         seen.update(tuple(text[i - n : i]) for n in range(4) if n <= i)
-    laws = torch.stack([Chain(seed, 5).law((*text, *(None,) * 3), i) for i in range(8, 11)])
+    laws = torch.stack(
+        [MarkovChainNetwork(seed, 5).law((*text, *(None,) * 3), i) for i in range(8, 11)]
+    )
     logp = laws.log_softmax(-1)
-    config = Diffusion(model, 0.5, 1.0, 5, 1000, Table(), known)
-    plain = Diffusion(model, 0.5, 1.0, 5, 1000)
+    config = DiffusionDrafter(model, 0.5, 1.0, 5, 1000, Table(), known)
+    plain = DiffusionDrafter(model, 0.5, 1.0, 5, 1000)
 
     def score(path):
         total = 0.0
@@ -130,21 +136,21 @@ def test_a_draft_says_where_its_likeliest_tokens_end():
     """Whatever path is taken: the policy's averages go by that, as published."""
     said = 0
     for seed in range(12):
-        chain, text = Chain(seed, 4, 2.0), (0, 1, 2)
+        chain, text = MarkovChainNetwork(seed, 4, 2.0), (0, 1, 2)
         raw = [int(chain.law((*text, *(None,) * 6), i).argmax()) for i in range(3, 9)]
         want = raw.index(3) if 3 in raw else 6
-        config = Diffusion(ToyDenoiser(chain, 3), 0.2, ends=True)
+        config = DiffusionDrafter(ToyDenoiser(chain, 3), 0.2, ends=True)
         guess = config.open(text, None)
-        draft = run([guess.propose(2, 3, Budget(6, 6), Rng.of(0))])[0]
+        draft = run_coroutines([guess.propose(2, 3, DraftBudget(6, 6), Rng.of(0))])[0]
         assert draft.natural == want
         said += want != len(draft) - 1
-        state = Average(1, 8, 3, 0.5).observe((6, 4.0, 2.0), draft, Verdict((), 2))
+        state = MovingAveragePolicy(1, 8, 3, 0.5).observe((6, 4.0, 2.0), draft, Verdict((), 2))
         assert state[1:] == (2.0 + 0.5 * want, 1.0)
-        bare = run(
+        bare = run_coroutines(
             [
-                Diffusion(ToyDenoiser(chain, 3))
+                DiffusionDrafter(ToyDenoiser(chain, 3))
                 .open(text, None)
-                .propose(2, 3, Budget(6, 6), Rng.of(0))
+                .propose(2, 3, DraftBudget(6, 6), Rng.of(0))
             ]
         )[0]
         assert bare.natural is None
@@ -153,16 +159,21 @@ def test_a_draft_says_where_its_likeliest_tokens_end():
 
 def test_a_long_text_and_blocks_bound_the_draft():
     text = tuple(i % 3 for i in range(30))
-    assert len(proposed(Diffusion(ToyDenoiser(Chain(1, context=12))), text, 6)) == 6
-    assert len(proposed(Diffusion(ToyDenoiser(Chain(1, context=4))), text, 6)) == 3
     assert (
-        len(proposed(Diffusion(ToyDenoiser(Chain(1), block=8)), text, 6)) == 2
+        len(proposed(DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(1, context=12))), text, 6))
+        == 6
+    )
+    assert (
+        len(proposed(DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(1, context=4))), text, 6)) == 3
+    )
+    assert (
+        len(proposed(DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(1), block=8)), text, 6)) == 2
     )  # positions 30 and 31
-    assert proposed(Diffusion(ToyDenoiser(Chain(1))), text, 0) == ()
+    assert proposed(DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(1))), text, 0) == ()
 
 
 def test_the_length_follows_what_was_accepted():
-    policy, state = Average(2, 10, 3, 0.5), (10, 0.0, 0.0)
+    policy, state = MovingAveragePolicy(2, 10, 3, 0.5), (10, 0.0, 0.0)
     for drafted, accepted, want in (
         (10, 10, (8, 5.0, 5.0)),
         (8, 2, (6, 6.5, 3.5)),
@@ -220,4 +231,4 @@ def test_it_needs_a_masked_diffusion_draft(pair):
 )
 def test_bad_values(fields, message):
     with pytest.raises(ValueError, match=message):
-        Diffusion(ToyDenoiser(Chain(1)), **fields)
+        DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(1)), **fields)

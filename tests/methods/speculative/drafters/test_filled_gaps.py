@@ -9,28 +9,28 @@ import torch
 import micro
 from polydec import Engine, load
 from polydec.core.decoder import answer_one
-from polydec.core.law import normalise, probs, residual
+from polydec.core.law import float64_probabilities, normalise_log_weights, residual_law
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import SHAPERS, bend, pairs
-from polydec.lab.testing.toy import toy
-from polydec.lab.testing.toy_canvas import Chain, ToyDenoiser, left_open
-from polydec.methods.speculative.drafters.diffusion import Diffusion
-from polydec.methods.speculative.drafters.filled_gaps import FilledGaps
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import SHAPERS, bend_target, target_draft_pairs
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser, left_open
+from polydec.methods.speculative.drafters.diffusion import DiffusionDrafter
+from polydec.methods.speculative.drafters.filled_gaps import FilledGapsDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 from polydec.models.sessions import sources
-from polydec.models.sessions.denoiser import written
+from polydec.models.sessions.denoiser import writable_vocab_size
 
 
 def gaps(size, seed=5, **options):
-    model = ToyDenoiser(Chain(seed, size, context=64), masked=False)
-    return FilledGaps(model, **options)
+    model = ToyDenoiser(MarkovChainNetwork(seed, size, context=64), masked=False)
+    return FilledGapsDrafter(model, **options)
 
 
 @pytest.mark.parametrize("shaping", ["plain", "shaped", "greedy"])
@@ -39,21 +39,23 @@ def gaps(size, seed=5, **options):
 )
 def test_the_output_law_is_the_targets(options, shaping):
     """Eight laws, every draw enumerated, with drafts of two gaps that do not see each other."""
-    for i, (model, _) in enumerate(pairs(8)):
-        target, size = bend(model, SHAPERS[shaping]), model.vocab.size
-        decoder = Speculative(target, gaps(size, i, **options), Exact(), Fixed(2))
+    for i, (model, _) in enumerate(target_draft_pairs(8)):
+        target, size = bend_target(model, SHAPERS[shaping]), model.vocab.size
+        decoder = SpeculativeDecoder(
+            target, gaps(size, i, **options), ExactVerifier(), FixedPolicy(2)
+        )
         request = Request((0, 1), max_tokens=3 if i < 2 else 2)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
         want = target_law(model, request.prompt, request.max_tokens, SHAPERS[shaping])
-        assert distance(got, want) < 1e-9
+        assert text_law_distance(got, want) < 1e-9
     assert not left_open()
 
 
 def rows(target, prompt, draft):
     """The target's laws behind the prompt and behind each token of a draft of two."""
     session = target.open(prompt)
-    scores = run([session.score(Draft.chain(prompt[-1], draft), Want())])[0]
-    out = [probs(scores.row(i)) for i in range(3)]
+    scores = run_coroutines([session.score(Draft.chain(prompt[-1], draft), ScoreRequest())])[0]
+    out = [float64_probabilities(scores.row(i)) for i in range(3)]
     session.close()
     return out
 
@@ -70,14 +72,14 @@ def joint(target, prompt, q, goes_on):
             keep = min(1.0, float(behind[d[1]] / q[1][d[1]]))
             law[first, d[1]] += weight * keep
             if keep < 1:
-                for y, share in enumerate(residual(behind, q[1]).tolist()):
+                for y, share in enumerate(residual_law(behind, q[1]).tolist()):
                     law[first, y] += weight * (1 - keep) * share
 
         keep = min(1.0, float(p[0][d[0]] / q[0][d[0]]))
         second(d[0], drawn * keep, p[1])
         if keep == 1:
             continue
-        for x, share in enumerate(residual(p[0], q[0]).tolist()):
+        for x, share in enumerate(residual_law(p[0], q[0]).tolist()):
             weight = drawn * (1 - keep) * share
             if goes_on:
                 second(x, weight, p[1])
@@ -90,28 +92,31 @@ def joint(target, prompt, q, goes_on):
 def test_to_go_on_behind_a_rejected_token_is_not_exact():
     worst = 0.0
     for seed in range(8):
-        target, prompt = toy(seed + 1, 3, eos=3), (0, 1)
-        chain = Chain(seed, 3)
-        q = [probs(normalise(chain.law((*prompt, None, None), i)))[:3] for i in (2, 3)]
+        target, prompt = toy_law(seed + 1, 3, eos=3), (0, 1)
+        chain = MarkovChainNetwork(seed, 3)
+        q = [
+            float64_probabilities(normalise_log_weights(chain.law((*prompt, None, None), i)))[:3]
+            for i in (2, 3)
+        ]
         truth = target_law(target, prompt, 2)
-        assert distance(joint(target, prompt, q, False), truth) < 1e-12
-        worst = max(worst, distance(joint(target, prompt, q, True), truth))
+        assert text_law_distance(joint(target, prompt, q, False), truth) < 1e-12
+        worst = max(worst, text_law_distance(joint(target, prompt, q, True), truth))
     assert worst > 0.01
 
 
 def test_a_gap_is_accepted_as_often_as_both_laws_agree():
     """One minus their total variation, at the first gap and behind it."""
-    target, prompt, config = toy(3, 3), (0, 1), gaps(3, 2)
+    target, prompt, config = toy_law(3, 3), (0, 1), gaps(3, 2)
     tried, kept, want = [0, 0], [0, 0], [0.0, 0.0]
     session = target.open(prompt)
     for seed in range(3000):
         rng = Rng.of(seed)
         guess = config.open(prompt, None)
-        draft = run([guess.propose(1, 2, Budget(2, 2), rng)])[0]
-        scores = run([session.score(draft, Want())])[0]
-        verdict = Exact().verify(draft, scores, rng, 2)
+        draft = run_coroutines([guess.propose(1, 2, DraftBudget(2, 2), rng)])[0]
+        scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
+        verdict = ExactVerifier().verify(draft, scores, rng, 2)
         for i in range(min(2, len(verdict.path) + 1)):
-            p, q = probs(scores.row(i)), probs(draft.law[i + 1])
+            p, q = float64_probabilities(scores.row(i)), float64_probabilities(draft.law[i + 1])
             tried[i] += 1
             kept[i] += len(verdict.path) > i
             want[i] += float(torch.minimum(p, q).sum())
@@ -151,14 +156,16 @@ class NotedBoard:
 def test_a_boundary_stands_before_the_gaps_and_kept_text_is_not_fed_again():
     for keep in (False, True):
         seen = []
-        config = FilledGaps(Noted(ToyDenoiser(Chain(1, 3), masked=False), seen), 1.0, keep)
+        config = FilledGapsDrafter(
+            Noted(ToyDenoiser(MarkovChainNetwork(1, 3), masked=False), seen), 1.0, keep
+        )
         guess = config.open((0, 1, 2), None)
-        draft = run([guess.propose(2, 3, Budget(3, 3), Rng.of(0))])[0]
+        draft = run_coroutines([guess.propose(2, 3, DraftBudget(3, 3), Rng.of(0))])[0]
         guess.learn(draft, None, Verdict((1,), 0))
         text = (0, 1, 2, draft.token[1], 0)
-        run([guess.propose(0, 5, Budget(2, 2), Rng.of(0))])
+        run_coroutines([guess.propose(0, 5, DraftBudget(2, 2), Rng.of(0))])
         twin = guess.fork(None)
-        run([twin.propose(0, 5, Budget(1, 1), Rng.of(0))])
+        run_coroutines([twin.propose(0, 5, DraftBudget(1, 1), Rng.of(0))])
         assert [canvas for canvas, _ in seen] == [
             (0, 1, 2, 7, None, None, None),
             (*text, 7, None, None),
@@ -174,27 +181,32 @@ def test_a_long_text_is_read_from_its_end_and_blocks_bound_the_draft():
     text = tuple(i % 3 for i in range(30))
 
     def drafted(model, keep, depth=6):
-        guess = FilledGaps(model, 0.0, keep).open(text, None)
-        out = run([guess.propose(text[-1], 30, Budget(depth, depth), Rng.of(0))])[0]
+        guess = FilledGapsDrafter(model, 0.0, keep).open(text, None)
+        out = run_coroutines([guess.propose(text[-1], 30, DraftBudget(depth, depth), Rng.of(0))])[0]
         guess.close()
         return len(out) - 1
 
     for keep in (False, True):
         seen = []
-        short = Noted(ToyDenoiser(Chain(1, context=12), masked=False), seen)
+        short = Noted(ToyDenoiser(MarkovChainNetwork(1, context=12), masked=False), seen)
         assert drafted(short, keep) == 6 and seen[0][0] == (*text[-5:], 7, *(None,) * 6)
-        assert drafted(Noted(ToyDenoiser(Chain(1, context=4)), []), keep) == 2
-        assert drafted(ToyDenoiser(Chain(1), block=8), keep) == 2
-        assert drafted(ToyDenoiser(Chain(1)), keep, 0) == 0
+        assert drafted(Noted(ToyDenoiser(MarkovChainNetwork(1, context=4)), []), keep) == 2
+        assert drafted(ToyDenoiser(MarkovChainNetwork(1), block=8), keep) == 2
+        assert drafted(ToyDenoiser(MarkovChainNetwork(1)), keep, 0) == 0
     assert not left_open()
 
 
 def test_without_heat_it_is_the_likeliest_path_of_diffuspec():
     for seed in range(8):
-        model = ToyDenoiser(Chain(seed, 5))
+        model = ToyDenoiser(MarkovChainNetwork(seed, 5))
         ours, theirs = (
-            run([config.open((0, 3, 1), None).propose(1, 3, Budget(4, 4), Rng.of(0))])[0]
-            for config in (FilledGaps(model, 0.0), Diffusion(model, 1.0, top=1, beam=1))
+            run_coroutines(
+                [config.open((0, 3, 1), None).propose(1, 3, DraftBudget(4, 4), Rng.of(0))]
+            )[0]
+            for config in (
+                FilledGapsDrafter(model, 0.0),
+                DiffusionDrafter(model, 1.0, top=1, beam=1),
+            )
         )
         assert ours.token == theirs.token and ours.chance[1] < 1
 
@@ -216,7 +228,7 @@ def marked(folder, seed):
         "polydec_boundary": size + 1,
         "polydec_written": size,
     }
-    sources.save(folder / "masked", config, weights, source.text, source.generation)
+    sources.save_checkpoint(folder / "masked", config, weights, source.text, source.generation)
     return str(folder / "masked")
 
 
@@ -243,7 +255,9 @@ def test_texts_stay_as_they_are_and_marks_are_never_written(pair):
         assert len({t.token_ids for t in texts}) == 1
     denoiser = lm.draft.lm
     board = denoiser.open(6)
-    logw = run([board.score((3, 4, denoiser.boundary, None, None, None), (3, 4), range(6))])[0]
+    logw = run_coroutines(
+        [board.score((3, 4, denoiser.boundary, None, None, None), (3, 4), range(6))]
+    )[0]
     assert logw.shape == (2, denoiser.vocab.size) and bool(logw.isfinite().all())
     assert denoiser.mask == denoiser.vocab.size and denoiser.boundary == denoiser.mask + 1
 
@@ -253,10 +267,10 @@ def test_what_is_kept_has_the_law_of_the_first_pass(pair):
     lm = load(pair[0], draft=pair[1], dtype="float32")
     laws = []
     for keep in (False, True):
-        guess = FilledGaps(lm.draft.lm, 1.0, keep).open((5, 6, 7), None)
-        first = run([guess.propose(7, 3, Budget(3, 3), Rng.of(0))])[0]
+        guess = FilledGapsDrafter(lm.draft.lm, 1.0, keep).open((5, 6, 7), None)
+        first = run_coroutines([guess.propose(7, 3, DraftBudget(3, 3), Rng.of(0))])[0]
         guess.learn(first, None, Verdict((), 9))
-        second = run([guess.propose(9, 4, Budget(3, 3), Rng.of(0))])[0]
+        second = run_coroutines([guess.propose(9, 4, DraftBudget(3, 3), Rng.of(0))])[0]
         guess.close()
         laws.append([d.law[1] for d in (first, second)])
     assert torch.allclose(laws[0][0], laws[1][0], atol=1e-5)
@@ -264,13 +278,17 @@ def test_what_is_kept_has_the_law_of_the_first_pass(pair):
 
 
 def test_bad_values(pair):
-    model = ToyDenoiser(Chain(1))
+    model = ToyDenoiser(MarkovChainNetwork(1))
     for heat in (-1.0, 1e-7, 2000.0):
         with pytest.raises(ValueError, match=r"heat is .*: it must be 0 or lie in"):
-            FilledGaps(model, heat)
+            FilledGapsDrafter(model, heat)
     with pytest.raises(ValueError, match="polydec_written is 9: the model has 8 rows"):
-        written({"polydec_mask": 3, "polydec_written": 9}, 8)
-    assert written({"polydec_written": 9}, 8) == written({"polydec_mask": 3}, 8) == 8
+        writable_vocab_size({"polydec_mask": 3, "polydec_written": 9}, 8)
+    assert (
+        writable_vocab_size({"polydec_written": 9}, 8)
+        == writable_vocab_size({"polydec_mask": 3}, 8)
+        == 8
+    )
     with pytest.raises(ValueError, match="method deer needs a masked-diffusion draft model"):
         Engine(load(pair[0], draft=pair[0])).submit("the fox", method="deer")
-    assert replace(FilledGaps(model), heat=0.0).heat == 0
+    assert replace(FilledGapsDrafter(model), heat=0.0).heat == 0

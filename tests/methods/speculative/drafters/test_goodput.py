@@ -4,9 +4,9 @@ import pytest
 
 from polydec.core.types import Draft
 from polydec.methods.economics.calibration import bin_of
-from polydec.methods.economics.costs import Costs
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.goodput import BINS, Goodput
+from polydec.methods.economics.costs import PassCosts
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.goodput import BINS, GoodputPolicy
 
 
 def chain(n, chance=0.9):
@@ -14,7 +14,7 @@ def chain(n, chance=0.9):
 
 
 def test_drafts_that_fail_end_in_no_drafts_but_for_exploring():
-    policy = Goodput(Costs((1.0, 1.3), 0.1), explore=8)
+    policy = GoodputPolicy(PassCosts((1.0, 1.3), 0.1), explore=8)
     state, depths = policy.start(), []
     for _ in range(60):
         budget = policy.budget(state)
@@ -27,7 +27,7 @@ def test_drafts_that_fail_end_in_no_drafts_but_for_exploring():
 
 
 def test_drafts_that_hold_grow_longer_than_doubtful_ones():
-    policy = Goodput(Costs((1.0, 1.3), 0.1))
+    policy = GoodputPolicy(PassCosts((1.0, 1.3), 0.1))
     state = policy.start()
     for _ in range(30):
         state = policy.observe(state, chain(3), Verdict((1, 2, 3), 0))
@@ -40,7 +40,7 @@ def test_drafts_that_hold_grow_longer_than_doubtful_ones():
 
 
 def test_what_was_accepted_counts_more_than_what_was_said():
-    policy = Goodput(Costs((1.0, 1.3), 0.1))
+    policy = GoodputPolicy(PassCosts((1.0, 1.3), 0.1))
     sure = policy.start()
     for _ in range(40):
         sure = policy.observe(sure, chain(1, 0.95), Verdict((), 0))
@@ -50,10 +50,10 @@ def test_what_was_accepted_counts_more_than_what_was_said():
 
 def test_where_nothing_costs_it_is_fixed():
     """Reduces to `fixed`."""
-    policy = Goodput(Costs((1.0, 1.0), 0.0), depth=5)
+    policy = GoodputPolicy(PassCosts((1.0, 1.0), 0.0), depth=5)
     budget = policy.budget(policy.start())
     assert (
-        isinstance(budget, Budget)
+        isinstance(budget, DraftBudget)
         and budget.depth == 5
         and all(budget.go_on(d, 0.1) for d in range(1, 5))
     )
@@ -70,4 +70,4 @@ def test_where_nothing_costs_it_is_fixed():
 )
 def test_bad_input(given, match):
     with pytest.raises(ValueError, match=match):
-        Goodput(Costs(), **given)
+        GoodputPolicy(PassCosts(), **given)

@@ -7,21 +7,21 @@ import micro
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab, Want
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.grouped import FromGrouped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.grouped import GroupedDrafter
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 LAYERS, TEXT = 8, (5, 6, 7, 30, 31)
 
@@ -35,9 +35,9 @@ def source(tmp_path_factory):
 
 def built(source, change=lambda name, t: t):
     weights = {name: change(name, t.double()) for name, t in source.weights.items()}
-    return LM(
-        Transformer.build(source.config, weights, dtype="float64"),
-        Vocab(source.config["vocab_size"], frozenset()),
+    return CausalLaw(
+        LlamaTransformer.build(source.config, weights, dtype="float64"),
+        TokenVocabulary(source.config["vocab_size"], frozenset()),
     )
 
 
@@ -55,17 +55,17 @@ def chain_rows(lm, together):
     async def rows():
         session = lm.open(TEXT)
         part = session.part(range(LAYERS), together=together)
-        await session.score(Draft.chain(TEXT[-1]), Want())
-        scores = await part.score(Draft.chain(TEXT[-1], (8, 9, 10)), Want())
+        await session.score(Draft.chain(TEXT[-1]), ScoreRequest())
+        scores = await part.score(Draft.chain(TEXT[-1], (8, 9, 10)), ScoreRequest())
         return torch.stack([scores.row(i) for i in range(4)])
 
-    return run([rows()])[0]
+    return run_coroutines([rows()])[0]
 
 
 def test_what_groups_compute(source, lm):
     """One at a time is the model to the bit; attention that adds nothing cannot tell; else laws below the root differ."""
     exact = chain_rows(lm, 1)
-    assert torch.equal(exact, run([plain_rows(lm)])[0])
+    assert torch.equal(exact, run_coroutines([plain_rows(lm)])[0])
     for together in (2, 3, 64):
         rows = chain_rows(lm, together)
         assert torch.equal(rows[0], exact[0]) and not rows[1:].allclose(exact[1:], atol=1e-6)
@@ -78,8 +78,8 @@ def test_what_groups_compute(source, lm):
 
 async def plain_rows(lm):
     session = lm.open(TEXT)
-    await session.score(Draft.chain(TEXT[-1]), Want())
-    scores = await session.score(Draft.chain(TEXT[-1], (8, 9, 10)), Want())
+    await session.score(Draft.chain(TEXT[-1]), ScoreRequest())
+    scores = await session.score(Draft.chain(TEXT[-1], (8, 9, 10)), ScoreRequest())
     return torch.stack([scores.row(i) for i in range(4)])
 
 
@@ -87,20 +87,22 @@ def test_a_group_by_hand(lm):
     """Layers 1 to 3 of a row that sees itself alone: attentions of the same input, then the MLPs one behind another."""
 
     async def states(session, layers, draft, without=frozenset(), together=1, embed=None):
-        scores = await session.part(layers, without, together).score(draft, Want(hidden=True))
+        scores = await session.part(layers, without, together).score(
+            draft, ScoreRequest(hidden=True)
+        )
         return scores.hidden_NH[0]
 
     net, draft = lm.network, Draft.chain(TEXT[0])
-    x = run([states(lm.open(TEXT[:1]), (0,), draft)])[0]
+    x = run_coroutines([states(lm.open(TEXT[:1]), (0,), draft)])[0]
     outs = list[torch.Tensor]()
     for i in (1, 2, 3):  # the attention alone, on top of what enters the group
-        cut = run([states(lm.open(TEXT[:1]), (0, i), draft, frozenset({2 * i + 1}))])[0]
+        cut = run_coroutines([states(lm.open(TEXT[:1]), (0, i), draft, frozenset({2 * i + 1}))])[0]
         outs.append(cut - x)
     z = x
     for i, added in zip((1, 2, 3), outs, strict=True):
         z = mlp(net, i, z + added)
     want = mlp(net, 4, z + attention_alone(lm, z, 4))
-    got = run([states(lm.open(TEXT[:1]), (0, 1, 2, 3, 4), draft, frozenset(), 3)])[0]
+    got = run_coroutines([states(lm.open(TEXT[:1]), (0, 1, 2, 3, 4), draft, frozenset(), 3)])[0]
     assert got.allclose(want, atol=1e-10, rtol=0)
 
 
@@ -121,38 +123,38 @@ def attention_alone(lm, z, i):
 def test_behind_every_round_the_cache_is_exact(lm):
     async def rounds():
         session = lm.open(TEXT)
-        guess, text = FromGrouped(lm, Chain(), 3).open(TEXT, session), list(TEXT)
+        guess, text = GroupedDrafter(lm, ChainTree(), 3).open(TEXT, session), list(TEXT)
         for accepted in (0, 2, 3, 1):
             draft = await guess.propose(
-                text[-1], len(text), Budget(3, 3), Rng.of(0).at("r", len(text))
+                text[-1], len(text), DraftBudget(3, 3), Rng.of(0).at("r", len(text))
             )
             verdict = Verdict(tuple(range(1, accepted + 1)), 11)
             guess.learn(draft, None, verdict)
             text += verdict.tokens(draft)
-            scores = await guess.laws.score(Draft.chain(text[-1]), Want())
+            scores = await guess.laws.score(Draft.chain(text[-1]), ScoreRequest())
             fresh = lm.open(tuple(text))
-            truth = await fresh.score(Draft.chain(text[-1]), Want())
+            truth = await fresh.score(Draft.chain(text[-1]), ScoreRequest())
             assert scores.row(0).allclose(truth.row(0), atol=1e-10, rtol=0), (
                 "the first law of a round is the draft's own"
             )
             for got, want in zip(guess.session.memory(), fresh.memory(), strict=True):
                 assert got.shape == want.shape and got.allclose(want, atol=1e-10, rtol=0)
 
-    run([rounds()])
+    run_coroutines([rounds()])
 
 
 def passes(lm, drafter, prompts=(TEXT, (9, 8), (40, 41, 42))):
-    law = Shaped(lm, Greedy())
-    decoder = Speculative(law, drafter(law), Match(), Fixed(4))
-    said = run([answer_one(decoder, Request(p, 60)) for p in prompts])
+    law = ShapedTarget(lm, GreedyRule())
+    decoder = SpeculativeDecoder(law, drafter(law), MatchVerifier(), FixedPolicy(4))
+    said = run_coroutines([answer_one(decoder, Request(p, 60)) for p in prompts])
     return [r.token_ids for r in said], sum(r.stats.passes for r in said)
 
 
 def test_groups_cost_acceptance_and_calibration_brings_some_back(lm):
     """The target as its own draft, so that all that is refused is due to groups; 20 rounds and more."""
-    text, best = passes(lm, lambda law: FromModel(law, Chain()))
+    text, best = passes(lm, lambda law: ModelDrafter(law, ChainTree()))
     found = {
-        (n, way): passes(lm, lambda law, n=n, way=way: FromGrouped(law, Chain(), n, way))
+        (n, way): passes(lm, lambda law, n=n, way=way: GroupedDrafter(law, ChainTree(), n, way))
         for n, way in ((1, True), (2, True), (6, True), (6, False))
     }
     assert all(said == text for said, _ in found.values())
@@ -165,11 +167,11 @@ def test_groups_cost_acceptance_and_calibration_brings_some_back(lm):
 
 def test_what_cannot_be_is_told(lm, tmp_path):
     with pytest.raises(ValueError, match="together is 0: it must lie in 1 to 64"):
-        FromGrouped(lm, Chain(), 0)
+        GroupedDrafter(lm, ChainTree(), 0)
     with pytest.raises(ValueError, match="together is 0: it must be at least 1"):
         lm.open(TEXT).part(range(LAYERS), together=0)
     source = sources.open_source(str(micro.write(tmp_path / "m", hidden=64)))
-    native = LM(CpuStep.build(source.config, source.weights), lm.vocab)
+    native = CausalLaw(CpuStep.build(source.config, source.weights), lm.vocab)
     with pytest.raises(
         ValueError, match=r"cannot read together \(the compiled step runs one after another\)"
     ):

@@ -16,24 +16,31 @@ from polydec import load
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.repetition import Repetition
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.drafters._states import ONLY_ARGMAX, SEEN, StateGuess, reads_argmax
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, always
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, can_always_continue
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.kinds import narrow
-from polydec.models.native.growth import Grower, Growing, Tip, beside
-from polydec.models.native.library import available, sets
+from polydec.models.native.growth import (
+    NativeTreeGrower,
+    TipState,
+    TreeGrowthQuery,
+    add_native_matrix,
+)
+from polydec.models.native.library import native_instruction_sets, native_step_availability
 
-pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+pytestmark = pytest.mark.skipif(
+    not native_step_availability()[0], reason=native_step_availability()[1]
+)
 PROMPT = tuple(range(5, 40))
 
 
@@ -66,8 +73,10 @@ def rounds(drafter, target, one_call: bool, forks: bool = False):
         def fork(self, session, choice=None):
             return Watched(self.guess.fork(session, choice))
 
-    decoder = Speculative(target, Seen(), Match(), Fixed(4, 12))
-    return drafts, run([answer_one(decoder, Request(PROMPT, 24, n=2 if forks else 1))])[0]
+    decoder = SpeculativeDecoder(target, Seen(), MatchVerifier(), FixedPolicy(4, 12))
+    return drafts, run_coroutines([answer_one(decoder, Request(PROMPT, 24, n=2 if forks else 1))])[
+        0
+    ]
 
 
 class Exact:
@@ -89,7 +98,7 @@ class Exact:
             return pairs[:most]
 
         for _ in range(budget.depth):
-            scores, level = await laws.score(fed, Want(base=Reads.ROW)), []
+            scores, level = await laws.score(fed, ScoreRequest(base=RowDetail.ROW)), []
             for path, at, chance in open_:
                 logits_V = scores.base.weights(at).double()
                 exact_V = (logits_V - logits_V.logsumexp(0)).exp()
@@ -105,7 +114,7 @@ class Exact:
             open_ = []
             for path, above, _, chance in level[:tips]:
                 open_.append((path, len(fed), chance))
-                fed = fed.grown(path[-1], above, Draw.CERTAIN, None)
+                fed = fed.grown(path[-1], above, DrawKind.CERTAIN, None)
         kept = ranked(named, budget.nodes)
         kept.sort(key=lambda one: len(one[0]))
         self.trees.append(([one[0] for one in kept], [one[2] for one in kept]))
@@ -133,15 +142,15 @@ def grown_thrice(eagle, states, width, tips, budget, root=3):
     session = bound()[0].open((1, 2))
     out, exact = [], Exact(width, tips)
     for tree, grower in (
-        (BestFirst(width, tips), True),
-        (BestFirst(width, tips), False),
+        (BestFirstTree(width, tips), True),
+        (BestFirstTree(width, tips), False),
         (exact, False),
     ):
-        guess = FromEagle(eagle, tree).open((1, 2), session)
+        guess = EagleDrafter(eagle, tree).open((1, 2), session)
         guess.text, guess.true_H = (2, root), torch.zeros(1)
         guess.pending = [((5 + i,), state_S) for i, state_S in enumerate(states)]
         guess = guess if grower else replace(guess, grower=None)
-        out.append(run([guess.propose(root, 0, budget, None)])[0])
+        out.append(run_coroutines([guess.propose(root, 0, budget, None)])[0])
     session.close()
     return out[0], out[1], exact
 
@@ -163,7 +172,7 @@ def test_trees_are_the_rules_and_chances_as_near_as_is_said(width, tips, depth, 
     g, H, sure = torch.Generator().manual_seed(width), target.network.config.width, 0
     for i in range(20):
         states = torch.randn(1 + i % 4, 2 * H, generator=g) * 4.0 ** (i % 3 - 1)
-        budget = Budget(depth, nodes, floor=floor)
+        budget = DraftBudget(depth, nodes, floor=floor)
         one, by_level, exact = grown_thrice(eagle, states, width, tips, budget)
         if exact.close[0] > 1e-4:
             sure += 1
@@ -178,7 +187,7 @@ def test_trees_are_the_rules_and_chances_as_near_as_is_said(width, tips, depth, 
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_text_is_drafted_in_one_call_as_level_by_level(width):
     target, eagle = bound()
-    drafter, greedy = FromEagle(eagle, BestFirst(width)), Shaped(target, Greedy())
+    drafter, greedy = EagleDrafter(eagle, BestFirstTree(width)), ShapedTarget(target, GreedyRule())
     (one, text), (by_level, other) = (rounds(drafter, greedy, at_once) for at_once in (True, False))
     assert eagle.grower is not None
     assert len(one) == len(by_level) > 4 and text.token_ids == other.token_ids
@@ -190,8 +199,8 @@ def test_a_text_is_drafted_in_one_call_as_level_by_level(width):
 def behind(eagle, logits_C, width, nodes, floor=0.0):
     """What one level gives behind these logits."""
     H = bound()[0].network.config.width
-    tip = Tip(torch.zeros(H), logits_C)
-    q = Growing(
+    tip = TipState(torch.zeros(H), logits_C)
+    q = TreeGrowthQuery(
         eagle.grower._step.new_cache(),
         torch.empty(0),
         torch.empty(0),
@@ -279,7 +288,7 @@ def test_of_equals_the_first_is_named_and_goes_on(width, tips, depth, nodes):
         sure = 0
         for _ in range(8):
             states = torch.randn(2, 2 * H, generator=g)
-            one, _, exact = grown_thrice(some, states, width, tips, Budget(depth, nodes))
+            one, _, exact = grown_thrice(some, states, width, tips, DraftBudget(depth, nodes))
             if exact.close[0] > 1e-4:
                 assert paths_of(one) == exact.trees[0][0]
                 sure += len(set(one.chance)) < len(one.chance)
@@ -294,13 +303,13 @@ def test_a_head_of_few_tokens_is_asked_for_those_alone():
     states = torch.randn(
         2, 2 * bound()[0].network.config.width, generator=torch.Generator().manual_seed(3)
     )
-    one, by_level, exact = grown_thrice(few, states, 8, 8, Budget(3, 40))
+    one, by_level, exact = grown_thrice(few, states, 8, 8, DraftBudget(3, 40))
     assert len(one) == 41 and (one.token, one.parent) == (by_level.token, by_level.parent)
     assert paths_of(one) == exact.trees[0][0]
     few.grower._id *= 2  # more than the library has rows of
     with pytest.raises(PolydecError, match="outside"):
-        grown_thrice(few, states, 6, 6, Budget(3, 40))
-    assert len(grown_thrice(few, states, 5, 5, Budget(3, 40))[0]) == 41
+        grown_thrice(few, states, 6, 6, DraftBudget(3, 40))
+    assert len(grown_thrice(few, states, 5, 5, DraftBudget(3, 40))[0]) == 41
 
 
 @pytest.mark.parametrize("length", range(238, 244))
@@ -309,15 +318,15 @@ def test_room_is_made_for_every_path_of_every_level(length):
     target, eagle = bound()
     H, g = target.network.config.width, torch.Generator().manual_seed(4)
     states = torch.randn(length, 2 * H, generator=g)
-    one, by_level, _ = grown_thrice(eagle, states, 4, 4, Budget(5, 30))
+    one, by_level, _ = grown_thrice(eagle, states, 4, 4, DraftBudget(5, 30))
     assert len(one) == 31 and (one.token, one.parent) == (by_level.token, by_level.parent)
     session = target.open((1, 2))
-    guess = FromEagle(eagle, BestFirst(4)).open((1, 2), session)
+    guess = EagleDrafter(eagle, BestFirstTree(4)).open((1, 2), session)
     guess.text, guess.true_H = (2, 3), torch.zeros(1)
     guess.pending = [((5 + i,), state_S) for i, state_S in enumerate(states[:-1])]
-    run([guess._catch_up()])
+    run_coroutines([guess._catch_up()])
     guess.pending = [((5 + length - 1,), states[-1])]
-    last = run([guess.propose(3, 0, Budget(5, 30), None)])[0]
+    last = run_coroutines([guess.propose(3, 0, DraftBudget(5, 30), None)])[0]
     assert (last.token, last.parent) == (one.token, one.parent)
     assert guess.cache.length == length and not guess.cache.parent
     session.close()
@@ -349,14 +358,14 @@ def test_a_layer_without_a_join_grows_nothing_and_matrices_have_their_shapes():
     alone = eagle.layer.layer.network(target.vocab.size, eagle.own)
     for part, k in (("join", H), ("join", 3 * H), ("fuse", H + 32), ("fuse", 65 * H)):
         with pytest.raises(PolydecError, match="shape"):
-            beside(alone, part, torch.zeros(H, k))
+            add_native_matrix(alone, part, torch.zeros(H, k))
         with pytest.raises(PolydecError, match="shape"):
-            beside(alone, part, torch.zeros(2 * H, 2 * H))
-    grower = Grower(alone, torch.zeros(H, 2 * H), eagle.own.token_C, eagle.table)
-    q = Growing(alone.new_cache(), torch.ones(1, H), torch.ones(1, 2 * H), None, 2, 2, 2, 4)
+            add_native_matrix(alone, part, torch.zeros(2 * H, 2 * H))
+    grower = NativeTreeGrower(alone, torch.zeros(H, 2 * H), eagle.own.token_C, eagle.table)
+    q = TreeGrowthQuery(alone.new_cache(), torch.ones(1, H), torch.ones(1, 2 * H), None, 2, 2, 2, 4)
     with pytest.raises(PolydecError, match="weights are missing"):
         grower.forward([q])
-    wrong = Grower(eagle.grower._step, eagle.fuse_HD, eagle.own.token_C, eagle.table)
+    wrong = NativeTreeGrower(eagle.grower._step, eagle.fuse_HD, eagle.own.token_C, eagle.table)
     wrong._states = 3
     with pytest.raises(PolydecError, match="shorter or longer"):
         wrong.forward([replace(q, cache=eagle.grower._step.new_cache())])
@@ -369,18 +378,18 @@ def test_trees_have_the_same_bits_on_every_instruction_set(monkeypatch):
         3, 2 * target.network.config.width, generator=torch.Generator().manual_seed(6)
     )
     seen = []
-    for isa in sets():
+    for isa in native_instruction_sets():
         monkeypatch.setenv("POLYDEC_ISA", isa)
         some = replace(eagle)
         assert isa in some.network.step.kernel
-        one, by_level, _ = grown_thrice(some, states, 4, 3, Budget(5, 40))
+        one, by_level, _ = grown_thrice(some, states, 4, 3, DraftBudget(5, 40))
         assert (one.token, one.parent) == (by_level.token, by_level.parent) and len(one) == 41
         seen.append((one.token, one.parent, one.chance))
     assert seen == seen[:1] * len(seen)
 
 
 def drawn(guess, budget):
-    d = run([guess.propose(guess.text[-1], 0, budget, None)])[0]
+    d = run_coroutines([guess.propose(guess.text[-1], 0, budget, None)])[0]
     return d.token, d.parent
 
 
@@ -390,8 +399,8 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
     target, eagle = bound()
     H, g, calls = target.network.config.width, torch.Generator().manual_seed(8), []
     session, dice = target.open((1, 2)), random.Random(8)
-    one = FromEagle(eagle, BestFirst(3)).open((1, 2), session)
-    level = replace(FromEagle(eagle, BestFirst(3)).open((1, 2), session), grower=None)
+    one = EagleDrafter(eagle, BestFirstTree(3)).open((1, 2), session)
+    level = replace(EagleDrafter(eagle, BestFirstTree(3)).open((1, 2), session), grower=None)
 
     class Counted:
         cost = 1.0
@@ -418,13 +427,16 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
             for guess in (one, level):
                 guess.text, guess.true_H = (*guess.text, token)[-2:], torch.zeros(1)
                 guess.pending.append(((token,), state_S))
-        go_on, before = dice.choice((always, always, on, stops)), len(calls)
+        go_on, before = (
+            dice.choice((can_always_continue, can_always_continue, on, stops)),
+            len(calls),
+        )
         depth, nodes = dice.choice(((3, 9), (3, 9), (5, 30), (0, 4), (2, 0)))
-        budget = Budget(depth, nodes, go_on=go_on)
+        budget = DraftBudget(depth, nodes, go_on=go_on)
         got, want = drawn(one, budget), drawn(level, budget)
         assert got == want, turn
         grew = len(calls) - before
-        assert grew == (go_on is always and depth > 0 and nodes > 0)
+        assert grew == (go_on is can_always_continue and depth > 0 and nodes > 0)
         if go_on is stops and depth > 1 and nodes > 3:
             assert max(Draft.certain(*got).depth) == 2
         ways[go_on, fresh > 1, grew] += 1
@@ -436,16 +448,16 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
 
 def test_a_long_prompt_is_read_in_parts_and_a_known_tip_again():
     target, eagle = bound()
-    drafter, session = FromEagle(eagle, BestFirst(2)), target.open((1, 2))
+    drafter, session = EagleDrafter(eagle, BestFirstTree(2)), target.open((1, 2))
     guess = drafter.open((1, 2), session)
     guess.text, guess.true_H = (2, 3), torch.zeros(1)
     g = torch.Generator().manual_seed(1)
     width = target.network.config.width
     guess.pending = [((i,), torch.randn(2 * width, generator=g)) for i in range(1, 91)]
-    budget = Budget(3, 6)
-    first = run([guess.propose(3, 0, budget, None)])[0]  # 90 states: as a prompt
-    again = run([guess.propose(3, 0, budget, None)])[0]  # no state: behind the same tip
-    by_level = run(
+    budget = DraftBudget(3, 6)
+    first = run_coroutines([guess.propose(3, 0, budget, None)])[0]  # 90 states: as a prompt
+    again = run_coroutines([guess.propose(3, 0, budget, None)])[0]  # no state: behind the same tip
+    by_level = run_coroutines(
         [
             replace(guess, grower=None, tip=eagle.grower.answer(guess.end)).propose(
                 3, 0, budget, None
@@ -456,18 +468,20 @@ def test_a_long_prompt_is_read_in_parts_and_a_known_tip_again():
     for other in (again, by_level):
         assert (other.token, other.parent) == (first.token, first.parent)
     twin = guess.fork(session)
-    assert run([twin.propose(3, 0, budget, None)])[0].token == first.token
+    assert run_coroutines([twin.propose(3, 0, budget, None)])[0].token == first.token
 
 
 def test_a_law_that_is_bent_is_grown_by_level():
     target, _ = bound()
 
     def one_call(*shapers):
-        session = Shaped(target, *shapers).open(PROMPT)
+        session = ShapedTarget(target, *shapers).open(PROMPT)
         return reads_argmax(session, PROMPT[-1])
 
-    assert one_call(Greedy()) and reads_argmax(target.open(PROMPT), 1)
-    assert not one_call(Repetition(1.3), Greedy()) and not one_call(Temperature(0.7))
+    assert one_call(GreedyRule()) and reads_argmax(target.open(PROMPT), 1)
+    assert not one_call(RepetitionPenaltyRule(1.3), GreedyRule()) and not one_call(
+        TemperatureRule(0.7)
+    )
     assert ONLY_ARGMAX.argmax(0) == SEEN
 
 
@@ -480,7 +494,7 @@ def test_what_lies_outside_is_refused_by_the_library(field):
     for bad in (math.nan, 1.5) if field == "floor" else (0, 5000):
         if field == "nodes" and not bad:
             continue  # an answer without room
-        q = Growing(cache_, torch.randn(1, width), torch.randn(1, 2 * width), None, **good)
+        q = TreeGrowthQuery(cache_, torch.randn(1, width), torch.randn(1, 2 * width), None, **good)
         with pytest.raises(Exception, match="outside"):
             eagle.grower.forward([replace(q, **{field: bad})])
         assert cache_.length == 0
@@ -492,23 +506,31 @@ def test_states_that_are_no_numbers_are_told():
     state = torch.full((1, 2 * width), float("nan"))
     with pytest.raises(Exception, match="NaN or infinite"):
         eagle.grower.forward(
-            [Growing(eagle.grower._step.new_cache(), torch.ones(1, width), state, None, 2, 2, 2, 4)]
+            [
+                TreeGrowthQuery(
+                    eagle.grower._step.new_cache(), torch.ones(1, width), state, None, 2, 2, 2, 4
+                )
+            ]
         )
 
 
 def test_a_floor_and_few_tips_grow_what_the_rule_grows_whatever_shapes_the_target():
     target, eagle = bound()
-    law = Shaped(target, Repetition(1.3), Temperature(0.7))
+    law = ShapedTarget(target, RepetitionPenaltyRule(1.3), TemperatureRule(0.7))
     one, by_level = [], []
     for drafts, one_call in ((one, True), (by_level, False)):
         session = law.open((1, 2))
-        guess = FromEagle(eagle, BestFirst(4, 1), prompt=False, bent=False).open((1, 2), session)
+        guess = EagleDrafter(eagle, BestFirstTree(4, 1), prompt=False, bent=False).open(
+            (1, 2), session
+        )
         guess.text, guess.true_H = (2, 3), torch.zeros(1)
         g, width = torch.Generator().manual_seed(1), target.network.config.width
         guess.pending = [((3,), torch.randn(2 * width, generator=g))]
         guess = guess if one_call else replace(guess, grower=None)
         for floor in (0.0, 1e-3, 0.9999):
-            drafts.append(run([guess.propose(3, 0, Budget(5, 16, floor=floor), None)])[0])
+            drafts.append(
+                run_coroutines([guess.propose(3, 0, DraftBudget(5, 16, floor=floor), None)])[0]
+            )
     assert [(d.token, d.parent) for d in one] == [(d.token, d.parent) for d in by_level]
     assert len(one[0]) == 17 > len(one[1]) and len(one[2]) == 1
     value = [1.0]

@@ -11,37 +11,37 @@ from polydec import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, TokenVocabulary
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.check_drafter import check_drafter
 from polydec.lab.testing.check_informed import check_informed
-from polydec.lab.testing.toy import toy
-from polydec.lab.train.own_text import states
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.train.own_text import read_target_states
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters._states import LAYER, StateGuess, last
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.drafters.falcon import FromFalcon
-from polydec.methods.speculative.drafters.heads import FromHeads, HeadLaws
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.ranked import Ranked
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters._states import LAYER, StateGuess, pad_last_tokens
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.drafters.falcon import FalconDrafter
+from polydec.methods.speculative.drafters.heads import HeadLaws, HeadsDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.ranked import RankedTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import chimera, clover, eagle, eagle3, falcon, heads
-from polydec.models.learned.kinds.heads import Heads
-from polydec.models.nets.query import Answer, Query
+from polydec.models.learned.kinds.heads import DraftHeads
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
-CHAIN = Ranked(((0,), (0, 0), (0, 0, 0)))
+CHAIN = RankedTree(((0,), (0, 0), (0, 0, 0)))
 ROOT = Draft.chain(1)
 
 
@@ -62,12 +62,12 @@ class Oracle:
         return self.own
 
     def start(self, state_NH):
-        return heads.even(state_NH)
+        return heads.rms_normalised(state_NH)
 
     def forward(self, queries):
         out = []
         for _, carry_NC, embed_NH in queries:
-            inputs_NI = torch.cat([carry_NC, heads.even(embed_NH)], 1)
+            inputs_NI = torch.cat([carry_NC, heads.rms_normalised(embed_NH)], 1)
             token_NT = [
                 [int((self.marks - row).abs().sum(-1).argmin()) for row in rows.split(4)]
                 for rows in inputs_NI
@@ -92,13 +92,13 @@ class Oracle:
 
 def oracle(law, published=False):
     own = law.network.weight.flatten(0, 1).T if published else None
-    return Oracle(heads.even(law.open((0,)).embed(range(law.vocab.size))), own)
+    return Oracle(heads.rms_normalised(law.open((0,)).embed(range(law.vocab.size))), own)
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["ours", "published"])
-@pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("tree", [CHAIN, BestFirstTree(1)], ids=lambda t: type(t).__name__)
 def test_who_knows_the_model_is_never_wrong(tree, published):
-    check_informed(lambda law: FromHeads(oracle(law, published), tree))
+    check_informed(lambda law: HeadsDrafter(oracle(law, published), tree))
 
 
 class Fed:
@@ -134,36 +134,36 @@ class Fed:
                 assert above < 0 or cache.text[above] == int(before), (
                     "an entry stands behind another token than its state's"
                 )
-        return [Answer(None, q.embed[list(q.rows)]) for q in queries]
+        return [NetworkAnswer(None, q.embed[list(q.rows)]) for q in queries]
 
 
 @pytest.mark.parametrize(
     "tree, prompt, more",
     [
         (CHAIN, True, {}),
-        (BestFirst(1), False, {}),
-        (BestFirst(1), True, {"window": 3}),
+        (BestFirstTree(1), False, {}),
+        (BestFirstTree(1), True, {"window": 3}),
         (CHAIN, True, {"depths": (1, 3)}),
-        (BestFirst(1), True, {"normed": True}),
+        (BestFirstTree(1), True, {"normed": True}),
     ],
     ids=["prompt", "last", "window", "depths", "published"],
 )
 def test_a_cache_of_its_own_holds_the_text(tree, prompt, more):
     """Of states, of windows of tokens, of states at several depths (where layers can run alone), and behind the last norm."""
-    check_informed(lambda law: FromEagle(Fed(law, **more if law.layers else {}), tree, prompt))
+    check_informed(lambda law: EagleDrafter(Fed(law, **more if law.layers else {}), tree, prompt))
 
 
 @pytest.mark.parametrize(
-    "tree, prompt", [(CHAIN, True), (BestFirst(2), False)], ids=["chain", "last"]
+    "tree, prompt", [(CHAIN, True), (BestFirstTree(2), False)], ids=["chain", "last"]
 )
 def test_blocks_of_one_state_are_an_eagle(tree, prompt):
     """Falcon's tree, cache and states, where a block is one state: the one that knows the model is never wrong."""
-    check_informed(lambda law: FromFalcon(Fed(law), tree, prompt))
+    check_informed(lambda law: FalconDrafter(Fed(law), tree, prompt))
 
 
 def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
     """Two levels a pass; and what stands last in a block bears on all that the block guesses, on no block before it."""
-    vocab, calls = Vocab(5, frozenset()), []
+    vocab, calls = TokenVocabulary(5, frozenset()), []
     one = falcon.examples(vocab, 4, 4)[0]
     network, rows = one.network, torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -171,7 +171,7 @@ def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
         cache = network.new_cache()
         first = cache.stage(range(-1, len(rows) - 1))
         cache.commit(range(len(rows)))
-        return network.forward([Query(cache, first, (), asked, LAYER, rows)])[0].hidden_RH
+        return network.forward([NetworkQuery(cache, first, (), asked, LAYER, rows)])[0].hidden_RH
 
     other = torch.cat([rows[:5], rows[5:] + 1.0])
     before, now = guesses(rows, 4, 5), guesses(other, 4, 5)
@@ -187,20 +187,20 @@ def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
             return self.own.forward(queries)
 
     object.__setattr__(one, "network", Counted(network))
-    law = Shaped(toy(3, 5, eos=-1), Greedy())
-    decoder = Speculative(law, FromFalcon(one, CHAIN), Match(), Fixed(4))
-    done = run([answer_one(decoder, Request((0, 1, 2), 12, ignore_eos=True))])[0]
+    law = ShapedTarget(toy_law(3, 5, eos=-1), GreedyRule())
+    decoder = SpeculativeDecoder(law, FalconDrafter(one, CHAIN), MatchVerifier(), FixedPolicy(4))
+    done = run_coroutines([answer_one(decoder, Request((0, 1, 2), 12, ignore_eos=True))])[0]
     assert done.stats.drafted > sum(calls) > 0  # a layer of one state a pass takes a pass a token
 
 
 def test_an_eagle_keeps_the_law(record_counts):
     record_counts(
         check_law(
-            lambda target, draft: Speculative(
+            lambda target, draft: SpeculativeDecoder(
                 target,
-                FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
-                Match(),
-                Fixed(2, 4),
+                EagleDrafter(eagle.examples(target.vocab, 4, 4)[0], BestFirstTree(2), False),
+                MatchVerifier(),
+                FixedPolicy(2, 4),
             ),
             laws=2,
             length=2,
@@ -211,11 +211,11 @@ def test_an_eagle_keeps_the_law(record_counts):
 @pytest.mark.parametrize(
     "module, draws",
     [
-        (eagle, FromEagle),
-        (falcon, FromFalcon),
-        (chimera, FromEagle),
-        (heads, FromHeads),
-        (clover, FromHeads),
+        (eagle, EagleDrafter),
+        (falcon, FalconDrafter),
+        (chimera, EagleDrafter),
+        (heads, HeadsDrafter),
+        (clover, HeadsDrafter),
     ],
     ids=["eagle", "falcon", "chimera", "hydra++", "clover"],
 )
@@ -226,14 +226,14 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draw
 
     class Spy:
         def open(self, prompt, session):
-            tips.append(draws(own, BestFirst(3)).open(prompt, session))
+            tips.append(draws(own, BestFirstTree(3)).open(prompt, session))
             tips[-1].close = lambda: None  # so that the cache can be looked at
             return tips[-1]
 
-    out = run(
+    out = run_coroutines(
         [
             answer_one(
-                Speculative(lm, Spy(), Match(), Fixed(3, 8)),
+                SpeculativeDecoder(lm, Spy(), MatchVerifier(), FixedPolicy(3, 8)),
                 Request((5, 6, 7, 8), 30, ignore_eos=True),
             )
         ]
@@ -241,16 +241,16 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draw
     kept = tips[0].cache.length // (2 if module is chimera else 1)  # a state and the code behind it
     text = (5, 6, 7, 8, *out.token_ids)[: kept + 1]
     assert kept > 20
-    state_NH, _ = states(lm, text)
+    state_NH, _ = read_target_states(lm, text)
 
     async def anew():
-        guess = draws(own, BestFirst(3)).open(text, lm.open(text))
-        windows = [last(text[: i + 2], own.window) for i in range(kept)]
+        guess = draws(own, BestFirstTree(3)).open(text, lm.open(text))
+        windows = [pad_last_tokens(text[: i + 2], own.window) for i in range(kept)]
         guess.pending, guess.true_H = list(zip(windows, state_NH, strict=True)), state_NH[-1]
-        await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
+        await guess.propose(text[-1], len(text), DraftBudget(1, 1), Rng.of(0))
         return guess.tip.hidden_RH
 
-    assert run([anew()])[0].allclose(tips[0].tip.hidden_RH, atol=1e-4)
+    assert run_coroutines([anew()])[0].allclose(tips[0].tip.hidden_RH, atol=1e-4)
 
 
 def some(vocab, reads):
@@ -259,19 +259,25 @@ def some(vocab, reads):
 
 @pytest.mark.parametrize("reads", [False, True], ids=["medusa", "hydra"])
 def test_a_dynamic_tree_grows_on_heads(record_counts, reads):
-    record_counts(check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), BestFirst(2))))
+    record_counts(
+        check_drafter(HeadsDrafter(some(TokenVocabulary(3, frozenset()), reads), BestFirstTree(2)))
+    )
 
 
 @pytest.mark.parametrize(
     "verifier, tree",
-    [(Match(), Ranked()), (Exact(), Ranked()), (Exact(), Static((2, 1)))],
+    [
+        (MatchVerifier(), RankedTree()),
+        (ExactVerifier(), RankedTree()),
+        (ExactVerifier(), StaticTree((2, 1))),
+    ],
     ids=["match", "exact", "drawn"],
 )
 def test_the_law_stays(record_counts, verifier, tree):
     record_counts(
         check_law(
-            lambda target, draft: Speculative(
-                target, FromHeads(some(target.vocab, True), tree), verifier, Fixed(2, 4)
+            lambda target, draft: SpeculativeDecoder(
+                target, HeadsDrafter(some(target.vocab, True), tree), verifier, FixedPolicy(2, 4)
             ),
             laws=2,
             length=2,
@@ -281,12 +287,14 @@ def test_the_law_stays(record_counts, verifier, tree):
 
 def test_the_last_state_of_the_prompt_is_asked_for_and_no_more():
     """The first round has a draft, and a prompt that is in the cache stays there."""
-    law = toy(2, 5, eos=-1)
+    law = toy_law(2, 5, eos=-1)
     law.keep = 2
-    decoder = Speculative(law, FromHeads(some(law.vocab, True), CHAIN), Match(), Fixed(3))
-    first = run([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 1, seed=1))])[0]
+    decoder = SpeculativeDecoder(
+        law, HeadsDrafter(some(law.vocab, True), CHAIN), MatchVerifier(), FixedPolicy(3)
+    )
+    first = run_coroutines([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 1, seed=1))])[0]
     before = law.network.runs
-    again = run([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 8, seed=1))])[0]
+    again = run_coroutines([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 8, seed=1))])[0]
     rows = again.stats.drafted + again.stats.passes
     assert again.token_ids[:1] == first.token_ids and again.stats.drafted >= 3
     assert law.network.runs - before <= law.layers * (
@@ -296,25 +304,25 @@ def test_the_last_state_of_the_prompt_is_asked_for_and_no_more():
 
 def test_untrained_heads_say_what_the_state_says():
     """Heads that pass the state on give the model's own law: the state is the right one, before the norm."""
-    law = toy(3, 5)
-    same = Heads(heads.fresh(4, 2, False, 0), False, law.vocab, ((1.0,),) * 2)
+    law = toy_law(3, 5)
+    same = DraftHeads(heads.new_draft_heads(4, 2, False, 0), False, law.vocab, ((1.0,),) * 2)
     session, state_H = law.open((0, 1)), torch.tensor([2.0, 1.0, 7.0, 0.0])
-    for shaped in (session, Shaped(law, Temperature(0.5)).open((0, 1))):
+    for shaped in (session, ShapedTarget(law, TemperatureRule(0.5)).open((0, 1))):
         known = StateGuess(None, shaped, None, true_H=state_H)
-        got = run([HeadLaws(same, known).score(ROOT, None)])[0]
+        got = run_coroutines([HeadLaws(same, known).score(ROOT, None)])[0]
         assert got.row(0).isfinite().all()
     network = torch.nn.functional.normalize(state_H, dim=0) * 2  # rms 1 at width 4
-    assert heads.even(state_H[None])[0].allclose(network, atol=1e-5)
+    assert heads.rms_normalised(state_H[None])[0].allclose(network, atol=1e-5)
 
 
 def test_hydra_that_reads_nothing_is_medusa():
-    vocab = Vocab(3, frozenset())
+    vocab = TokenVocabulary(3, frozenset())
     small = some(vocab, False)
     wide = [
         tuple(torch.nn.functional.pad(t, (0, 4 * (k + 1))) if t.ndim == 2 else t for t in head)
         for k, head in enumerate(small.heads)
     ]
-    blind = Heads(wide, True, vocab, small.rates)
+    blind = DraftHeads(wide, True, vocab, small.rates)
     for k in range(3):
         x = torch.randn(2, 4)
         carry = torch.cat([x, torch.randn(2, 4 * k)], 1)
@@ -325,7 +333,7 @@ def test_hydra_that_reads_nothing_is_medusa():
 
 def test_a_head_of_several_blocks_is_the_published_loop():
     """y = R u + SiLU(S u), then y + SiLU(W y) block by block, each with weights of its own."""
-    deep = heads.examples(toy(1).vocab, 4, 4)[-1]
+    deep = heads.examples(toy_law(1).vocab, 4, 4)[-1]
     assert [len(blocks) for blocks in deep.more] == [2, 2, 2]
     u, e = torch.randn(5, 4), torch.randn(5, 4)
     for k in range(3):
@@ -343,7 +351,7 @@ def test_a_head_of_several_blocks_is_the_published_loop():
 
 
 def test_queries_together_are_queries_alone():
-    own = some(Vocab(3, frozenset()), True)
+    own = some(TokenVocabulary(3, frozenset()), True)
     queries = [
         (k, torch.randn(n, 4 * (k + 1)), torch.randn(n, 4))
         for k, n in ((0, 1), (2, 3), (0, 2), (1, 1))
@@ -354,62 +362,66 @@ def test_queries_together_are_queries_alone():
 
 
 def test_a_tree_by_rates():
-    assert Ranked.of(((0.5, 0.3), (0.4, 0.3)), 4).paths == ((0,), (1,), (0, 0), (0, 1))
-    assert len(Ranked.of(((0.5, 0.3), (0.4, 0.3)), 64).paths) == 6
-    law = toy(4, 5)
+    assert RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 4).paths == ((0,), (1,), (0, 0), (0, 1))
+    assert len(RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 64).paths) == 6
+    law = toy_law(4, 5)
 
     async def grown():
-        return await Ranked.of(((0.5, 0.3), (0.4, 0.3)), 4).grow(
-            law.open((0, 1)), 1, 2, Budget(3, 8), Rng.of(0)
+        return await RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 4).grow(
+            law.open((0, 1)), 1, 2, DraftBudget(3, 8), Rng.of(0)
         )
 
-    draft, weight = run([grown()])[0], law.network.weight
+    draft, weight = run_coroutines([grown()])[0], law.network.weight
     first = weight[0, 1].topk(2).indices.tolist()
     second = weight[1, first[0]].topk(2).indices.tolist()
     assert draft.token == (1, *first, *second) and draft.parent == (-1, 0, 0, 1, 1)
     with pytest.raises(ValueError, match="every beginning of each path"):
-        Ranked(((0, 0),))
+        RankedTree(((0, 0),))
 
 
 @pytest.mark.parametrize(
     "one",
-    [a for m in artefacts.MODULES.values() for a in m.examples(Vocab(5, frozenset()), 4, 4)],
+    [
+        a
+        for m in artefacts.MODULES.values()
+        for a in m.examples(TokenVocabulary(5, frozenset()), 4, 4)
+    ],
     ids=lambda a: a.kind,
 )
 def test_artefacts_come_back_as_they_were(one, tmp_path):
     """Every kind: what is read is what was written, and written again it is the same file."""
     module = artefacts.MODULES[one.kind]
     module.save(tmp_path / "a", one, {})
-    module.save(tmp_path / "b", artefacts.read(str(tmp_path / "a")), {})
+    module.save(tmp_path / "b", artefacts.load_artefact(str(tmp_path / "a")), {})
     for name in (module.KIND.weights, "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_wrong_heads_are_told_in_one_sentence():
-    medusa, hydra, *_ = heads.examples(Vocab(3, frozenset()), 4, 4)
-    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))  # noqa: E731
+    medusa, hydra, *_ = heads.examples(TokenVocabulary(3, frozenset()), 4, 4)
+    build = lambda name, *have: registry.build(name, Kit(toy_law(1), None, have))  # noqa: E731
     build("hydra", medusa, hydra)
     with pytest.raises(ValueError, match="hydra needs draft heads that read tokens: name one"):
         build("hydra", medusa)
     with pytest.raises(ValueError, match="hydra-plus-plus needs draft heads behind a layer"):
         build("hydra-plus-plus", medusa, hydra)
-    deep = eagle3.examples(Vocab(3, frozenset()), 4, 4)[0]
+    deep = eagle3.examples(TokenVocabulary(3, frozenset()), 4, 4)[0]
     with pytest.raises(
         ValueError, match="read the states after layer 9: this target shows 3 of its layers"
     ):
         build("eagle-3", replace(deep, depths=(1, 9)))
     with pytest.raises(ValueError, match="vocabulary of 7 tokens"):
-        build("medusa", replace(medusa, vocab=Vocab(7, frozenset())))
+        build("medusa", replace(medusa, vocab=TokenVocabulary(7, frozenset())))
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
-        build("medusa", heads.examples(Vocab(3, frozenset()), 8, 8)[0])
+        build("medusa", heads.examples(TokenVocabulary(3, frozenset()), 8, 8)[0])
 
 
 def test_cost_aware_weighs_what_a_draft_costs():
     """Free, it is fed; at fifty passes a draft, nothing is ever proposed, and the text is the same."""
-    law, costs, said = Shaped(toy(1), Greedy()), Costs((1.0, 1.01)), {}
+    law, costs, said = ShapedTarget(toy_law(1), GreedyRule()), PassCosts((1.0, 1.01)), {}
     for share in (0.0, 50.0):
         kit = Kit(law, None, (replace(some(law.vocab, True), share=share),), lambda: costs)
         decoder, _ = registry.build("hydra", kit, {"cost_aware": "true"})
-        said[share] = run([answer_one(decoder, Request((0, 1), 40, ignore_eos=True))])[0]
+        said[share] = run_coroutines([answer_one(decoder, Request((0, 1), 40, ignore_eos=True))])[0]
     assert said[50.0].stats.drafted == 0 < said[0.0].stats.drafted
     assert said[50.0].token_ids == said[0.0].token_ids

@@ -7,22 +7,22 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters.input_guided import PRIOR, InputGuided
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters.input_guided import PRIOR, InputGuidedDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from reasoned import Reasoned
 
 TEXT = (10, 11, 12, 13, 14, 10, 15, 11, 12, 16)
 
 
 def propose(guess, depth=64):
-    return run([guess.propose(0, 9, Budget(depth, depth), Rng.of(0))])[0]
+    return run_coroutines([guess.propose(0, 9, DraftBudget(depth, depth), Rng.of(0))])[0]
 
 
 def after(guess, *tokens):
@@ -33,25 +33,29 @@ def after(guess, *tokens):
 
 @pytest.mark.parametrize("near", [False, True])
 def test_a_place_that_is_unambiguous_is_found(near):
-    assert after(InputGuided(near=near).open(TEXT, None), 14) == TEXT[5:]
-    assert after(InputGuided(near=near).open(TEXT, None), 11) == ()  # twice
-    assert after(InputGuided(near=near).open(TEXT, None), 15, 11) == TEXT[8:]  # the copy went on
-    assert after(InputGuided(near=near).open(TEXT, None), 99) == ()
+    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 14) == TEXT[5:]
+    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 11) == ()  # twice
+    assert (
+        after(InputGuidedDrafter(near=near).open(TEXT, None), 15, 11) == TEXT[8:]
+    )  # the copy went on
+    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 99) == ()
 
 
 def test_by_two_and_three_tokens():
     text = (1, 2, 3, 7, 2, 3, 8, 1, 3, 9)
-    assert after(InputGuided().open(text, None), 99, 3) == ()  # three times; 99 3 does not occur
-    assert after(InputGuided().open(text, None), 1, 3) == (9,)
-    assert after(InputGuided().open(text, None), 2, 3) == ()  # twice as two, and no third
-    assert after(InputGuided().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
+    assert (
+        after(InputGuidedDrafter().open(text, None), 99, 3) == ()
+    )  # three times; 99 3 does not occur
+    assert after(InputGuidedDrafter().open(text, None), 1, 3) == (9,)
+    assert after(InputGuidedDrafter().open(text, None), 2, 3) == ()  # twice as two, and no third
+    assert after(InputGuidedDrafter().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
 
 
 def test_realignment_equals_brute_force():
     dice = random.Random(2)
     for _ in range(300):
         text = tuple(dice.randrange(5) for _ in range(dice.randint(1, 14)))
-        guess = InputGuided().open(text, None)
+        guess = InputGuidedDrafter().open(text, None)
         out = [dice.randrange(6) for _ in range(dice.randint(1, 4))]
         guess.place.last = tuple(out[-3:])
         want = None
@@ -66,14 +70,14 @@ def test_realignment_equals_brute_force():
 
 
 def test_the_first_pass_copies_the_source_where_asked_to():
-    assert propose(InputGuided(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
-    assert propose(InputGuided().open(TEXT, None)).token == (0,)
-    assert propose(InputGuided(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
+    assert propose(InputGuidedDrafter(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
+    assert propose(InputGuidedDrafter().open(TEXT, None)).token == (0,)
+    assert propose(InputGuidedDrafter(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
 
 
 def test_near_the_place_that_was_left():
     def edited(*tokens):
-        return after(InputGuided(near=True, eager=True).open(TEXT, None), *tokens)
+        return after(InputGuidedDrafter(near=True, eager=True).open(TEXT, None), *tokens)
 
     assert edited(10, 11, 99) == TEXT[3:6]  # one was replaced: guessed, three tokens at most
     assert edited(10, 11, 99, 98) == TEXT[4:7]  # two were
@@ -83,12 +87,12 @@ def test_near_the_place_that_was_left():
     assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]  # of two places the nearer one
     assert edited(10, 99, 98, 97, 96) == ()  # lost
     assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]  # and found again
-    published = after(InputGuided(eager=True).open(TEXT, None), 10, 11, 99)
+    published = after(InputGuidedDrafter(eager=True).open(TEXT, None), 10, 11, 99)
     assert published == ()
 
 
 def test_chance_follows_what_agreed():
-    guess = InputGuided(eager=True).open(TEXT, None)
+    guess = InputGuidedDrafter(eager=True).open(TEXT, None)
     assert propose(guess).chance == (1.0, *PRIOR, PRIOR[-1])
     guess.learn(Draft.chain(0, TEXT[:2]), None, Verdict((1, 2), 99))
     assert guess.rates.tried[:4] == [1, 1, 1, 0] and guess.rates.right[:4] == [1, 1, 0, 0]
@@ -96,15 +100,15 @@ def test_chance_follows_what_agreed():
 
 
 def test_the_identity_takes_one_pass():
-    target = toy(3, 20, eos=-1)
+    target = toy_law(3, 20, eos=-1)
     target.network.weight[:] = -50.0
     for a in range(20):
         target.network.weight[:, a, (a + 1) % 20] = 50.0
-    drafter = InputGuided(stop=-1, eager=True, block=64)
-    out = run(
+    drafter = InputGuidedDrafter(stop=-1, eager=True, block=64)
+    out = run_coroutines(
         [
             answer_one(
-                Speculative(target, drafter, Match(), Fixed(64)),
+                SpeculativeDecoder(target, drafter, MatchVerifier(), FixedPolicy(64)),
                 Request((*range(10), 19), max_tokens=11),
             )
         ]
@@ -115,14 +119,14 @@ def test_the_identity_takes_one_pass():
 @pytest.mark.parametrize(
     "drafter, reasons",
     [
-        (InputGuided(near=True), {}),
-        (InputGuided(eager=True), {}),
+        (InputGuidedDrafter(near=True), {}),
+        (InputGuidedDrafter(eager=True), {}),
         (
-            InputGuided(1, -1, True, True, 3),
+            InputGuidedDrafter(1, -1, True, True, 3),
             {"distinct": "the contract's texts begin alike, which is all that it reads"},
         ),
         (
-            InputGuided(90, 95),
+            InputGuidedDrafter(90, 95),
             dict.fromkeys(
                 ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
                 "the contract's prompts end before what it reads",
@@ -137,7 +141,7 @@ def test_contract(record_counts, drafter, reasons):
 
 def test_bad_options():
     with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 64"):
-        InputGuided(block=0)
+        InputGuidedDrafter(block=0)
 
 
 @pytest.mark.parametrize("start, stop", [(5, 2), (3, 3), (0, 0), (-2, -2)])
@@ -145,4 +149,4 @@ def test_an_end_before_the_start_is_refused(start, stop):
     with pytest.raises(
         ValueError, match=f"stop is {stop}: it must lie behind start, which is {start}"
     ):
-        InputGuided(start, stop)
+        InputGuidedDrafter(start, stop)

@@ -11,33 +11,33 @@ from polydec import load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.check_informed import check_informed
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.longspec import FromLongSpec, LongSpecGuess, WindowLaws
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.loop.walk import prefill
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.ranked import Ranked
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.methods.speculative.drafters.longspec import LongSpecDrafter, LongSpecGuess, WindowLaws
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.loop.walk import prefill_for_guess
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.ranked import RankedTree
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import longspec
-from polydec.models.learned.kinds.longspec import Made, Sizes
+from polydec.models.learned.kinds.longspec import LongSpecAnswer, LongSpecSizes
 
-CHAIN = Ranked(((0,), (0, 0), (0, 0, 0)))
+CHAIN = RankedTree(((0,), (0, 0), (0, 0, 0)))
 
 
 class Oracle:
     """In place of LongSpec's weights: of a toy's memory and tokens the states that the toy will leave. An entry's key is its
     token; the one before a token is what the last place before it holds that is seen, in the window or in the memory."""
 
-    sizes, cost = Sizes(4, 1, 1, 4, 8, 1e4), 0.1
+    sizes, cost = LongSpecSizes(4, 1, 1, 4, 8, 1e4), 0.1
 
     def __init__(self, law, window):
         self.network, self.window, self.nothing = self, window, law.vocab.size
@@ -68,15 +68,15 @@ class Oracle:
                 "the window and the memory are of other texts"
             )
             states.append([int(own[0, r, 0]), before, 7, 0])
-        return Made(torch.tensor(states, dtype=torch.float64).reshape(-1, 4), kv)
+        return LongSpecAnswer(torch.tensor(states, dtype=torch.float64).reshape(-1, 4), kv)
 
 
 @pytest.mark.parametrize(
-    "tree", [CHAIN, BestFirst(1), BestFirst(3)], ids=["chain", "best-first", "wide"]
+    "tree", [CHAIN, BestFirstTree(1), BestFirstTree(3)], ids=["chain", "best-first", "wide"]
 )
 @pytest.mark.parametrize("window", [2, 3, 50])
 def test_who_knows_the_model_is_never_wrong(tree, window):
-    check_informed(lambda law: FromLongSpec(Oracle(law, window), tree))
+    check_informed(lambda law: LongSpecDrafter(Oracle(law, window), tree))
 
 
 class Siblings(WindowLaws):
@@ -100,7 +100,7 @@ def test_wrong_paths_are_found(wrong, monkeypatch):
         if issubclass(wrong, globals()[name]):
             monkeypatch.setattr(f"polydec.methods.speculative.drafters.longspec.{name}", wrong)
     with pytest.raises(AssertionError):
-        check_informed(lambda law: FromLongSpec(Oracle(law, 50), BestFirst(3)))
+        check_informed(lambda law: LongSpecDrafter(Oracle(law, 50), BestFirstTree(3)))
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,14 @@ def written(lm, window, tokens):
 
     class Spy:
         def open(self, prompt, session):
-            guesses.append(FromLongSpec(own(lm, window), BestFirst(3)).open(prompt, session))
+            guesses.append(LongSpecDrafter(own(lm, window), BestFirstTree(3)).open(prompt, session))
             guesses[-1].close = lambda: None  # so that it can be looked at
             return guesses[-1]
 
-    out = run(
+    out = run_coroutines(
         [
             answer_one(
-                Speculative(lm, Spy(), Match(), Fixed(3, 8)),
+                SpeculativeDecoder(lm, Spy(), MatchVerifier(), FixedPolicy(3, 8)),
                 Request((5, 6, 7, 8), tokens, ignore_eos=True),
             )
         ]
@@ -137,9 +137,9 @@ def written(lm, window, tokens):
 
 async def proposed(lm, window, text):
     session = lm.open(text)
-    guess = FromLongSpec(own(lm, window), BestFirst(3)).open(text, session)
-    await prefill(session, guess, text)
-    return await guess.propose(text[-1], len(text), Budget(3, 12), Rng.of(0)), guess
+    guess = LongSpecDrafter(own(lm, window), BestFirstTree(3)).open(text, session)
+    await prefill_for_guess(session, guess, text)
+    return await guess.propose(text[-1], len(text), DraftBudget(3, 12), Rng.of(0)), guess
 
 
 def test_what_it_keeps_is_a_window_however_long_the_text_is(lm):
@@ -152,14 +152,14 @@ def test_what_it_keeps_is_a_window_however_long_the_text_is(lm):
         )
     text, guess = long
     text = text[: guess.stop]
-    draft, fresh = run([proposed(lm, 6, text)])[0]
+    draft, fresh = run_coroutines([proposed(lm, 6, text)])[0]
     assert guess.stop > 100 and fresh.kv.allclose(guess.kv, atol=1e-5)
     assert len(draft) > 3 and fresh.state_W.allclose(guess.state_W, atol=1e-4)
 
 
 def test_a_window_as_long_as_the_text_is_all_of_it(lm):
     text, _ = written(lm, 8, 30)
-    (whole, a), (same, b), (_, narrow) = run(
+    (whole, a), (same, b), (_, narrow) = run_coroutines(
         [proposed(lm, n, text) for n in (1000, len(text) + 3, 5)]
     )
     assert (whole.token, whole.parent, whole.chance) == (
@@ -179,19 +179,19 @@ def test_a_token_outside_the_window_is_seen_through_the_memory_alone(lm):
 
     async def laws(text):
         session = lm.open(text)
-        guess = FromLongSpec(own(lm, 5), BestFirst(1)).open(text, session)
+        guess = LongSpecDrafter(own(lm, 5), BestFirstTree(1)).open(text, session)
         session.memory = lambda: memory
-        await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
+        await guess.propose(text[-1], len(text), DraftBudget(1, 1), Rng.of(0))
         scores = await WindowLaws(guess, guess.state_W, memory).score(
-            Draft.chain(text[-1], (30, 31)), Want()
+            Draft.chain(text[-1], (30, 31)), ScoreRequest()
         )
         session.close()
         return torch.stack([scores.row(i) for i in range(3)])
 
-    first, other, near = run(
+    first, other, near = run_coroutines(
         [laws(text), laws((*text[:15], *text[15:])), laws((*text[:15], 40, *text[16:]))]
     )
-    far = run([laws((40, *text[1:15], *text[15:]))])[0]
+    far = run_coroutines([laws((40, *text[1:15], *text[15:]))])[0]
     assert network.cost > 0 and first.equal(other) and first.equal(far)
     assert not near[0].allclose(first[0]) and near[1:].allclose(
         first[1:], atol=1e-6
@@ -204,31 +204,31 @@ def test_without_the_target_s_entries_it_drafts_with_what_is_there(lm):
 
     async def drafted(evicts):
         session = lm.open(text)
-        guess = FromLongSpec(own(lm, 6), BestFirst(2)).open(text, session)
-        await prefill(session, guess, text)
+        guess = LongSpecDrafter(own(lm, 6), BestFirstTree(2)).open(text, session)
+        await prefill_for_guess(session, guess, text)
         if evicts:
             session.evict()
-        draft = await guess.propose(text[-1], len(text), Budget(3, 6), Rng.of(0))
-        scores = await session.score(draft, replace(guess.want, law=Reads.ROW, last=False))
-        verdict = Match().verify(draft, scores, Rng.of(0), len(text))
+        draft = await guess.propose(text[-1], len(text), DraftBudget(3, 6), Rng.of(0))
+        scores = await session.score(draft, replace(guess.want, law=RowDetail.ROW, last=False))
+        verdict = MatchVerifier().verify(draft, scores, Rng.of(0), len(text))
         session.commit(verdict.committed(draft))
         guess.learn(draft, scores, verdict)
         assert guess.session.memory()[0].shape[1] == len(text) + len(verdict.path)
         return guess.state_W, scores.row(0)
 
-    (all_W, row_V), (none_W, same_V) = run([drafted(False), drafted(True)])
+    (all_W, row_V), (none_W, same_V) = run_coroutines([drafted(False), drafted(True)])
     assert not all_W.allclose(none_W, atol=1e-3) and row_V.allclose(same_V, atol=1e-5)
 
 
-@pytest.mark.parametrize("tree", [CHAIN, BestFirst(2)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("tree", [CHAIN, BestFirstTree(2)], ids=["static", "dynamic"])
 def test_the_law_stays(record_counts, tree):
     record_counts(
         check_law(
-            lambda target, draft: Speculative(
+            lambda target, draft: SpeculativeDecoder(
                 target,
-                FromLongSpec(longspec.examples(target.vocab, 4, 4)[0], tree),
-                Match(),
-                Fixed(2, 4),
+                LongSpecDrafter(longspec.examples(target.vocab, 4, 4)[0], tree),
+                MatchVerifier(),
+                FixedPolicy(2, 4),
             ),
             laws=2,
             length=2,
@@ -237,19 +237,19 @@ def test_the_law_stays(record_counts, tree):
 
 
 def test_a_foreign_or_damaged_one_is_told_in_one_sentence(tmp_path):
-    vocab = Vocab(3, frozenset())
-    build = lambda one: registry.build("longspec", Kit(toy(1), None, (one,)))  # noqa: E731
+    vocab = TokenVocabulary(3, frozenset())
+    build = lambda one: registry.build("longspec", Kit(toy_law(1), None, (one,)))  # noqa: E731
     fits = longspec.examples(vocab, 4, 4)[0]
     build(fits)
     with pytest.raises(
         ValueError,
         match="read 2 heads of 6 numbers in the target's last layer: this target has 1 of 4",
     ):
-        build(longspec.example(vocab, Sizes(4, 4, 2, 6, 8, 1e4)))
+        build(longspec.random_longspec(vocab, LongSpecSizes(4, 4, 2, 6, 8, 1e4)))
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
-        build(longspec.example(vocab, Sizes(8, 1, 1, 4, 8, 1e4)))
+        build(longspec.random_longspec(vocab, LongSpecSizes(8, 1, 1, 4, 8, 1e4)))
     with pytest.raises(ValueError, match="vocabulary of 7 tokens"):
-        build(replace(fits, vocab=Vocab(7, frozenset())))
+        build(replace(fits, vocab=TokenVocabulary(7, frozenset())))
     longspec.save(tmp_path, fits, {})
     config = (tmp_path / "config.json").read_text()
     for old, new, said in (
@@ -261,13 +261,13 @@ def test_a_foreign_or_damaged_one_is_told_in_one_sentence(tmp_path):
         assert old in config
         (tmp_path / "config.json").write_text(config.replace(old, new))
         with pytest.raises(ValueError, match=said):
-            artefacts.read(str(tmp_path))
+            artefacts.load_artefact(str(tmp_path))
     (tmp_path / "config.json").write_text(config)
     tensors = load_file(tmp_path / "longspec.safetensors")
     tensors["layer.cross_attn.q_proj.weight"][0, 0] = float("nan")
     save_file(tensors, tmp_path / "longspec.safetensors")
     with pytest.raises(ValueError, match="NaN"):
-        artefacts.read(str(tmp_path))
+        artefacts.load_artefact(str(tmp_path))
 
 
 @pytest.mark.parametrize("past", [0, 1, 7])
@@ -288,7 +288,7 @@ def test_attention_apart_is_attention_over_both(past, window):
     sees[:, :past] = old
     scores = query @ kv[0][:, None].transpose(-1, -2) * 8**-0.5
     want = scores.masked_fill(~sees, float("-inf")).softmax(-1) @ kv[1][:, None]
-    got = longspec.apart(query, kv, past, sees)
+    got = longspec.hybrid_tree_attention(query, kv, past, sees)
     assert torch.allclose(got, want, atol=1e-12)
     if past and bool(old.all()):
         parts = [
@@ -302,4 +302,4 @@ def test_a_row_behind_its_window_sees_its_own_tree_alone():
     g = torch.Generator().manual_seed(5)
     query, kv = torch.randn(1, 1, 1, 4, generator=g), torch.randn(2, 1, 3, 4, generator=g)
     sees = torch.tensor([[False, False, True]])
-    assert torch.allclose(longspec.apart(query, kv, 2, sees)[0, 0], kv[1, 0, 2:])
+    assert torch.allclose(longspec.hybrid_tree_attention(query, kv, 2, sees)[0, 0], kv[1, 0, 2:])

@@ -8,31 +8,33 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_drafter import check_drafter
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.repetition import Repetition
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.jacobi import Jacobi, spread
-from polydec.methods.speculative.drafters.lookahead import Lookahead, LookaheadGuess
-from polydec.methods.speculative.loop.types import Budget, follow
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.jacobi import JacobiDrafter, spread_prompt_tokens
+from polydec.methods.speculative.drafters.lookahead import LookaheadDrafter, LookaheadGuess
+from polydec.methods.speculative.loop.types import DraftBudget, follow_draft_path
 
-BUDGET = Budget(64, 1024)
+BUDGET = DraftBudget(64, 1024)
 
 
 def cycle(size):
     """A greedy law that counts: after x comes x + 1, around."""
-    target = toy(1, size, eos=-1)
+    target = toy_law(1, size, eos=-1)
     target.network.weight[:, :size] = 10 * torch.eye(size, dtype=torch.float64).roll(1, 1)
-    return Shaped(target, Greedy())
+    return ShapedTarget(target, GreedyRule())
 
 
 def decode(target, name, tokens=120, **options):
     decoder = build(name, target, None, options)[0]
-    return run([answer_one(decoder, Request((0, 1, 2), max_tokens=tokens, ignore_eos=True))])[0]
+    return run_coroutines(
+        [answer_one(decoder, Request((0, 1, 2), max_tokens=tokens, ignore_eos=True))]
+    )[0]
 
 
 async def rounds(target, drafter, prompt, count):
@@ -42,8 +44,8 @@ async def rounds(target, drafter, prompt, count):
     for n in range(count):
         levels = [list(level) for level in guess.levels]
         draft = await guess.propose(root, len(prompt) + n, BUDGET, Rng.of(n))
-        scores = await session.score(draft, Want())
-        verdict = follow(draft, lambda node, depth, s=scores: s.argmax(node))
+        scores = await session.score(draft, ScoreRequest())
+        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.argmax(node))
         session.commit((root, *[draft.token[i] for i in verdict.path]))
         guess.learn(draft, scores, verdict)
         out.append((levels, draft, scores, guess))
@@ -54,12 +56,12 @@ async def rounds(target, drafter, prompt, count):
 @pytest.mark.parametrize(
     "drafter",
     [
-        Lookahead(2, 3, 2),
-        Lookahead(1, 2, 1),
-        Lookahead(3, 2, 1),
-        Lookahead(1, 4, 2, 2),
-        Jacobi(1),
-        Jacobi(3),
+        LookaheadDrafter(2, 3, 2),
+        LookaheadDrafter(1, 2, 1),
+        LookaheadDrafter(3, 2, 1),
+        LookaheadDrafter(1, 4, 2, 2),
+        JacobiDrafter(1),
+        JacobiDrafter(3),
     ],
     ids=str,
 )
@@ -71,9 +73,9 @@ def test_contract(record_counts, drafter):
 def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
     """Level l, column j: level 0 up to column j and its own diagonal, at position root + j + l; and the row there is that
     of a sequence of these tokens."""
-    target, prompt = Shaped(toy(4, 9, eos=-1), Greedy()), (3, 1, 4, 1, 5, 8, 2)
+    target, prompt = ShapedTarget(toy_law(4, 9, eos=-1), GreedyRule()), (3, 1, 4, 1, 5, 8, 2)
     for n, (levels, draft, _, _) in enumerate(
-        run([rounds(target, Lookahead(window, ngram, 3), prompt, 12)])[0]
+        run_coroutines([rounds(target, LookaheadDrafter(window, ngram, 3), prompt, 12)])[0]
     ):
         at = {tuple(draft.token[j] for j in draft.path_to(i)): i for i in range(len(draft))}
         chain = levels[0]
@@ -86,25 +88,27 @@ def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
                     continue
                 sees = (*chain[:j], *[levels[k][j] for k in range(1, level + 1)])
                 assert draft.depth[at[sees]] == j + level
-        assert len(draft) - 1 <= Lookahead(window, ngram, 3).nodes
+        assert len(draft) - 1 <= LookaheadDrafter(window, ngram, 3).nodes
     text = list(prompt[:-1])
-    for _, draft, scores, _ in run([rounds(target, Lookahead(window, ngram, 3), prompt, 12)])[0]:
+    for _, draft, scores, _ in run_coroutines(
+        [rounds(target, LookaheadDrafter(window, ngram, 3), prompt, 12)]
+    )[0]:
         for i in range(len(draft)):
             path = [draft.token[j] for j in (0, *draft.path_to(i))]
 
             async def alone(path=path, text=tuple(text)):
                 session = target.open((*text, path[0]))
-                return (await session.score(Draft.chain(path[0], path[1:]), Want())).base.row(
-                    len(path) - 1
-                )
+                return (
+                    await session.score(Draft.chain(path[0], path[1:]), ScoreRequest())
+                ).base.row(len(path) - 1)
 
-            assert torch.equal(scores.base.row(i), run([alone()])[0])
-        verdict = follow(draft, lambda node, depth, s=scores: s.argmax(node))
+            assert torch.equal(scores.base.row(i), run_coroutines([alone()])[0])
+        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.argmax(node))
         text += [draft.token[i] for i in (0, *verdict.path)]
 
 
 def test_without_guesses_it_is_plain():
-    target = Shaped(toy(5, 7), Greedy())
+    target = ShapedTarget(toy_law(5, 7), GreedyRule())
     plain = decode(target, "plain", 60)
     got = decode(target, "lookahead", 60, window=1, ngram=4, guesses=0)
     assert (
@@ -146,7 +150,7 @@ def test_a_pool_of_wrong_ngrams_shows(fault, monkeypatch):
 
 
 def test_the_pool_keeps_the_newest():
-    guess = Lookahead(2, 3, 2, pool=4).open((0, 1), None)
+    guess = LookaheadDrafter(2, 3, 2, pool=4).open((0, 1), None)
     for head, found in ((1, (2, 3)), (1, (4, 5)), (1, (2, 3)), (2, (0, 0)), (1, (6, 7))):
         guess._keep(head, found)
     assert guess.pool == {2: [(0, 0)], 1: [(2, 3), (6, 7)]}
@@ -155,10 +159,10 @@ def test_the_pool_keeps_the_newest():
 
 
 def test_near_the_end_and_under_small_budgets_the_window_stays_out():
-    guess = Lookahead(3, 3, 2).open((0, 1, 2), None)
+    guess = LookaheadDrafter(3, 3, 2).open((0, 1, 2), None)
     guess._keep(2, (5, 6))
-    for budget in (Budget(2, 64), Budget(8, 2)):
-        draft = run([guess.propose(2, 3, budget, Rng.of(0))])[0]
+    for budget in (DraftBudget(2, 64), DraftBudget(8, 2)):
+        draft = run_coroutines([guess.propose(2, 3, budget, Rng.of(0))])[0]
         assert draft.token == (2, 5, 6) and not any(draft.probe or ())
 
 
@@ -174,7 +178,7 @@ def test_an_end_inside_the_window_does_not_cut_it():
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_jacobi_settles_a_block_in_as_many_passes_at_most(block):
     for seed in range(6):
-        target = Shaped(toy(seed, 6, sharp=2.0), Repetition(1.2), Greedy())
+        target = ShapedTarget(toy_law(seed, 6, sharp=2.0), RepetitionPenaltyRule(1.2), GreedyRule())
         got, plain = (
             decode(target, name, 60, **o)
             for name, o in (("jacobi", {"block": block}), ("plain", {}))
@@ -184,9 +188,9 @@ def test_jacobi_settles_a_block_in_as_many_passes_at_most(block):
 
 def test_jacobi_where_tokens_do_not_depend_on_each_other():
     """One pass finds the fixed point, the next one gives the whole block and a token more."""
-    target = toy(1, 4, eos=-1)
+    target = toy_law(1, 4, eos=-1)
     target.network.weight[:] = torch.tensor([0.0, 9.0, 0.0, 0.0], dtype=torch.float64)
-    got = decode(Shaped(target, Greedy()), "jacobi", 101, block=4)
+    got = decode(ShapedTarget(target, GreedyRule()), "jacobi", 101, block=4)
     assert got.token_ids == (1,) * 101 and got.stats.passes <= 34
 
 
@@ -194,10 +198,10 @@ def test_jacobi_reads_the_shaped_law():
     """Under a penalty the guesses are those of the penalised text."""
 
     async def learnt():
-        session, guess = target.open((0, 1, 2)), Jacobi(3).open((0, 1, 2), None)
+        session, guess = target.open((0, 1, 2)), JacobiDrafter(3).open((0, 1, 2), None)
         draft = await guess.propose(2, 3, BUDGET, Rng.of(0))
-        scores = await session.score(draft, Want())
-        verdict = follow(draft, lambda node, depth: scores.argmax(node))
+        scores = await session.score(draft, ScoreRequest())
+        verdict = follow_draft_path(draft, lambda node, depth: scores.argmax(node))
         guess.learn(draft, scores, verdict)
         done = len(verdict.path)
         return guess.guess[: 3 - done], *(
@@ -206,8 +210,8 @@ def test_jacobi_reads_the_shaped_law():
 
     differ = 0
     for seed in range(8):
-        target = Shaped(toy(seed, 6, sharp=0.3), Repetition(3.0), Greedy())
-        guess, shaped, base = run([learnt()])[0]
+        target = ShapedTarget(toy_law(seed, 6, sharp=0.3), RepetitionPenaltyRule(3.0), GreedyRule())
+        guess, shaped, base = run_coroutines([learnt()])[0]
         assert guess == shaped
         differ += shaped != base
     assert differ
@@ -215,19 +219,21 @@ def test_jacobi_reads_the_shaped_law():
 
 def test_spread():
     assert (
-        spread((7,), 3) == (7, 7, 7) and spread(range(10), 2) == (2, 7) and spread((1, 2), 0) == ()
+        spread_prompt_tokens((7,), 3) == (7, 7, 7)
+        and spread_prompt_tokens(range(10), 2) == (2, 7)
+        and spread_prompt_tokens((1, 2), 0) == ()
     )
 
 
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: Jacobi(0), "block is 0: it must lie in 1 to 64"),
-        (lambda: Lookahead(0), "window is 0: it must lie in 1 to 32"),
-        (lambda: Lookahead(ngram=1), "ngram is 1: it must lie in 2 to 16"),
-        (lambda: Lookahead(guesses=65), "guesses is 65: it must lie in 0 to 64"),
+        (lambda: JacobiDrafter(0), "block is 0: it must lie in 1 to 64"),
+        (lambda: LookaheadDrafter(0), "window is 0: it must lie in 1 to 32"),
+        (lambda: LookaheadDrafter(ngram=1), "ngram is 1: it must lie in 2 to 16"),
+        (lambda: LookaheadDrafter(guesses=65), "guesses is 65: it must lie in 0 to 64"),
         (
-            lambda: Lookahead(guesses=5, pool=4),
+            lambda: LookaheadDrafter(guesses=5, pool=4),
             "pool is 4: it must be at least guesses, which is 5",
         ),
     ],

@@ -7,21 +7,24 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters.lookup import PRIOR, Lookup
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters.lookup import PRIOR, LookupDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def propose(guess, depth=4):
-    return run(
+    return run_coroutines(
         [
             guess.propose(
-                guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0)
+                guess.windows.text[-1],
+                len(guess.windows.text),
+                DraftBudget(depth, depth),
+                Rng.of(0),
             )
         ]
     )[0].token[1:]
@@ -44,8 +47,13 @@ def by_scanning(text, how, depth):
 
 @pytest.mark.parametrize(
     "how",
-    [Lookup(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
-    + [Lookup(5, 2), Lookup(1, 1), Lookup(5, 1, growth=1), Lookup(4, 1, loop=False, growth=2)],
+    [LookupDrafter(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
+    + [
+        LookupDrafter(5, 2),
+        LookupDrafter(1, 1),
+        LookupDrafter(5, 1, growth=1),
+        LookupDrafter(4, 1, loop=False, growth=2),
+    ],
     ids=str,
 )
 def test_index_equals_a_scan(how):
@@ -61,41 +69,43 @@ def test_index_equals_a_scan(how):
 
 
 def test_learns_the_accepted_path_and_the_bonus():
-    guess = Lookup().open((1, 2), None)
+    guess = LookupDrafter().open((1, 2), None)
     guess.learn(Draft.chain(2, (5, 6, 7)), None, Verdict((1, 2), 9))
     assert guess.windows.text == [1, 2, 5, 6, 9]
 
 
 def test_a_copy_goes_round_or_stops():
-    assert propose(Lookup().open((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
-    assert propose(Lookup(loop=False).open((1, 2, 1, 2), None), 7) == (1, 2)
+    assert propose(LookupDrafter().open((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
+    assert propose(LookupDrafter(loop=False).open((1, 2, 1, 2), None), 7) == (1, 2)
 
 
 def test_a_longer_match_is_copied_further():
-    assert propose(Lookup(growth=2).open((1, 2, 9, 3, 2), None), 7) == (9, 3)
-    assert propose(Lookup(growth=2).open((1, 2, 9, 3, 1, 2), None), 7) == (9, 3, 1, 2)
+    assert propose(LookupDrafter(growth=2).open((1, 2, 9, 3, 2), None), 7) == (9, 3)
+    assert propose(LookupDrafter(growth=2).open((1, 2, 9, 3, 1, 2), None), 7) == (9, 3, 1, 2)
 
 
 def test_a_cycle_is_copied_whole():
-    target = toy(3, 4, eos=-1)
+    target = toy_law(3, 4, eos=-1)
     target.network.weight[:] = -50.0
     for a in range(4):
         target.network.weight[:, a, (a + 1) % 4] = 50.0
-    decoder = Speculative(target, Lookup(), Match(), Fixed(6))
-    out = run([answer_one(decoder, Request((0, 1, 2, 3, 0), max_tokens=70))])[0]
+    decoder = SpeculativeDecoder(target, LookupDrafter(), MatchVerifier(), FixedPolicy(6))
+    out = run_coroutines([answer_one(decoder, Request((0, 1, 2, 3, 0), max_tokens=70))])[0]
     assert out.stats.passes == 10 and out.stats.accepted == 60
 
 
 def test_no_draft_without_an_earlier_occurrence():
-    assert propose(Lookup().open((1, 2, 3, 4), None)) == ()
-    assert propose(Lookup(3, 2).open((1, 2, 7, 2), None)) == ()
+    assert propose(LookupDrafter().open((1, 2, 3, 4), None)) == ()
+    assert propose(LookupDrafter(3, 2).open((1, 2, 7, 2), None)) == ()
 
 
 def test_chance_follows_the_length_of_the_match_and_what_was_right():
     def chances(guess):
-        return run([guess.propose(guess.windows.text[-1], 9, Budget(3, 3), Rng.of(0))])[0].chance
+        return run_coroutines(
+            [guess.propose(guess.windows.text[-1], 9, DraftBudget(3, 3), Rng.of(0))]
+        )[0].chance
 
-    guess = Lookup(5).open((1, 2, 3, 4, 9, 1, 2), None)
+    guess = LookupDrafter(5).open((1, 2, 3, 4, 9, 1, 2), None)
     assert chances(guess) == (1.0, *PRIOR[1:4])  # a match of two, then of three, of four
     guess.learn(Draft.chain(2), None, Verdict((), 3))
     guess.learn(Draft.chain(3), None, Verdict((), 7))
@@ -104,5 +114,5 @@ def test_chance_follows_the_length_of_the_match_and_what_was_right():
         3
     ) == pytest.approx(4 * PRIOR[2] / 5)
     assert (
-        Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]
+        LookupDrafter(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]
     )  # matches of two are all it knows

@@ -9,26 +9,26 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, ScoreRequest
 from polydec.lab.testing.check_decoder import check_decoder, check_law
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.capped import Capped
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.merged_tree import MergedTree, MergedTreeGuess
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.capped import CappedDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter, MergedTreeGuess
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Says:
     """A source that always proposes the same draft."""
 
     draft: Draft
-    want: Want = field(default_factory=lambda: Want(law=0))
+    want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=0))
     price: float = 0.0
 
     def open(self, prompt, session):
@@ -56,11 +56,11 @@ class Says:
 
 
 def graft(*drafts, trust=8.0, floor=0.0):
-    return MergedTree(tuple(map(Says, drafts)), trust, floor).open((0,), None)
+    return MergedTreeDrafter(tuple(map(Says, drafts)), trust, floor).open((0,), None)
 
 
 def propose(guess, nodes=64):
-    return run([guess.propose(0, 1, Budget(8, nodes), Rng.of(0))])[0]
+    return run_coroutines([guess.propose(0, 1, DraftBudget(8, nodes), Rng.of(0))])[0]
 
 
 def paths(draft):
@@ -159,10 +159,10 @@ def test_what_was_not_kept_is_learned_from_too():
 
 def test_wants_what_any_source_wants():
     a, b = (
-        Says(A, Want(law=0, base=2, exits=(3,))),
-        Says(B, Want(law=0, hidden=True, prompt=True, exits=(1, 3))),
+        Says(A, ScoreRequest(law=0, base=2, exits=(3,))),
+        Says(B, ScoreRequest(law=0, hidden=True, prompt=True, exits=(1, 3))),
     )
-    assert MergedTree((a, b)).open((0,), None).want == Want(
+    assert MergedTreeDrafter((a, b)).open((0,), None).want == ScoreRequest(
         law=0, base=2, hidden=True, prompt=True, exits=(1, 3)
     )
 
@@ -180,7 +180,7 @@ ROW = torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2]).log()
 DRAWN = Draft(
     (0, 2, 1, 3),
     (-1, 0, 0, 1),
-    (Draw.CERTAIN, Draw.WITHOUT, Draw.WITHOUT, Draw.INDEPENDENT),
+    (DrawKind.CERTAIN, DrawKind.WITHOUT, DrawKind.WITHOUT, DrawKind.INDEPENDENT),
     (None, ROW, ROW, ROW),
 )
 
@@ -195,7 +195,10 @@ def test_what_was_drawn_stays_whole_and_first():
     both = propose(graft(A, DRAWN))
     assert both.token[4:] == (2, 3) and both.parent[4:] == (2, 4)  # A goes on below the drawn 1
     other = Draft(
-        (0, 4, 1), (-1, 0, 1), (Draw.CERTAIN, Draw.CERTAIN, Draw.INDEPENDENT), (None, None, ROW)
+        (0, 4, 1),
+        (-1, 0, 1),
+        (DrawKind.CERTAIN, DrawKind.CERTAIN, DrawKind.INDEPENDENT),
+        (None, None, ROW),
     )
     assert propose(graft(DRAWN, other)).token[4:] == (
         4,
@@ -213,29 +216,32 @@ def test_probes_are_kept_and_built_upon_by_nobody():
 
 
 DRAWN_KNOWN = replace(DRAWN, chance=(1.0,) * 4)
-GREEDY = Shaped(toy(31, cost=0.1), Greedy())
+GREEDY = ShapedTarget(toy_law(31, cost=0.1), GreedyRule())
 
 
 @pytest.mark.parametrize(
     "drafters",
     [
-        (Lookup(3, 1), Recycling(2, 6), Suffix(floor=0.0)),
-        (Recycling(2, 6), Capped(FromModel(toy(91, cost=0.1), Chain()), 1)),
-        (FromModel(GREEDY, Chain()), Lookup(3, 1)),
+        (LookupDrafter(3, 1), RecyclingDrafter(2, 6), SuffixDrafter(floor=0.0)),
+        (
+            RecyclingDrafter(2, 6),
+            CappedDrafter(ModelDrafter(toy_law(91, cost=0.1), ChainTree()), 1),
+        ),
+        (ModelDrafter(GREEDY, ChainTree()), LookupDrafter(3, 1)),
     ],
     ids=["certain", "after a drawn chain", "a greedy model"],
 )
 def test_contract(record_counts, drafters):
-    record_counts(check_drafter(MergedTree(drafters)))
+    record_counts(check_drafter(MergedTreeDrafter(drafters)))
 
 
 def test_law_over_a_drawn_tree_and_copies(record_counts):
     def make(target, draft):
-        return Speculative(
+        return SpeculativeDecoder(
             target,
-            MergedTree((Lookup(2, 1), FromModel(draft, Static((2, 1))))),
-            Exact(),
-            Fixed(2, 5),
+            MergedTreeDrafter((LookupDrafter(2, 1), ModelDrafter(draft, StaticTree((2, 1))))),
+            ExactVerifier(),
+            FixedPolicy(2, 5),
         )
 
     record_counts(check_decoder(make, laws=4, length=2))
@@ -246,22 +252,30 @@ def uncalibrated(result):
     return replace(result, stats=replace(result.stats, expected=0.0))
 
 
-@pytest.mark.parametrize("drafter", [Lookup(3, 1), Recycling(2, 6), Suffix()], ids=str)
+@pytest.mark.parametrize(
+    "drafter", [LookupDrafter(3, 1), RecyclingDrafter(2, 6), SuffixDrafter()], ids=str
+)
 def test_reduces_to_its_only_drafter(drafter):
-    target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
-    pair = MergedTree((drafter,)), drafter
+    target, request = toy_law(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
+    pair = MergedTreeDrafter((drafter,)), drafter
     one, alone = (
-        run([answer_one(Speculative(target, d, Match(), Fixed(3, 6)), request)])[0] for d in pair
+        run_coroutines(
+            [answer_one(SpeculativeDecoder(target, d, MatchVerifier(), FixedPolicy(3, 6)), request)]
+        )[0]
+        for d in pair
     )
     assert uncalibrated(one) == uncalibrated(alone)
 
 
 def test_reduces_to_its_only_drafter_which_draws():
-    target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
-    drafter = FromModel(toy(91, 5, cost=0.1), Static((2, 1)))
-    pair = MergedTree((drafter,)), drafter
+    target, request = toy_law(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
+    drafter = ModelDrafter(toy_law(91, 5, cost=0.1), StaticTree((2, 1)))
+    pair = MergedTreeDrafter((drafter,)), drafter
     one, alone = (
-        run([answer_one(Speculative(target, d, Exact(), Fixed(3, 6)), request)])[0] for d in pair
+        run_coroutines(
+            [answer_one(SpeculativeDecoder(target, d, ExactVerifier(), FixedPolicy(3, 6)), request)]
+        )[0]
+        for d in pair
     )
     assert uncalibrated(one) == uncalibrated(alone)
 
@@ -294,7 +308,7 @@ class MixesDrawn(MergedTreeGuess):
 
 @dataclass(frozen=True)
 class Faulty:
-    inner: MergedTree
+    inner: MergedTreeDrafter
     fault: type
 
     def open(self, prompt, session):
@@ -305,8 +319,10 @@ class Faulty:
 @pytest.mark.parametrize("fault, replace_", [(CutsDrawn, False), (MixesDrawn, True)])
 def test_cut_draws_show_in_the_output_law(fault, replace_):
     def make(target, draft):
-        sources = (Lookup(2, 1), FromModel(draft, Static((2, 1), replace_)))
-        return Speculative(target, Faulty(MergedTree(sources), fault), Exact(), Fixed(2, 5))
+        sources = (LookupDrafter(2, 1), ModelDrafter(draft, StaticTree((2, 1), replace_)))
+        return SpeculativeDecoder(
+            target, Faulty(MergedTreeDrafter(sources), fault), ExactVerifier(), FixedPolicy(2, 5)
+        )
 
     with pytest.raises(AssertionError, match="output law"):
         check_law(make, laws=8, length=2)
@@ -322,4 +338,4 @@ def test_cut_draws_show_in_the_output_law(fault, replace_):
 )
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        MergedTree(**{"drafters": (Lookup(),), **fields})
+        MergedTreeDrafter(**{"drafters": (LookupDrafter(),), **fields})

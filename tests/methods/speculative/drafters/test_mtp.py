@@ -9,30 +9,30 @@ import micro
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.mtp import FromMtp
-from polydec.methods.speculative.drafters.probes import FromProbes
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.ranked import Ranked
+from polydec.methods.speculative.drafters.mtp import MtpDrafter
+from polydec.methods.speculative.drafters.probes import ProbesDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.ranked import RankedTree
 from polydec.models.learned.kinds import mtp as kind
-from polydec.models.learned.kinds.mtp import Mtp
-from polydec.models.learned.kinds.probes import Probes
+from polydec.models.learned.kinds.mtp import MtpModel
+from polydec.models.learned.kinds.probes import SoftProbes
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.gated import Adapter
-from polydec.models.nets.transformer import Transformer
+from polydec.models.nets.gated import GatedAdapter
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 WIDTH, LAYERS, MASKS = 32, 2, 3
 SIZES = {"qkv": (WIDTH, 64), "out": (32, WIDTH), "gate_up": (WIDTH, 128), "down": (64, WIDTH)}
-ROOM = Budget(2 * MASKS, 64)
+ROOM = DraftBudget(2 * MASKS, 64)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lm(source):
-    network = Transformer.build(source.config, source.weights, dtype="float64")
-    return LM(network, Vocab(source.config["vocab_size"], frozenset()))
+    network = LlamaTransformer.build(source.config, source.weights, dtype="float64")
+    return CausalLaw(network, TokenVocabulary(source.config["vocab_size"], frozenset()))
 
 
 def made(vocab, adapted=True, scale=1.0):
@@ -59,10 +59,10 @@ def made(vocab, adapted=True, scale=1.0):
         for _ in range(LAYERS)
     ]
     masks = torch.randn(MASKS, WIDTH, generator=g)
-    return Mtp(
+    return MtpModel(
         masks,
-        Adapter(layers) if adapted else None,
-        kind.begun(WIDTH, 2),
+        GatedAdapter(layers) if adapted else None,
+        kind.new_mtp_sampler(WIDTH, 2),
         vocab,
         ((0.5, 0.2),) * MASKS,
     )
@@ -72,11 +72,13 @@ async def masked(drafter, session, text):
     """The draft that a first round feeds behind a text, and what it scores."""
     guess = drafter.open(text, session)
     draft = await guess.propose(text[-1], len(text), ROOM, Rng.of(0))
-    return guess, draft, await session.score(draft, Want(law=Reads.ROW, hidden=True))
+    return guess, draft, await session.score(draft, ScoreRequest(law=RowDetail.ROW, hidden=True))
 
 
 @pytest.mark.parametrize("quadratic", [True, False], ids=["quadratic", "linear"])
-@pytest.mark.parametrize("tree", [Chain(), Ranked(((0,), (1,), (0, 0)))], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "tree", [ChainTree(), RankedTree(((0,), (1,), (0, 0)))], ids=["chain", "tree"]
+)
 def test_no_token_sees_a_mask(lm, tree, quadratic):
     """Laws and states of all tokens, and of what is written behind them, are what they are without masks and matrices; what
     the masks come out as is not."""
@@ -85,14 +87,14 @@ def test_no_token_sees_a_mask(lm, tree, quadratic):
 
     async def rounds():
         session, alone, plain = lm.open((5, 6, 7)), lm.open((5, 6, 7)), lm.open((5, 6, 7))
-        guess, root, text = FromMtp(mtp, tree, quadratic).open((5, 6, 7), session), 7, [5, 6, 7]
+        guess, root, text = MtpDrafter(mtp, tree, quadratic).open((5, 6, 7), session), 7, [5, 6, 7]
         for _ in range(4):
             draft = await guess.propose(root, len(text), ROOM, Rng.of(0))
             n = sum(not p for p in draft.probe)
-            scores = await session.score(draft, Want(hidden=True))
+            scores = await session.score(draft, ScoreRequest(hidden=True))
             real = Draft.certain(draft.token[:n], draft.parent[:n])
-            without = await alone.score(real, Want(hidden=True))
-            bare = await plain.score(replace(draft, adapter=None), Want(hidden=True))
+            without = await alone.score(real, ScoreRequest(hidden=True))
+            bare = await plain.score(replace(draft, adapter=None), ScoreRequest(hidden=True))
             for node in range(n):
                 assert scores.row(node).allclose(without.row(node), atol=1e-12, rtol=0)
             assert scores.hidden_NH[:n].allclose(without.hidden_NH, atol=1e-12, rtol=0)
@@ -108,15 +110,15 @@ def test_no_token_sees_a_mask(lm, tree, quadratic):
             text += verdict.tokens(draft)
             root = verdict.bonus
 
-    run([rounds()])
+    run_coroutines([rounds()])
     assert all(changed)
 
 
 def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
     """Whatever is accepted, the next draft is the one that masks behind that prefix alone give."""
     mtp, text = made(lm.vocab), (5, 6, 7)
-    quadratic, linear = FromMtp(mtp, Chain(), True), FromMtp(mtp, Chain(), False)
-    law = Shaped(lm, Greedy())
+    quadratic, linear = MtpDrafter(mtp, ChainTree(), True), MtpDrafter(mtp, ChainTree(), False)
+    law = ShapedTarget(lm, GreedyRule())
 
     async def next_draft(drafter, before, accepted, root):
         session = law.open(before)
@@ -126,7 +128,7 @@ def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
             session.commit(verdict.committed(draft))
             guess.learn(draft, scores, verdict)
             draft = await guess.propose(verdict.bonus, len(before) + 1, ROOM, Rng.of(0))
-            scores = await session.score(draft, Want(hidden=True))
+            scores = await session.score(draft, ScoreRequest(hidden=True))
         verdict = Verdict(tuple(range(1, accepted)), root)
         session.commit(verdict.committed(draft))
         guess.learn(draft, scores, verdict)
@@ -141,7 +143,7 @@ def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
             _, same = await next_draft(linear, (*text, *prefix), 0, 11)
             assert drafts == same
 
-    run([all_of_them()])
+    run_coroutines([all_of_them()])
 
 
 def test_rows_of_both_schedules(lm):
@@ -156,13 +158,13 @@ def test_rows_of_both_schedules(lm):
     for quadratic, budget, want in (
         (True, ROOM, [4, 16]),
         (False, ROOM, [4, 7]),
-        (True, Budget(6, 14), [3, 12]),
-        (False, Budget(6, 5), [3, 6]),
-        (True, Budget(6, 2), [1, 3]),
-        (True, Budget(0, 64), [1, 1]),
-        (True, Budget(2, 64), [3, 6]),
+        (True, DraftBudget(6, 14), [3, 12]),
+        (False, DraftBudget(6, 5), [3, 6]),
+        (True, DraftBudget(6, 2), [1, 3]),
+        (True, DraftBudget(0, 64), [1, 1]),
+        (True, DraftBudget(2, 64), [3, 6]),
     ):
-        got = run([fed(FromMtp(mtp, Chain(), quadratic), budget)])[0]
+        got = run_coroutines([fed(MtpDrafter(mtp, ChainTree(), quadratic), budget)])[0]
         assert got == want, (quadratic, budget)
 
 
@@ -170,7 +172,7 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
     """At rank 0 the guesses are those of soft probes with the same entries."""
     bare, text = made(lm.vocab, adapted=False), (5, 6, 7)
     nothing = made(lm.vocab, scale=0.0)
-    probes = Probes(bare.mask_KH, None, (0,) * len(bare.mask_KH), lm.vocab, bare.rates)
+    probes = SoftProbes(bare.mask_KH, None, (0,) * len(bare.mask_KH), lm.vocab, bare.rates)
 
     async def states(drafter):
         guess, draft, scores = await masked(drafter, lm.open(text), text)
@@ -179,11 +181,11 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
         return known, (await guess.propose(9, 4, ROOM, Rng.of(1))).token[:2]
 
     drafters = [
-        FromMtp(bare, Ranked(((0,),)), sampler=False),
-        FromMtp(nothing, Ranked(((0,),)), sampler=False),
-        FromProbes(probes, Ranked(((0,),))),
+        MtpDrafter(bare, RankedTree(((0,),)), sampler=False),
+        MtpDrafter(nothing, RankedTree(((0,),)), sampler=False),
+        ProbesDrafter(probes, RankedTree(((0,),))),
     ]
-    (a, token), (b, of_nothing), (c, of_probes) = run([states(d) for d in drafters])
+    (a, token), (b, of_nothing), (c, of_probes) = run_coroutines([states(d) for d in drafters])
     assert (
         a.allclose(c, atol=1e-12, rtol=0)
         and a.allclose(b, atol=1e-12, rtol=0)
@@ -196,10 +198,10 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
 )
 def test_the_text_is_the_targets(lm, options):
     """Greedy and drawn, several at once: an untrained adapter costs rows and changes nothing."""
-    kit = Kit(Shaped(lm, Greedy()), None, (made(lm.vocab),))
+    kit = Kit(ShapedTarget(lm, GreedyRule()), None, (made(lm.vocab),))
     requests = [Request(prompt, 20) for prompt in ((5, 6, 7), (9,), (30, 31, 8, 4))]
     said = [
-        run([answer_one(registry.build(name, kit, given)[0], r) for r in requests])
+        run_coroutines([answer_one(registry.build(name, kit, given)[0], r) for r in requests])
         for name, given in (("plain", {}), ("mtp", options))
     ]
     assert [r.token_ids for r in said[0]] == [r.token_ids for r in said[1]]
@@ -210,15 +212,15 @@ def test_an_adapter_in_company_and_in_parts(lm):
     one, other, text = made(lm.vocab), made(lm.vocab, scale=0.3), (5, 6, 7)
 
     async def of(mtp):
-        return (await masked(FromMtp(mtp, Chain()), lm.open(text), text))[2].hidden_NH
+        return (await masked(MtpDrafter(mtp, ChainTree()), lm.open(text), text))[2].hidden_NH
 
-    alone = [run([of(m)])[0] for m in (one, other)]
-    together = run([of(m) for m in (one, other, one)])
+    alone = [run_coroutines([of(m)])[0] for m in (one, other)]
+    together = run_coroutines([of(m) for m in (one, other, one)])
     for got, want in zip(together, (*alone, alone[0]), strict=True):
         assert got.allclose(want, atol=1e-12, rtol=0)
     lm.network.limit, limit = 2, lm.network.limit
     try:
-        assert run([of(one)])[0].allclose(alone[0], atol=1e-12, rtol=0)
+        assert run_coroutines([of(one)])[0].allclose(alone[0], atol=1e-12, rtol=0)
     finally:
         lm.network.limit = limit
 
@@ -229,19 +231,19 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
     with pytest.raises(ValueError, match="method mtp needs masks with a gated adapter"):
         build(lm)
     wide = sources.open_source(str(micro.write(tmp_path / "wide", hidden=64)))
-    native = LM(CpuStep.build(wide.config, wide.weights), lm.vocab)
+    native = CausalLaw(CpuStep.build(wide.config, wide.weights), lm.vocab)
     with pytest.raises(
         ValueError, match=r"adapter \(LoRA\), which the compiled step does not run.*--dtype torch"
     ):
         build(native, replace(mtp, mask_KH=torch.zeros(MASKS, 64)))
     with pytest.raises(ValueError, match="no row of this network runs with matrices of its own"):
-        run([masked(FromMtp(mtp, Chain()), native.open((5, 6)), (5, 6))])
-    deeper = replace(mtp, adapter=Adapter([*mtp.adapter.layers, mtp.adapter.layers[0]]))
+        run_coroutines([masked(MtpDrafter(mtp, ChainTree()), native.open((5, 6)), (5, 6))])
+    deeper = replace(mtp, adapter=GatedAdapter([*mtp.adapter.layers, mtp.adapter.layers[0]]))
     with pytest.raises(ValueError, match="matrices for 3 layers: this target has 2"):
-        build(Shaped(lm, Greedy()), deeper)
+        build(ShapedTarget(lm, GreedyRule()), deeper)
     with pytest.raises(ValueError, match="trained for states of width 32: this target's have 4"):
-        build(toy(1, lm.vocab.size), replace(mtp, adapter=None))
-    narrow = Adapter(
+        build(toy_law(1, lm.vocab.size), replace(mtp, adapter=None))
+    narrow = GatedAdapter(
         [
             {**layer, "down": (layer["down"][0][:, :9], layer["down"][1])}
             for layer in mtp.adapter.layers
@@ -251,7 +253,9 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
         ValueError,
         match="adapter's down goes from 9 to 32 numbers: this network's goes from 64 to 32",
     ):
-        run([masked(FromMtp(replace(mtp, adapter=narrow), Chain()), lm.open((5, 6)), (5, 6))])
+        run_coroutines(
+            [masked(MtpDrafter(replace(mtp, adapter=narrow), ChainTree()), lm.open((5, 6)), (5, 6))]
+        )
     with pytest.raises(ValueError, match=r"no mtp\.safetensors beside a config\.json"):
         kind.load(tmp_path)
 
@@ -287,8 +291,8 @@ def test_every_level_reads_a_mask_of_its_own(lm):
     mtp, text = made(lm.vocab), (5, 6, 7)
 
     async def go():
-        session = Shaped(lm, Greedy()).open(text)
-        guess, draft, scores = await masked(FromMtp(mtp, Chain()), session, text)
+        session = ShapedTarget(lm, GreedyRule()).open(text)
+        guess, draft, scores = await masked(MtpDrafter(mtp, ChainTree()), session, text)
         guess.learn(draft, scores, Verdict((), 9))
         session.commit((7,))
         first = len(draft) - MASKS  # behind the root, which was all that was drafted
@@ -299,5 +303,5 @@ def test_every_level_reads_a_mask_of_its_own(lm):
         fresh = await guess.propose(9, 4, ROOM, Rng.of(0))
         return tokens, list(fresh.token[: 1 + MASKS])
 
-    want, got = run([go()])[0]
+    want, got = run_coroutines([go()])[0]
     assert got == want and len(set(want[1:])) > 1

@@ -7,48 +7,57 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec.core.decoder import answer_one, streams
+from polydec.core.decoder import answer_one, request_streams
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.trace import ignore
+from polydec.core.scheduler import run_coroutines
+from polydec.core.trace import ignore_event
 from polydec.core.transcript import Transcript
-from polydec.core.types import Draft, Draw, Want
+from polydec.core.types import Draft, DrawKind, ScoreRequest
 from polydec.lab.testing.check_decoder import check_decoder, check_law
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.enumerate import distance, executions, target_law
+from polydec.lab.testing.enumerate import enumerate_executions, target_law, text_law_distance
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters._shape import best, counts, of_counts, template
-from polydec.methods.speculative.drafters.ngram_rows import NgramRows, NgramRowsGuess, Rows
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters._shape import (
+    most_accepted_paths,
+    of_counts,
+    template_child_counts,
+    tree_template,
+)
+from polydec.methods.speculative.drafters.ngram_rows import (
+    NgramRowsDrafter,
+    NgramRowsGuess,
+    NgramRowStore,
+)
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-BIG = Budget(64, 256)
+BIG = DraftBudget(64, 256)
 
 
 def propose(guess, budget=BIG, seed=0):
-    return run([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
+    return run_coroutines([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
 
 
 def fed(how, text, target):
     """A guess that saw the rows of a text, token by token."""
     guess, session = how.open(text[:1], None), target.open(text[:1])
     for x, y in pairwise(text):
-        scores = run([session.score(Draft.chain(x), Want())])[0]
+        scores = run_coroutines([session.score(Draft.chain(x), ScoreRequest())])[0]
         guess.learn(Draft.chain(x), scores, Verdict((), y))
         session.commit((x,))
     return guess
 
 
 def test_rows_are_the_mean_of_what_was_seen():
-    target, text = toy(3, 5, eos=-1), (0, 1, 2, 1, 2, 3, 1, 2, 0)
-    guess = fed(NgramRows(keep=5), text, target)
+    target, text = toy_law(3, 5, eos=-1), (0, 1, 2, 1, 2, 3, 1, 2, 0)
+    guess = fed(NgramRowsDrafter(keep=5), text, target)
     seen = Counter(
         tuple(text[max(0, i - n + 1) : i + 1])
         for i in range(len(text) - 1)
@@ -67,7 +76,7 @@ def test_rows_are_the_mean_of_what_was_seen():
 
 
 def test_averages_of_unlike_rows():
-    guess = NgramRows(keep=2).open((0,), None)
+    guess = NgramRowsDrafter(keep=2).open((0,), None)
     guess.write((1, 2), {5: 0.6, 6: 0.3})
     guess.write((1, 2), {7: 0.9})
     assert guess.store.after[1, 2] == (2, (7, 5), (0.45, 0.3))
@@ -76,10 +85,10 @@ def test_averages_of_unlike_rows():
 
 
 def test_backs_off_to_shorter_ngrams():
-    rows = Rows(
+    rows = NgramRowStore(
         {(1, 2, 3, 4): (1, (9,), (1.0,)), (3, 4): (1, (8,), (1.0,)), (2, 3, 5): (1, (7,), (1.0,))}
     )
-    guess = NgramRows(store=rows).open((1, 2, 3, 4), None)
+    guess = NgramRowsDrafter(store=rows).open((1, 2, 3, 4), None)
     assert (
         guess.find((0, 1, 2, 3, 4))[1] == (9,)
         and guess.find((2, 3, 4))[1] == (8,)
@@ -89,17 +98,17 @@ def test_backs_off_to_shorter_ngrams():
 
 
 def test_the_least_recently_written_row_goes_first():
-    guess = NgramRows(most=2).open((0,), None)
+    guess = NgramRowsDrafter(most=2).open((0,), None)
     for key in ((1, 1), (2, 2), (1, 1), (3, 3)):
         guess.write(key, {0: 1.0})
     assert set(guess.store.after) == {(1, 1), (3, 3)} and guess.store.nbytes == 2 * (8 + 8 + 4)
 
 
 def test_children_are_drawn_without_replacement():
-    rows = Rows({(0, 1): (1, (2, 3, 4), (0.5, 0.3, 0.2))})
+    rows = NgramRowStore({(0, 1): (1, (2, 3, 4), (0.5, 0.3, 0.2))})
     got, n = Counter(), 4000
     for seed in range(n):
-        guess = NgramRows((2,), store=rows).open((0, 1), None)
+        guess = NgramRowsDrafter((2,), store=rows).open((0, 1), None)
         guess.like.append(torch.zeros(6, dtype=torch.float64))
         got[propose(guess, seed=seed).token[1:]] += 1
     want = {
@@ -114,37 +123,40 @@ def test_children_are_drawn_without_replacement():
 
 
 def test_the_law_is_a_snapshot_of_the_row():
-    rows = Rows({(0, 1): (1, (2, 3), (0.5, 0.25))})
-    guess = NgramRows((2,), store=rows).open((0, 1), None)
+    rows = NgramRowStore({(0, 1): (1, (2, 3), (0.5, 0.25))})
+    guess = NgramRowsDrafter((2,), store=rows).open((0, 1), None)
     guess.like.append(torch.zeros(5, dtype=torch.float64))
     draft = propose(guess)
     guess.write((0, 1), {4: 1.0})
-    assert draft.law[1] is draft.law[2] and draft.draw[1] is Draw.WITHOUT
+    assert draft.law[1] is draft.law[2] and draft.draw[1] is DrawKind.WITHOUT
     assert draft.law[1].exp().tolist() == pytest.approx([0, 0, 2 / 3, 1 / 3, 0])
 
 
 def test_a_greedy_target_gets_the_likeliest_and_the_model_own_rows():
-    target = Shaped(toy(3, 5, eos=-1), Greedy())
-    guess = fed(NgramRows((3, 1)), (0, 1, 2, 0, 1, 2, 0), target)
+    target = ShapedTarget(toy_law(3, 5, eos=-1), GreedyRule())
+    guess = fed(NgramRowsDrafter((3, 1)), (0, 1, 2, 0, 1, 2, 0), target)
     draft = propose(guess)
-    assert all(d is Draw.CERTAIN for d in draft.draw) and len(draft.children[0]) == 3
+    assert all(d is DrawKind.CERTAIN for d in draft.draw) and len(draft.children[0]) == 3
     assert [draft.token[c] for c in draft.children[0]] == list(guess.find(guess.text)[1][:3])
 
 
 def test_tree_has_its_shape():
-    target = toy(3, 9, eos=-1)
+    target = toy_law(3, 9, eos=-1)
     for draws in (True, False):
-        guess = fed(NgramRows((3, 2, 0, 1), 1, 1, draws=draws), tuple(range(9)) * 2, target)
+        guess = fed(NgramRowsDrafter((3, 2, 0, 1), 1, 1, draws=draws), tuple(range(9)) * 2, target)
         assert [len(c) for c in propose(guess).children] == [3, 2, 0, 1, 0, 0, 0]
-        assert len(propose(guess, Budget(1, 9))) == 4 and len(propose(guess, Budget(9, 4))) == 5
+        assert (
+            len(propose(guess, DraftBudget(1, 9))) == 4
+            and len(propose(guess, DraftBudget(9, 4))) == 5
+        )
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        NgramRows((2, 1), 2, 1),
-        NgramRows((1, 1, 1), 3, 1, keep=2),
-        NgramRows((2, 1), 2, 1, draws=False),
+        NgramRowsDrafter((2, 1), 2, 1),
+        NgramRowsDrafter((1, 1, 1), 3, 1, keep=2),
+        NgramRowsDrafter((2, 1), 2, 1, draws=False),
     ],
     ids=["tree", "chain of short rows", "likeliest"],
 )
@@ -152,17 +164,23 @@ def test_contract(record_counts, how):
     record_counts(check_drafter(how))
     record_counts(
         check_decoder(
-            lambda target, draft: Speculative(target, how, Exact(), Fixed(2, 4)), laws=4, length=3
+            lambda target, draft: SpeculativeDecoder(
+                target, how, ExactVerifier(), FixedPolicy(2, 4)
+            ),
+            laws=4,
+            length=3,
         )
     )
 
 
 def test_samples_of_one_question_help_each_other():
-    target, rows = toy(4, 6, eos=-1, sharp=2.5), Rows()
-    decoder = Speculative(target, NgramRows(store=rows), Exact(), Fixed(16, 16))
+    target, rows = toy_law(4, 6, eos=-1, sharp=2.5), NgramRowStore()
+    decoder = SpeculativeDecoder(
+        target, NgramRowsDrafter(store=rows), ExactVerifier(), FixedPolicy(16, 16)
+    )
     rate = [
         sum(
-            run([answer_one(decoder, Request((0, 1), max_tokens=40, choice=8 * j + i))])[
+            run_coroutines([answer_one(decoder, Request((0, 1), max_tokens=40, choice=8 * j + i))])[
                 0
             ].stats.passes
             for i in range(8)
@@ -170,10 +188,12 @@ def test_samples_of_one_question_help_each_other():
         for j in range(3)
     ]
     assert rate[2] < rate[0]
-    cold = Speculative(target, NgramRows(), Exact(), Fixed(16, 16))
+    cold = SpeculativeDecoder(target, NgramRowsDrafter(), ExactVerifier(), FixedPolicy(16, 16))
     assert (
         sum(
-            run([answer_one(cold, Request((0, 1), max_tokens=40, choice=i))])[0].stats.passes
+            run_coroutines([answer_one(cold, Request((0, 1), max_tokens=40, choice=i))])[
+                0
+            ].stats.passes
             for i in range(8)
         )
         > rate[0]
@@ -181,13 +201,13 @@ def test_samples_of_one_question_help_each_other():
 
 
 def answers_of(decoder, request, rng=None):
-    of = streams(request) if rng is None else lambda choice: rng.at("choice", choice)
-    into = Transcript(request, decoder.vocab.eos, ignore)
-    return run([decoder.run(request, of, into)])[0]
+    of = request_streams(request) if rng is None else lambda choice: rng.at("choice", choice)
+    into = Transcript(request, decoder.vocab.eos, ignore_event)
+    return run_coroutines([decoder.run(request, of, into)])[0]
 
 
 def test_choices_of_a_request_share_rows_without_a_store():
-    target, request = toy(4, 6, eos=-1, sharp=2.5), Request((0, 1), max_tokens=40, n=8)
+    target, request = toy_law(4, 6, eos=-1, sharp=2.5), Request((0, 1), max_tokens=40, n=8)
     passes = {}
     for shared in (False, True):
         decoder, _ = build("stand", target, options={"shared": shared, "shortest": 2})
@@ -198,16 +218,16 @@ def test_choices_of_a_request_share_rows_without_a_store():
 
 
 def test_choices_that_share_rows_are_independent():
-    target, request, joint = toy(2, 3, eos=-1), Request((0, 1), max_tokens=3, n=2), Counter()
-    how = NgramRows((2,), 1, 1, shared=True)
-    decoder = Speculative(target, how, Exact(), Fixed(1, 2))
-    for pair, p in executions(
+    target, request, joint = toy_law(2, 3, eos=-1), Request((0, 1), max_tokens=3, n=2), Counter()
+    how = NgramRowsDrafter((2,), 1, 1, shared=True)
+    decoder = SpeculativeDecoder(target, how, ExactVerifier(), FixedPolicy(1, 2))
+    for pair, p in enumerate_executions(
         lambda rng: tuple(a.token_ids for a in answers_of(decoder, request, rng))
     ):
         joint[pair] += p
     law = target_law(target, (0, 1), 3)
     want = {(a, b): law[a] * law[b] for a in law for b in law}
-    assert distance(joint, want) < 1e-9
+    assert text_law_distance(joint, want) < 1e-9
 
 
 class Likeliest(NgramRowsGuess):
@@ -232,7 +252,8 @@ class Independent(NgramRowsGuess):
     async def propose(self, root, position, budget, rng):
         draft = await super().propose(root, position, budget, rng)
         return replace(
-            draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw)
+            draft,
+            draw=tuple(DrawKind.INDEPENDENT if d is DrawKind.WITHOUT else d for d in draft.draw),
         )
 
 
@@ -241,14 +262,16 @@ class Faulty:
     fault: type
 
     def open(self, prompt, session):
-        guess = NgramRows((2,), 1, 1).open(prompt, session)
+        guess = NgramRowsDrafter((2,), 1, 1).open(prompt, session)
         return self.fault(guess.config, guess.store, guess.text, guess.like)
 
 
 @pytest.mark.parametrize("fault", [Likeliest, Stale, Independent])
 def test_known_bugs_show_in_the_output_law(fault):
     def make(guess):
-        return lambda target, draft: Speculative(target, Faulty(guess), Exact(), Fixed(1, 2))
+        return lambda target, draft: SpeculativeDecoder(
+            target, Faulty(guess), ExactVerifier(), FixedPolicy(1, 2)
+        )
 
     check_law(make(NgramRowsGuess), laws=3, length=4, shapings=["plain"])
     with pytest.raises(AssertionError, match="output law"):
@@ -257,22 +280,36 @@ def test_known_bugs_show_in_the_output_law(fault):
 
 def test_match_would_be_lossless_too():
     """With certain children the verifier that never looks at laws gives the same text as plain decoding's."""
-    target, request = toy(4, 5, eos=-1), Request((0, 1), max_tokens=20, seed=5)
+    target, request = toy_law(4, 5, eos=-1), Request((0, 1), max_tokens=20, seed=5)
     a, b = (
-        run([answer_one(Speculative(target, NgramRows(draws=False), v, Fixed(9)), request)])[0]
-        for v in (Exact(), Match())
+        run_coroutines(
+            [
+                answer_one(
+                    SpeculativeDecoder(target, NgramRowsDrafter(draws=False), v, FixedPolicy(9)),
+                    request,
+                )
+            ]
+        )[0]
+        for v in (ExactVerifier(), MatchVerifier())
     )
     assert a.token_ids == b.token_ids
 
 
 def test_shapes():
-    assert of_counts((2, 1)) == ((0, 0), (0, 1), (1, 0)) == template([(0,), (1,), (0, 0)])
-    assert counts([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]) == (2, 1, 1, 1) and of_counts(
-        (2, 1, 1, 1)
-    ) == template([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
+    assert of_counts((2, 1)) == ((0, 0), (0, 1), (1, 0)) == tree_template([(0,), (1,), (0, 0)])
+    assert template_child_counts([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]) == (
+        2,
+        1,
+        1,
+        1,
+    ) and of_counts((2, 1, 1, 1)) == tree_template([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
     seen = {(0,): 9, (1,): 3, (0, 0): 5, (0, 1): 4, (1, 0): 2, (2,): 1}
-    assert best(seen, 4) == ((0,), (1,), (0, 0), (0, 1)) and best(seen, 2) == ((0,), (0, 0))
-    assert best({(1, 0): 3}, 3) == ((0,), (1,), (1, 0)) and best({(1, 0): 3, (0,): 1}, 2) == ((0,),)
+    assert most_accepted_paths(seen, 4) == ((0,), (1,), (0, 0), (0, 1)) and most_accepted_paths(
+        seen, 2
+    ) == ((0,), (0, 0))
+    assert most_accepted_paths({(1, 0): 3}, 3) == ((0,), (1,), (1, 0)) and most_accepted_paths(
+        {(1, 0): 3, (0,): 1}, 2
+    ) == ((0,),)
 
 
 @pytest.mark.parametrize(
@@ -289,4 +326,4 @@ def test_shapes():
 )
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        NgramRows(**fields)
+        NgramRowsDrafter(**fields)

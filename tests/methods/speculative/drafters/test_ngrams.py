@@ -12,22 +12,22 @@ from typer.testing import CliRunner
 from polydec import Engine, load
 from polydec.cli.main import app
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Vocab
-from polydec.lab.testing.examples import ngrams
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, TokenVocabulary
+from polydec.lab.testing.examples import example_ngrams
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import ngrams as train
-from polydec.lab.train.ngrams import NGramSpec, count, judge
-from polydec.lab.train.selfplay import Sample
-from polydec.methods.speculative.drafters.backoff import Backoff
-from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixture
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.lab.train.ngrams import NGramSpec, count_ngrams, measure_ngram_guesses
+from polydec.lab.train.selfplay import TrainingSample
+from polydec.methods.speculative.drafters.backoff import BackoffDrafter
+from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixtureDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds import ngrams as tables
-from polydec.models.learned.kinds.ngrams import LAST, NGrams, longer
+from polydec.models.learned.kinds.ngrams import LAST, NGrams, extend_context_key
 
-VOCAB = Vocab(12, frozenset(), "letters")
+VOCAB = TokenVocabulary(12, frozenset(), "letters")
 EMPTY = NGrams(
     2, VOCAB, np.zeros(0, np.uint64), np.zeros((0, 2), np.uint16), np.zeros((0, 2), np.uint8)
 )
@@ -40,7 +40,7 @@ def samples(n, seed=0, size=12):
         text = [dice.randrange(size)]
         while len(text) < 30:
             text.append((text[-1] * 3 + dice.choice((0, 0, 0, 1, 2))) % size)
-        out.append(Sample(tuple(text[:5]), tuple(text[5:])))
+        out.append(TrainingSample(tuple(text[:5]), tuple(text[5:])))
     return out
 
 
@@ -69,7 +69,7 @@ def counted(some, order, discount):
 @pytest.mark.parametrize("order, least, discount", [(1, 1, 0.75), (3, 2, 0.75), (4, 3, 0.4)])
 def test_counts_equal_the_book(order, least, discount):
     some = samples(40)
-    table = count(
+    table = count_ngrams(
         [*some, *some[:7]],
         NGramSpec("x", order=order, top=3, least=least, discount=discount),
         VOCAB,
@@ -89,7 +89,7 @@ def test_counts_equal_the_book(order, least, discount):
 
 
 def test_the_longest_known_context_answers():
-    one, two = longer(0, 3), longer(longer(0, 3), 5)
+    one, two = extend_context_key(0, 3), extend_context_key(extend_context_key(0, 3), 5)
     keys = sorted([(one, 7, 100), (two, 9, 200)])
     table = NGrams(
         2,
@@ -105,9 +105,9 @@ def test_the_longest_known_context_answers():
 
 def test_judged_on_greedy_answers():
     some = samples(30)
-    table = count(some, NGramSpec("x", order=2), VOCAB)
-    other = [Sample(s.prompt_ids, s.output_ids, 0.7) for s in some]
-    mine = judge(table, [*some[:5], *other])
+    table = count_ngrams(some, NGramSpec("x", order=2), VOCAB)
+    other = [TrainingSample(s.prompt_ids, s.output_ids, 0.7) for s in some]
+    mine = measure_ngram_guesses(table, [*some[:5], *other])
     said = [
         (table.after([*s.prompt_ids, *s.output_ids][:i])[:1], [*s.prompt_ids, *s.output_ids][i])
         for s in some[:5]
@@ -117,11 +117,16 @@ def test_judged_on_greedy_answers():
     assert mine["right"] == pytest.approx(
         sum(bool(b) and b[0][1] == x for b, x in said) / 125, abs=1e-4
     )
-    assert judge(table, other) == {"tokens": 0, "right": 0.0, "sure": 0.0, "sure_and_right": 0.0}
+    assert measure_ngram_guesses(table, other) == {
+        "tokens": 0,
+        "right": 0.0,
+        "sure": 0.0,
+        "sure_and_right": 0.0,
+    }
 
 
 def test_saved_and_read(tmp_path):
-    table = count(samples(20), NGramSpec("x", order=3), VOCAB)
+    table = count_ngrams(samples(20), NGramSpec("x", order=3), VOCAB)
     tables.save(tmp_path, table, {"target": "somebody"})
     again = tables.load(str(tmp_path))
     assert again.order == 3 and again.vocab == table.vocab
@@ -154,7 +159,7 @@ def test_saved_and_read(tmp_path):
     ],
 )
 def test_damaged_tables_are_refused(tmp_path, change, words):
-    tables.save(tmp_path, count(samples(20), NGramSpec("x", order=3), VOCAB), {})
+    tables.save(tmp_path, count_ngrams(samples(20), NGramSpec("x", order=3), VOCAB), {})
     change(tmp_path)
     with pytest.raises(ValueError, match=r"^ngrams is '") as e:
         tables.load(str(tmp_path))
@@ -170,7 +175,11 @@ def test_a_wrong_spec(field, value):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda **k: Backoff(EMPTY, **k), lambda **k: CopyNGramMixture(Suffix(), EMPTY, **k)]
+    "make",
+    [
+        lambda **k: BackoffDrafter(EMPTY, **k),
+        lambda **k: CopyNGramMixtureDrafter(SuffixDrafter(), EMPTY, **k),
+    ],
 )
 @pytest.mark.parametrize(
     "field, value", [("floor", 1.1), ("floor", -0.1), ("width", 0), ("width", 17)]
@@ -182,10 +191,12 @@ def test_wrong_options(make, field, value):
 
 def walk(drafter, text, depth=6, nodes=12):
     """Every proposal along a text."""
-    session = toy(1, 12).open(text[:3])
+    session = toy_law(1, 12).open(text[:3])
     guess, out = drafter.open(text[:3], session), []
     for i in range(3, len(text)):
-        out.append(run([guess.propose(text[i - 1], i, Budget(depth, nodes), Rng.of(i))])[0])
+        out.append(
+            run_coroutines([guess.propose(text[i - 1], i, DraftBudget(depth, nodes), Rng.of(i))])[0]
+        )
         guess.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
     return out
 
@@ -197,8 +208,8 @@ def tree(draft):
 def test_without_a_table_blended_is_the_suffix_automaton():
     text = [x for s in samples(3) for x in s.output_ids]
     for a, b in zip(
-        walk(CopyNGramMixture(Suffix(width=2), EMPTY, 0.1, 2), text),
-        walk(Suffix(floor=0.1, width=2), text),
+        walk(CopyNGramMixtureDrafter(SuffixDrafter(width=2), EMPTY, 0.1, 2), text),
+        walk(SuffixDrafter(floor=0.1, width=2), text),
     ):
         assert sorted(zip(a.token, a.depth)) == sorted(
             zip(b.token, b.depth)
@@ -207,21 +218,23 @@ def test_without_a_table_blended_is_the_suffix_automaton():
 
 def test_where_nothing_comes_back_blended_is_the_table():
     table, text = (
-        count(samples(60), NGramSpec("x", order=3), VOCAB),
+        count_ngrams(samples(60), NGramSpec("x", order=3), VOCAB),
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
     )
     for a, b in zip(
-        walk(CopyNGramMixture(Suffix(min_match=64), table, 0.1, 2), text),
-        walk(Backoff(table, 0.1, 2), text),
+        walk(CopyNGramMixtureDrafter(SuffixDrafter(min_match=64), table, 0.1, 2), text),
+        walk(BackoffDrafter(table, 0.1, 2), text),
     ):
         assert tree(a) == tree(b)
 
 
 def test_the_blend_is_a_distribution():
     """Of the root's children: copies, and what the table says of the rest."""
-    table, text = count(samples(60), NGramSpec("x", order=1, top=12), VOCAB), [3, 1, 3, 2, 3]
-    blend = walk(CopyNGramMixture(Suffix(width=2), table, 0.0, 16), [*text, 0], 1, 16)[-1]
-    alone = walk(Suffix(floor=0.0, width=2), [*text, 0], 1, 16)[-1]
+    table, text = count_ngrams(samples(60), NGramSpec("x", order=1, top=12), VOCAB), [3, 1, 3, 2, 3]
+    blend = walk(
+        CopyNGramMixtureDrafter(SuffixDrafter(width=2), table, 0.0, 16), [*text, 0], 1, 16
+    )[-1]
+    alone = walk(SuffixDrafter(floor=0.0, width=2), [*text, 0], 1, 16)[-1]
     copies = dict(zip(alone.token[1:], alone.chance[1:]))
     said = {x: p for p, x in table.after([3])}
     assert len(copies) == 2
@@ -234,7 +247,11 @@ def test_the_blend_is_a_distribution():
 
 @pytest.mark.parametrize(
     "drafter",
-    [Backoff(EMPTY), Backoff(ngrams(VOCAB), 1.0), CopyNGramMixture(Suffix(), ngrams(VOCAB), 1.0)],
+    [
+        BackoffDrafter(EMPTY),
+        BackoffDrafter(example_ngrams(VOCAB), 1.0),
+        CopyNGramMixtureDrafter(SuffixDrafter(), example_ngrams(VOCAB), 1.0),
+    ],
 )
 def test_reduces_to_nothing(drafter):
     assert all(len(d) == 1 for d in walk(drafter, [0, 1, 2, 3, 4, 5, 6, 7]))
@@ -242,14 +259,18 @@ def test_reduces_to_nothing(drafter):
 
 def test_the_registry_asks_for_the_table():
     with pytest.raises(ValueError, match="method ngram-draft needs an n-gram table: name one"):
-        build("ngram-draft", toy(1))
+        build("ngram-draft", toy_law(1))
     with pytest.raises(
         ValueError, match="the n-gram table has a vocabulary of 12 tokens, the target one of 3"
     ):
-        build("ngram-draft", toy(1), artefacts=(ngrams(VOCAB),))
-    decoder, _ = build("auto", toy(1), artefacts=(ngrams(VOCAB),))  # of another model: left out
+        build("ngram-draft", toy_law(1), artefacts=(example_ngrams(VOCAB),))
+    decoder, _ = build(
+        "auto", toy_law(1), artefacts=(example_ngrams(VOCAB),)
+    )  # of another model: left out
     assert not hasattr(decoder.drafter.free, "table")
-    decoder, _ = build("auto", toy(1, 12), artefacts=(ngrams(Vocab(12, frozenset())),))
+    decoder, _ = build(
+        "auto", toy_law(1, 12), artefacts=(example_ngrams(TokenVocabulary(12, frozenset())),)
+    )
     assert hasattr(decoder.drafter.free, "table")
 
 
@@ -307,14 +328,14 @@ def test_from_the_command_line(tmp_path, monkeypatch):
     )
     assert json.loads(done.stdout)["text"] == json.loads(plain.stdout)["text"]
     assert json.loads(done.stdout)["metrics"]["draft_acceptance_rate"] is not None
-    assert train.judge(tables.load(str(out)), [])["tokens"] == 0
+    assert train.measure_ngram_guesses(tables.load(str(out)), [])["tokens"] == 0
 
 
 def test_a_text_of_ones_own_is_counted_by_paragraphs(tmp_path):
     lines = "one two three\nfour\n\n  \none two five\n\none two three\n"
     (tmp_path / "corpus.txt").write_text(lines)
     text = load("zoo:tiny", draft=None, ngrams=None).checkpoint.text
-    read = [s.output_ids for s in train.paragraphs(tmp_path / "corpus.txt", text)]
+    read = [s.output_ids for s in train.read_paragraph_samples(tmp_path / "corpus.txt", text)]
     assert read == [
         text.encode(one, special=False)
         for one in ("one two three\nfour", "one two five", "one two three")
@@ -324,7 +345,9 @@ def test_a_text_of_ones_own_is_counted_by_paragraphs(tmp_path):
     done = CliRunner().invoke(app, [*how, str(tmp_path / "table"), *corpus])
     assert done.exit_code == 0, done.output
     got = tables.load(str(tmp_path / "table"))
-    want = count([Sample((), ids) for ids in read], NGramSpec("", order=3, least=1), got.vocab)
+    want = count_ngrams(
+        [TrainingSample((), ids) for ids in read], NGramSpec("", order=3, least=1), got.vocab
+    )
     assert np.array_equal(got.key_M, want.key_M)
     assert np.array_equal(got.follower_MK, want.follower_MK)
 

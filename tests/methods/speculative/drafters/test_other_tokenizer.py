@@ -7,24 +7,31 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Vocab
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, TokenVocabulary
 from polydec.lab.testing.check_drafter import check_drafter
-from polydec.lab.testing.enumerate import distance, law_of, target_law
-from polydec.lab.testing.examples import SHAPERS, bend
+from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.examples import SHAPERS, bend_target
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import Letters, Table, toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters._reader import Reader, translate, twins
-from polydec.methods.speculative.drafters.other_tokenizer import OtherTokenizer
-from polydec.methods.speculative.drafters.shared_tokens import SharedTokens, SharedTokensGuess
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.sessions.lm import LM
+from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords, toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters._reader import (
+    OtherTokenizerReader,
+    retokenise_addition,
+    shared_token_map,
+)
+from polydec.methods.speculative.drafters.other_tokenizer import OtherTokenizerDrafter
+from polydec.methods.speculative.drafters.shared_tokens import (
+    SharedTokensDrafter,
+    SharedTokensGuess,
+)
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.sessions.lm import CausalLaw
 from reasoned import Reasoned
 
 RECIPES = ("universal-draft", "universal-draft-intersection")
@@ -33,9 +40,11 @@ RECIPES = ("universal-draft", "universal-draft-intersection")
 def spelled(seed, pieces, eos, **options):
     """A toy whose ids are these pieces."""
     silent = frozenset({eos})
-    return LM(
-        Table(seed, len(pieces), **options),
-        Vocab(len(pieces), silent, "of " + " ".join(pieces), Letters(tuple(pieces), silent)),
+    return CausalLaw(
+        OrderTwoNetwork(seed, len(pieces), **options),
+        TokenVocabulary(
+            len(pieces), silent, "of " + " ".join(pieces), ToyWords(tuple(pieces), silent)
+        ),
         chunk=2,
     )
 
@@ -50,11 +59,11 @@ def pair(seed=1):
 @pytest.mark.parametrize(
     "drafter, reasons",
     [
-        (OtherTokenizer(toy(91, 3, cost=0.1), toy(1).vocab), {}),
-        (OtherTokenizer(pair()[1], toy(1).vocab, 16), {}),
-        (SharedTokens(pair()[1], toy(1).vocab), {}),
+        (OtherTokenizerDrafter(toy_law(91, 3, cost=0.1), toy_law(1).vocab), {}),
+        (OtherTokenizerDrafter(pair()[1], toy_law(1).vocab, 16), {}),
+        (SharedTokensDrafter(pair()[1], toy_law(1).vocab), {}),
         (
-            SharedTokens(spelled(7, ("x", "$"), 1), toy(1).vocab),
+            SharedTokensDrafter(spelled(7, ("x", "$"), 1), toy_law(1).vocab),
             dict.fromkeys(
                 ("drafted", "accepted", "rejected", "proposing", "distinct", "learned"),
                 "the draft has no token of the target's texts",
@@ -71,11 +80,11 @@ def test_contract(record_counts, drafter, reasons):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_law_is_the_targets(name, shaping):
     for seed in (1, 2, 3):
-        target, draft = (bend(m, SHAPERS[shaping]) for m in pair(seed))
+        target, draft = (bend_target(m, SHAPERS[shaping]) for m in pair(seed))
         decoder, _ = build(name, target, draft)
         for prompt in ((0, 1, 0), (2,), (3, 2, 1)):
             law = law_of(lambda rng, d=decoder, p=prompt: answer_one(d, Request(p, 3), rng))
-            off = distance(
+            off = text_law_distance(
                 law,
                 target_law(
                     target.target if shaping != "plain" else target, prompt, 3, SHAPERS[shaping]
@@ -87,10 +96,10 @@ def test_the_law_is_the_targets(name, shaping):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_greedy_text_is_the_targets(name):
     for seed in range(8):
-        target, draft = (Shaped(m, Greedy()) for m in pair(seed))
+        target, draft = (ShapedTarget(m, GreedyRule()) for m in pair(seed))
         request = Request((0, 2, 1), 40, ignore_eos=True)
         texts = [
-            run([answer_one(build(n, target, draft)[0], request)])[0].token_ids
+            run_coroutines([answer_one(build(n, target, draft)[0], request)])[0].token_ids
             for n in (name, "plain")
         ]
         assert texts[0] == texts[1]
@@ -98,9 +107,9 @@ def test_the_greedy_text_is_the_targets(name):
 
 def test_with_one_tokenizer_it_is_the_draft_model():
     for seed in range(4):
-        target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
+        target, draft = toy_law(seed, 5), toy_law(seed + 1, 5, cost=0.1)
         results = [
-            run(
+            run_coroutines(
                 [
                     answer_one(
                         build(n, target, draft, {"depth": 3})[0], Request((0, 1, 2), 40, seed=seed)
@@ -110,8 +119,10 @@ def test_with_one_tokenizer_it_is_the_draft_model():
             for n in ("universal-draft-intersection", "draft-model")
         ]
         assert results[0] == results[1]
-    greedy, draft = (Shaped(toy(3, 5, eos=-1, cost=cost), Greedy()) for cost in (1.0, 0.1))
-    stats = run(
+    greedy, draft = (
+        ShapedTarget(toy_law(3, 5, eos=-1, cost=cost), GreedyRule()) for cost in (1.0, 0.1)
+    )
+    stats = run_coroutines(
         [
             answer_one(
                 build("universal-draft", greedy, draft, {"depth": 3})[0],
@@ -124,17 +135,22 @@ def test_with_one_tokenizer_it_is_the_draft_model():
 
 def test_twins_are_pairs():
     target, draft = pair()
-    assert twins(draft.vocab, target.vocab) == {4: 0, 2: 1, 1: 3}
-    double = Letters(("a", "a", "b"))
-    assert twins(
-        Vocab(3, frozenset(), "", double), Vocab(2, frozenset(), "", Letters(("a", "b")))
+    assert shared_token_map(draft.vocab, target.vocab) == {4: 0, 2: 1, 1: 3}
+    double = ToyWords(("a", "a", "b"))
+    assert shared_token_map(
+        TokenVocabulary(3, frozenset(), "", double),
+        TokenVocabulary(2, frozenset(), "", ToyWords(("a", "b"))),
     ) == {0: 0, 2: 1}
 
 
 def test_a_longer_piece_is_spelled_as_the_target_spells_it():
-    words = Letters(("a", "b", "ab", " "))
-    assert translate(words, (0, 1), "ab b") == (2, 3, 1), "what is written stays as it is spelled"
-    assert translate(words, (3, 0), "b") == (1,), "a piece is not merged with what is written"
+    words = ToyWords(("a", "b", "ab", " "))
+    assert retokenise_addition(words, (0, 1), "ab b") == (2, 3, 1), (
+        "what is written stays as it is spelled"
+    )
+    assert retokenise_addition(words, (3, 0), "b") == (1,), (
+        "a piece is not merged with what is written"
+    )
 
 
 async def rounds(drafter, texts, depth=2):
@@ -142,7 +158,9 @@ async def rounds(drafter, texts, depth=2):
     guess, out = drafter.open(texts[0], None), []
     for text in texts:
         guess.reader.text[:] = text
-        draft = await guess.propose(text[-1], len(text), Budget(depth, depth), Rng.of(len(out)))
+        draft = await guess.propose(
+            text[-1], len(text), DraftBudget(depth, depth), Rng.of(len(out))
+        )
         out.append((draft, list(guess.reader.fed)))
     guess.close()
     return out
@@ -152,21 +170,26 @@ def test_the_draft_reads_its_own_spelling_and_goes_back_where_it_changes():
     """ "b", "a", then "bab": what the draft was fed becomes part of another token."""
     target, draft = (
         pair()[0],
-        Shaped(spelled(8, ("c", "$", "b", "bab", "a"), 1, cost=0.1), Greedy()),
+        ShapedTarget(spelled(8, ("c", "$", "b", "bab", "a"), 1, cost=0.1), GreedyRule()),
     )
     texts = [(0, 1), (0, 1, 0), (0, 1, 0, 1), (0, 1, 0, 1, 1), (0, 2, 1)]
-    out = run([rounds(OtherTokenizer(draft, target.vocab), texts)])[0]
+    out = run_coroutines([rounds(OtherTokenizerDrafter(draft, target.vocab), texts)])[0]
     assert [fed for _, fed in out] == [[4], [4, 2], [4], [4, 3], [4, 4, 2]]
     for text, (got, _) in zip(texts, out, strict=True):
-        fresh = run([rounds(OtherTokenizer(draft, target.vocab), [text])])[0][0][0]
+        fresh = run_coroutines([rounds(OtherTokenizerDrafter(draft, target.vocab), [text])])[0][0][
+            0
+        ]
         assert got.token == fresh.token, "reading along is not the same as reading afresh"
 
 
 def test_beyond_its_context_the_draft_reads_the_last_half():
     target, draft = pair()
     text = tuple([0, 1] * 30)
-    for drafter in (OtherTokenizer(draft, target.vocab, 16), SharedTokens(draft, target.vocab, 16)):
-        out = run([rounds(drafter, [text[:n] for n in range(2, 60)])])[0]
+    for drafter in (
+        OtherTokenizerDrafter(draft, target.vocab, 16),
+        SharedTokensDrafter(draft, target.vocab, 16),
+    ):
+        out = run_coroutines([rounds(drafter, [text[:n] for n in range(2, 60)])])[0]
         assert max(len(fed) for _, fed in out) <= 16 and all(len(d) > 0 for d, _ in out)
 
 
@@ -174,20 +197,20 @@ def test_beyond_its_context_the_draft_reads_the_last_half():
     "text", [(3,), (0, 4), (5,)], ids=["special tokens", "half a character", "no spelling"]
 )
 def test_where_nothing_can_be_read_nothing_is_proposed(text):
-    words = Letters(("a", "b", "ab", "$", "\ufffd", "z"), frozenset({3}))
-    vocab, draft = Vocab(6, frozenset({3}), "", words), pair()[1]
-    for drafter in (OtherTokenizer(draft, vocab), SharedTokens(draft, vocab)):
-        assert run([rounds(drafter, [text])])[0][0][0].token == (text[-1],)
+    words = ToyWords(("a", "b", "ab", "$", "\ufffd", "z"), frozenset({3}))
+    vocab, draft = TokenVocabulary(6, frozenset({3}), "", words), pair()[1]
+    for drafter in (OtherTokenizerDrafter(draft, vocab), SharedTokensDrafter(draft, vocab)):
+        assert run_coroutines([rounds(drafter, [text])])[0][0][0].token == (text[-1],)
 
 
 def test_a_law_lies_on_shared_tokens_only():
     target, draft = pair()
     for seed in range(10):
-        got = run(
+        got = run_coroutines(
             [
-                SharedTokens(draft, target.vocab)
+                SharedTokensDrafter(draft, target.vocab)
                 .open((0, 1), None)
-                .propose(1, 2, Budget(3, 3), Rng.of(seed))
+                .propose(1, 2, DraftBudget(3, 3), Rng.of(seed))
             ]
         )[0]
         for node in range(1, len(got)):
@@ -224,7 +247,7 @@ def test_faults_show_in_the_output_law(fault, monkeypatch):
         test_the_law_is_the_targets("universal-draft-intersection", "plain")
 
 
-class Forgets(Reader):
+class Forgets(OtherTokenizerReader):
     """Never goes back where the spelling changes."""
 
     async def catch_up(self):
@@ -234,19 +257,21 @@ class Forgets(Reader):
 
 
 def test_a_cache_that_does_not_go_back_shows(monkeypatch):
-    monkeypatch.setattr("polydec.methods.speculative.drafters.other_tokenizer.Reader", Forgets)
+    monkeypatch.setattr(
+        "polydec.methods.speculative.drafters.other_tokenizer.OtherTokenizerReader", Forgets
+    )
     with pytest.raises(AssertionError):
         test_the_draft_reads_its_own_spelling_and_goes_back_where_it_changes()
 
 
 def test_words_are_needed():
-    mute = LM(Table(1), Vocab(3, frozenset({2})))
+    mute = CausalLaw(OrderTwoNetwork(1), TokenVocabulary(3, frozenset({2})))
     for name in RECIPES:
-        for target, draft, who in ((mute, toy(1), "target"), (toy(1), mute, "draft")):
+        for target, draft, who in ((mute, toy_law(1), "target"), (toy_law(1), mute, "draft")):
             with pytest.raises(ValueError, match=f"the {who} has no tokenizer"):
                 build(name, target, draft)
         with pytest.raises(ValueError, match="context is 8: it must lie in 16 to 65536"):
-            build(name, toy(1), toy(2), {"context": 8})
+            build(name, toy_law(1), toy_law(2), {"context": 8})
     with pytest.raises(ValueError, match="the draft has a vocabulary of 5 tokens"):
         build("draft-model", *pair())
     assert build("prompt-lookup", *pair())[0].target.vocab.size == 4, (
@@ -259,19 +284,19 @@ def test_ends_meet():
     target, draft = pair()
     draft.network.weight[:] = 0.0
     draft.network.weight[..., 1] = 9.0
-    got = run(
+    got = run_coroutines(
         [
-            OtherTokenizer(Shaped(draft, Greedy()), target.vocab)
+            OtherTokenizerDrafter(ShapedTarget(draft, GreedyRule()), target.vocab)
             .open((0, 1), None)
-            .propose(1, 2, Budget(3, 3), Rng.of(0))
+            .propose(1, 2, DraftBudget(3, 3), Rng.of(0))
         ]
     )[0]
-    assert got.token == (1, 3) and got.draw[1] is Draw.CERTAIN
-    got = run(
+    assert got.token == (1, 3) and got.draw[1] is DrawKind.CERTAIN
+    got = run_coroutines(
         [
-            SharedTokens(Shaped(draft, Greedy()), target.vocab)
+            SharedTokensDrafter(ShapedTarget(draft, GreedyRule()), target.vocab)
             .open((0, 1), None)
-            .propose(1, 2, Budget(1, 1), Rng.of(0))
+            .propose(1, 2, DraftBudget(1, 1), Rng.of(0))
         ]
     )[0]
     assert got.token == (1, 3) and isinstance(got, Draft)
@@ -282,7 +307,7 @@ def test_real_tokenizers(name):
     """zoo:tiny drafts for another vocabulary of 49,152: the texts are the same, and words are accepted."""
     from polydec.models.formats import zoo
 
-    if not (zoo.get("smollm2").here and zoo.get("tiny").here):
+    if not (zoo.find_zoo_entry("smollm2").here and zoo.find_zoo_entry("tiny").here):
         pytest.skip("zoo:smollm2 or zoo:tiny is not here")
     from polydec import api
 
@@ -304,12 +329,16 @@ def test_real_tokenizers(name):
 
 def test_decoders_compose_by_hand():
     target, draft = pair()
-    decoder = Speculative(target, SharedTokens(draft, target.vocab), Match(), Fixed(2))
+    decoder = SpeculativeDecoder(
+        target, SharedTokensDrafter(draft, target.vocab), MatchVerifier(), FixedPolicy(2)
+    )
     law = law_of(lambda rng: answer_one(decoder, Request((0, 1), 2), rng))
-    assert distance(law, target_law(target, (0, 1), 2)) < 1e-9
-    decoder = Speculative(target, OtherTokenizer(draft, target.vocab), Exact(), Fixed(2))
+    assert text_law_distance(law, target_law(target, (0, 1), 2)) < 1e-9
+    decoder = SpeculativeDecoder(
+        target, OtherTokenizerDrafter(draft, target.vocab), ExactVerifier(), FixedPolicy(2)
+    )
     assert (
-        distance(
+        text_law_distance(
             law_of(lambda rng: answer_one(decoder, Request((0, 1), 2), rng)),
             target_law(target, (0, 1), 2),
         )

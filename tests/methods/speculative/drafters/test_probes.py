@@ -12,24 +12,24 @@ from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.lab.testing.toy import toy
-from polydec.lab.train.kinds.probes import entered, ride
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.lab.testing.toy import toy_law
+from polydec.lab.train.kinds.probes import probe_entry_layers, run_soft_probes
 from polydec.lab.train.network import from_weights
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.drafters.probes import FromProbes, LevelLaws, allotted
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.trees.ranked import Ranked
-from polydec.methods.speculative.trees.sure_prefix import SurePrefix
+from polydec.methods.speculative.drafters.probes import LevelLaws, ProbesDrafter, allot_probes
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.trees.ranked import RankedTree
+from polydec.methods.speculative.trees.sure_prefix import SurePrefixTree
 from polydec.models.learned.kinds import probes
-from polydec.models.learned.kinds.probes import Probes
-from polydec.models.nets.transformer import Transformer
+from polydec.models.learned.kinds.probes import SoftProbes
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import sources
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 
 
 def of_width(width, vocab, enter):
@@ -39,13 +39,15 @@ def of_width(width, vocab, enter):
         if any(enter)
         else None
     )
-    return Probes(torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2)))
+    return SoftProbes(
+        torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2))
+    )
 
 
 async def greedy_round(guess, session, root, position):
     """What one round of draft and verify accepts: the last token of its path, the path, and the verdict."""
-    draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
-    scores = await session.score(draft, Want(hidden=True))
+    draft = await guess.propose(root, position, DraftBudget(4, 24), Rng.of(0))
+    scores = await session.score(draft, ScoreRequest(hidden=True))
     path = draft.nodes_of((root, scores.argmax(0)))[1:]
     verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
     session.commit(verdict.committed(draft))
@@ -59,22 +61,22 @@ async def greedy_round(guess, session, root, position):
 def test_tokens_never_see_a_probe(enter, tmp_path):
     """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
     source = sources.open_source(str(micro.write(tmp_path, layers=3)))
-    lm = LM(
-        Transformer.build(source.config, source.weights, dtype="float64"),
-        Vocab(source.config["vocab_size"], frozenset()),
+    lm = CausalLaw(
+        LlamaTransformer.build(source.config, source.weights, dtype="float64"),
+        TokenVocabulary(source.config["vocab_size"], frozenset()),
     )
-    tree, drafter = Ranked(((0,), (1,), (0, 0))), of_width(32, lm.vocab, enter)
+    tree, drafter = RankedTree(((0,), (1,), (0, 0))), of_width(32, lm.vocab, enter)
 
     async def rounds():
         session, alone = lm.open((5, 6, 7)), lm.open((5, 6, 7))
-        guess, root, text = FromProbes(drafter, tree).open((5, 6, 7), session), 7, [5, 6, 7]
+        guess, root, text = ProbesDrafter(drafter, tree).open((5, 6, 7), session), 7, [5, 6, 7]
         for i in range(4):
-            draft = await guess.propose(root, len(text), Budget(4, 24), Rng.of(0))
+            draft = await guess.propose(root, len(text), DraftBudget(4, 24), Rng.of(0))
             n = sum(not p for p in draft.probe)
             assert sum(draft.probe) >= 2 and (n == 1) == (i == 0)
-            scores = await session.score(draft, Want(hidden=True))
+            scores = await session.score(draft, ScoreRequest(hidden=True))
             real = Draft.certain(draft.token[:n], draft.parent[:n])
-            plain = await alone.score(real, Want(hidden=True))
+            plain = await alone.score(real, ScoreRequest(hidden=True))
             for node in range(n):
                 assert scores.row(node).allclose(plain.row(node), atol=1e-12, rtol=0)
                 assert scores.argmax(node) == plain.argmax(node)
@@ -88,46 +90,50 @@ def test_tokens_never_see_a_probe(enter, tmp_path):
             text += verdict.tokens(draft)
             root = verdict.bonus
 
-    run([rounds()])
+    run_coroutines([rounds()])
 
 
 def test_each_state_enters_at_its_own_layer(tmp_path):
     """What comes out of the drafter's pass is what training reads: a map per state, of the state at its layer."""
     source = sources.open_source(str(micro.write(tmp_path, layers=3)))
-    lm = LM(
-        Transformer.build(source.config, source.weights, dtype="float32"),
-        Vocab(source.config["vocab_size"], frozenset()),
+    lm = CausalLaw(
+        LlamaTransformer.build(source.config, source.weights, dtype="float32"),
+        TokenVocabulary(source.config["vocab_size"], frozenset()),
     )
     made, text, outs = of_width(32, lm.vocab, (1, 2)), (5, 6, 7, 8), []
 
     async def pass_of(some):
         session = lm.open(text)
         draft = (
-            await FromProbes(some, Ranked(((0,),)))
+            await ProbesDrafter(some, RankedTree(((0,),)))
             .open(text, session)
-            .propose(text[-1], len(text), Budget(4, 24), Rng.of(0))
+            .propose(text[-1], len(text), DraftBudget(4, 24), Rng.of(0))
         )
-        return draft, (await session.score(draft, Want(hidden=True))).hidden_NH[1:]
+        return draft, (await session.score(draft, ScoreRequest(hidden=True))).hidden_NH[1:]
 
     target = from_weights(source.config, source.weights)
     for some in (made, replace(made, enter=(1, 1))):
-        draft, out = run([pass_of(some)])[0]
+        draft, out = run_coroutines([pass_of(some)])[0]
         assert draft.enter == (0, *some.enter)
-        ridden = ride(target, some, torch.tensor([text]))
+        ridden = run_soft_probes(target, some, torch.tensor([text]))
         assert out.allclose(torch.stack([x[0, -1] for x in ridden]).detach(), atol=1e-4)
         outs.append(out)
     assert not outs[0].allclose(outs[1], atol=1e-2)
 
 
 def test_layers_that_cannot_be_are_refused():
-    assert entered((), 3, 5) == (2, 2, 2) and entered((1, 2, 4), 3, 5) == (1, 2, 4)
+    assert probe_entry_layers((), 3, 5) == (2, 2, 2) and probe_entry_layers((1, 2, 4), 3, 5) == (
+        1,
+        2,
+        4,
+    )
     for wrong in ((1, 2), (2, 1, 3), (0, 1, 2), (1, 2, 5)):
         with pytest.raises(ValueError, match="it must have 3 layers in 1 to 4, none lower"):
-            entered(wrong, 3, 5)
+            probe_entry_layers(wrong, 3, 5)
 
 
 def test_layers_are_saved_and_an_older_file_has_one_for_all(tmp_path):
-    made = of_width(8, Vocab(3, frozenset()), (1, 2))
+    made = of_width(8, TokenVocabulary(3, frozenset()), (1, 2))
     probes.save(tmp_path, made, {})
     assert tuple(probes.load(tmp_path).enter) == (1, 2)
     file = tmp_path / "config.json"
@@ -141,16 +147,16 @@ def test_layers_are_saved_and_an_older_file_has_one_for_all(tmp_path):
 
 def test_what_is_read_stands_behind_the_last_accepted_token():
     """A toy's states say which token stands before."""
-    law = toy(5, 4, eos=-1)
-    drafter = FromProbes(
-        Probes(
+    law = toy_law(5, 4, eos=-1)
+    drafter = ProbesDrafter(
+        SoftProbes(
             torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0]]),
             None,
             (0, 0),
             law.vocab,
             ((0.5, 0.2), (0.4, 0.2)),
         ),
-        Ranked(((0,), (1,), (0, 0))),
+        RankedTree(((0,), (1,), (0, 0))),
     )
 
     async def rounds():
@@ -161,16 +167,16 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
             assert guess.state_LEH[:, 0, :2].floor().tolist() == [[1, last], [2, 1]]
             root, position = verdict.bonus, position + 1 + len(path)
 
-    run([rounds()])
+    run_coroutines([rounds()])
 
 
 def test_copies_stand_apart_and_their_logits_are_averaged():
     """A toy's states say which token stands before: each copy behind its own, and a level's law is the mean of the copies'."""
-    law = toy(5, 4, eos=-1)
+    law = toy_law(5, 4, eos=-1)
     bias = torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0], [3.0, 4, 0, 0], [0.0, 4, 0, 0]])
-    two = Probes(bias, None, (0, 0), law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
+    two = SoftProbes(bias, None, (0, 0), law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
     assert len(two) == 2 and two.chain(1).bias_PH.tolist() == bias[2:].tolist()
-    drafter = FromProbes(two, Ranked(((0,), (1,), (0, 0))))
+    drafter = ProbesDrafter(two, RankedTree(((0,), (1,), (0, 0))))
 
     async def rounds():
         session, root, position = law.open((0, 1)), 1, 2
@@ -180,7 +186,7 @@ def test_copies_stand_apart_and_their_logits_are_averaged():
             state = guess.state_LEH
             assert state[:, :, :2].floor().tolist() == [[[1, last], [3, last]], [[2, 1], [0, 3]]]
             laws = LevelLaws(state, session)
-            told = await laws.score(Draft.chain(0, (1,)), Want())
+            told = await laws.score(Draft.chain(0, (1,)), ScoreRequest())
             for level in (0, 1):
                 each = session.states(state[level])
                 mean = (each.weights(0) + each.weights(1)) / 2
@@ -188,24 +194,30 @@ def test_copies_stand_apart_and_their_logits_are_averaged():
                 assert told.row(level).allclose(want.to(told.row(level)), atol=1e-6)
             root, position = verdict.bonus, position + 1 + len(path)
 
-    run([rounds()])
-    draft = run([drafter.open((0, 1), law.open((0, 1))).propose(1, 2, Budget(4, 5), Rng.of(0))])[0]
+    run_coroutines([rounds()])
+    draft = run_coroutines(
+        [drafter.open((0, 1), law.open((0, 1))).propose(1, 2, DraftBudget(4, 5), Rng.of(0))]
+    )[0]
     assert sum(draft.probe) == 4, "two probes of two copies each"
 
 
 def test_the_least_likely_go_first():
     draft = Draft.certain((1, 2, 3), (-1, 0, 0), (1.0, 0.6, 0.3))
     rates = ((0.5, 0.2), (0.4, 0.2))
-    assert allotted(draft, rates, 99, 99) == [2, 2, 2]  # worth 0.7 and 0.42 behind 0.1, 0.6, 0.3
-    assert allotted(draft, rates, 3, 99) == [0, 2, 1]
-    assert allotted(draft, rates, 1, 99) == [0, 1, 0]
-    assert allotted(draft, rates, 99, 2) == [2, 1, 1]  # the budget has two levels
-    assert allotted(Draft.chain(1), rates, 0, 99) == [0]
+    assert allot_probes(draft, rates, 99, 99) == [
+        2,
+        2,
+        2,
+    ]  # worth 0.7 and 0.42 behind 0.1, 0.6, 0.3
+    assert allot_probes(draft, rates, 3, 99) == [0, 2, 1]
+    assert allot_probes(draft, rates, 1, 99) == [0, 1, 0]
+    assert allot_probes(draft, rates, 99, 2) == [2, 1, 1]  # the budget has two levels
+    assert allot_probes(Draft.chain(1), rates, 0, 99) == [0]
 
 
 def test_wrong_probes_are_told_in_one_sentence(tmp_path):
-    vocab = Vocab(3, frozenset())
-    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))  # noqa: E731
+    vocab = TokenVocabulary(3, frozenset())
+    build = lambda name, *have: registry.build(name, Kit(toy_law(1), None, have))  # noqa: E731
     prompt, hidden, _ = probes.examples(vocab, 4, 4)
     with pytest.raises(ValueError, match="hidden-transfer needs transferred states"):
         build("hidden-transfer", prompt)
@@ -214,16 +226,20 @@ def test_wrong_probes_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
         build("ppd", probes.examples(vocab, 8, 8)[0])
     with pytest.raises(ValueError, match="enter layer 7: this target shows 3 of its layers"):
-        build("hidden-transfer", Probes(hidden.bias_PH, hidden.maps, (1, 7), vocab, hidden.rates))
+        build(
+            "hidden-transfer", SoftProbes(hidden.bias_PH, hidden.maps, (1, 7), vocab, hidden.rates)
+        )
     with pytest.raises(ValueError, match="rows is 0: it must lie in 1 to 1024"):
-        FromProbes(prompt, Ranked(), 0)
+        ProbesDrafter(prompt, RankedTree(), 0)
 
 
 def test_a_span_goes_on_while_it_is_sure():
-    law = toy(5, 5, eos=-1)
+    law = toy_law(5, 5, eos=-1)
 
     async def grown(least):
-        return await SurePrefix(least, False).grow(law.open((0, 1)), 1, 2, Budget(4, 8), Rng.of(0))
+        return await SurePrefixTree(least, False).grow(
+            law.open((0, 1)), 1, 2, DraftBudget(4, 8), Rng.of(0)
+        )
 
     weight, text, chances = law.network.weight, [0, 1], []
     for _ in range(4):
@@ -232,19 +248,22 @@ def test_a_span_goes_on_while_it_is_sure():
         chances.append(float(row.max()))
     for least in (0.0, *chances, 1.1):
         n = next((i for i in range(4) if chances[i] < least or text[i + 2] == text[i + 1]), 4)
-        assert run([grown(least)])[0].token == tuple(text[1 : 2 + n])
+        assert run_coroutines([grown(least)])[0].token == tuple(text[1 : 2 + n])
 
 
 def test_trust_takes_what_is_drafted_and_verified_does_not():
     """Where a span is never sure enough both are plain; else the unchecked one writes more a pass, and another text."""
-    law, (prompt, *_) = Shaped(toy(5, 4, eos=-1), Greedy()), probes.examples(toy(5, 4).vocab, 4, 4)
+    law, (prompt, *_) = (
+        ShapedTarget(toy_law(5, 4, eos=-1), GreedyRule()),
+        probes.examples(toy_law(5, 4).vocab, 4, 4),
+    )
     said = {}
     for name in ("plain", "lexical-unit-decoding", "lexical-unit-decoding-verified"):
         for sure in ("0.2", "1.5") if name != "plain" else ("",):
             decoder, _ = registry.build(
                 name, Kit(law, None, (prompt,)), {"confidence": sure} if sure else {}
             )
-            said[name + sure] = run([answer_one(decoder, Request((0, 1), 24))])[0]
+            said[name + sure] = run_coroutines([answer_one(decoder, Request((0, 1), 24))])[0]
     plain = said["plain"].token_ids
     assert said["lexical-unit-decoding1.5"].token_ids == plain
     assert said["lexical-unit-decoding-verified0.2"].token_ids == plain
@@ -254,17 +273,17 @@ def test_trust_takes_what_is_drafted_and_verified_does_not():
 
 def test_behind_a_token_that_the_target_was_not_sure_of_nothing_is_drafted():
     """The first token of a span counts too: it is the target's own, and its probability before any shaping is asked."""
-    model = toy(5, 4, eos=-1)
-    law, (prompt, *_) = Shaped(model, Greedy()), probes.examples(model.vocab, 4, 4)
+    model = toy_law(5, 4, eos=-1)
+    law, (prompt, *_) = ShapedTarget(model, GreedyRule()), probes.examples(model.vocab, 4, 4)
 
     async def drafted(sure):
         session, text = law.open((0, 1)), [0, 1]
-        guess = FromProbes(prompt, SurePrefix(0.0), 8, sure=sure).open(text, session)
+        guess = ProbesDrafter(prompt, SurePrefixTree(0.0), 8, sure=sure).open(text, session)
         out = []
         for _ in range(6):
-            draft = await guess.propose(text[-1], len(text), Budget(4, 8), Rng.of(0))
+            draft = await guess.propose(text[-1], len(text), DraftBudget(4, 8), Rng.of(0))
             proposed = len(draft) - sum(draft.probe)
-            scores = await session.score(draft, replace(guess.want, law=Reads.ROW))
+            scores = await session.score(draft, replace(guess.want, law=RowDetail.ROW))
             verdict = Verdict((), scores.argmax(0))  # the draft is never right
             session.commit(verdict.committed(draft))
             guess.learn(draft, scores, verdict)
@@ -273,10 +292,10 @@ def test_behind_a_token_that_the_target_was_not_sure_of_nothing_is_drafted():
             text.append(verdict.bonus)
         return out
 
-    loose, strict = run([drafted(0.0)])[0], run([drafted(0.5)])[0]
+    loose, strict = run_coroutines([drafted(0.0)])[0], run_coroutines([drafted(0.5)])[0]
     assert all(proposed > 1 for proposed, _ in loose[1:])
     assert {chance >= 0.5 for _, chance in strict} == {True, False}  # both are met
     for (_, chance), (proposed, _) in pairwise(strict):
         assert (proposed > 1) == (chance >= 0.5)
     with pytest.raises(RequestError, match="sure is -1"):
-        FromProbes(prompt, SurePrefix(0.0), sure=-1)
+        ProbesDrafter(prompt, SurePrefixTree(0.0), sure=-1)

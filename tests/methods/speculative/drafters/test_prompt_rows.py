@@ -4,20 +4,20 @@ import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.lab.testing.toy import toy
-from polydec.methods.economics.costs import Costs
-from polydec.methods.speculative.drafters.cost_aware import CostAware
-from polydec.methods.speculative.drafters.first_of import FirstOf
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.merged_tree import MergedTree
-from polydec.methods.speculative.drafters.recycling import Recycling
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.events import Proposed
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.economics.costs import PassCosts
+from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.events import ProposedEvent
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 class Silent:
@@ -33,7 +33,7 @@ class Silent:
 
     @property
     def want(self):
-        return Recycling(recycle_prefill=True).open((0,), toy(0).open((0,))).want
+        return RecyclingDrafter(recycle_prefill=True).open((0,), toy_law(0).open((0,))).want
 
     async def propose(self, root, position, budget, rng):
         return Draft.chain(root)
@@ -48,23 +48,23 @@ class Silent:
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda *d: FirstOf(d),
-        lambda *d: MergedTree(d),
-        lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0)),
+        lambda *d: FirstOfDrafter(d),
+        lambda *d: MergedTreeDrafter(d),
+        lambda *d: CostAwareDrafter(MergedTreeDrafter(d), None, PassCosts((1.0, 1.0), 0.0)),
     ],
     ids=["first", "merged", "cost-aware"],
 )
-@pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
+@pytest.mark.parametrize("copier", [LookupDrafter(), SuffixDrafter()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):
     def drafts(drafter):
         out = []
 
         def on(event):
-            if isinstance(event, Proposed):
+            if isinstance(event, ProposedEvent):
                 out.append((event.token, event.parent))
 
-        decoder = Speculative(toy(3, 4), drafter, Match(), Fixed(4, 8))
-        run(
+        decoder = SpeculativeDecoder(toy_law(3, 4), drafter, MatchVerifier(), FixedPolicy(4, 8))
+        run_coroutines(
             [
                 answer_one(
                     decoder, Request((0, 1, 2, 0, 1, 3, 1), max_tokens=40, ignore_eos=True), on=on

@@ -2,24 +2,24 @@
 
 import pytest
 
-from polydec.core.decoder import answer_one, answers
+from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Want
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters._shape import counts
-from polydec.methods.speculative.drafters.recycling import Memory, Recycling
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import ScoreRequest
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters._shape import template_child_counts
+from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 AFTER = {0: (1, 2), 1: (0, 3), 2: (0,), 3: (2, 2)}
 
 
 def propose(guess, root, budget=None):
-    return run([guess.propose(root, 5, budget or Budget(8, 64), Rng.of(0))])[0]
+    return run_coroutines([guess.propose(root, 5, budget or DraftBudget(8, 64), Rng.of(0))])[0]
 
 
 def paths(how):
@@ -31,7 +31,7 @@ def paths(how):
 
 @pytest.mark.parametrize("nodes", [1, 5, 12, 40, 80])
 def test_template_holds_the_likeliest_paths_and_their_beginnings(nodes):
-    how = Recycling(nodes=nodes)
+    how = RecyclingDrafter(nodes=nodes)
     got = paths(how)
     assert len(set(got)) == nodes
     assert got == sorted(got, key=lambda p: (len(p), p))
@@ -49,12 +49,12 @@ def test_template_holds_the_likeliest_paths_and_their_beginnings(nodes):
 
 
 def test_ranks_end_at_k():
-    assert max(r for p in paths(Recycling(k=2, nodes=40)) for r in p) == 1
-    assert set(paths(Recycling(k=1, nodes=3))) == {(0,), (0, 0), (0, 0, 0)}
+    assert max(r for p in paths(RecyclingDrafter(k=2, nodes=40)) for r in p) == 1
+    assert set(paths(RecyclingDrafter(k=1, nodes=3))) == {(0,), (0, 0), (0, 0, 0)}
 
 
 def test_unfolds_the_table():
-    how = Recycling(k=2, nodes=6, rates=(0.6, 0.3), memory=Memory(dict(AFTER)))
+    how = RecyclingDrafter(k=2, nodes=6, rates=(0.6, 0.3), memory=RecyclingTable(dict(AFTER)))
     draft = propose(how.open((0,), None), 0)
     got = {tuple(draft.token[i] for i in draft.path_to(n)) for n in range(1, len(draft))}
     assert got == {(1,), (2,), (1, 0), (1, 3), (2, 0), (1, 0, 1)}
@@ -63,7 +63,7 @@ def test_unfolds_the_table():
 
 
 def test_a_token_without_a_row_has_no_children():
-    how = Recycling(k=2, nodes=6)
+    how = RecyclingDrafter(k=2, nodes=6)
     assert len(propose(how.open((0,), None), 0)) == 1
     guess = how.open((0,), None)
     guess.memory.after[0] = (1,)
@@ -71,20 +71,20 @@ def test_a_token_without_a_row_has_no_children():
 
 
 def test_stays_in_the_budget():
-    how = Recycling(k=2, nodes=12, memory=Memory(dict(AFTER)))
-    for budget in (Budget(0, 0), Budget(1, 9), Budget(2, 3), Budget(9, 5)):
+    how = RecyclingDrafter(k=2, nodes=12, memory=RecyclingTable(dict(AFTER)))
+    for budget in (DraftBudget(0, 0), DraftBudget(1, 9), DraftBudget(2, 3), DraftBudget(9, 5)):
         draft = propose(how.open((0,), None), 0, budget)
         assert max(draft.depth) <= budget.depth and len(draft) - 1 <= budget.nodes
 
 
 def test_every_scored_node_writes_its_row_and_the_accepted_ones_last():
-    target = toy(4, 5, eos=-1)
-    guess = Recycling(
-        k=3, nodes=6, rates=(0.6, 0.3), memory=Memory({0: (1, 2), 1: (0, 3), 2: (0,)})
+    target = toy_law(4, 5, eos=-1)
+    guess = RecyclingDrafter(
+        k=3, nodes=6, rates=(0.6, 0.3), memory=RecyclingTable({0: (1, 2), 1: (0, 3), 2: (0,)})
     ).open((3, 0), None)
     draft = propose(guess, 0)
     session = target.open((3, 0))
-    scores = run([session.score(draft, Want())])[0]
+    scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
     path = draft.path_to(
         next(i for i in range(len(draft)) if draft.depth[i] == 2 and draft.token[i] == 0)
     )
@@ -98,39 +98,51 @@ def test_every_scored_node_writes_its_row_and_the_accepted_ones_last():
 
 
 def test_a_cycle_gives_depth_plus_one_tokens_a_pass():
-    target = toy(3, 4, eos=-1)
+    target = toy_law(3, 4, eos=-1)
     target.network.weight[:] = -50.0
     for a in range(4):
         target.network.weight[:, a, (a + 1) % 4] = 50.0
-    decoder = Speculative(target, Recycling(k=1, nodes=3), Match(), Fixed(3, 3))
-    out = run([answer_one(decoder, Request((0, 1), max_tokens=44))])[0]
+    decoder = SpeculativeDecoder(
+        target, RecyclingDrafter(k=1, nodes=3), MatchVerifier(), FixedPolicy(3, 3)
+    )
+    out = run_coroutines([answer_one(decoder, Request((0, 1), max_tokens=44))])[0]
     assert out.stats.passes == 4 + 10  # four passes to see every token once, then four tokens each
 
 
-@pytest.mark.parametrize("memory", [None, Memory()], ids=["cold", "hot"])
+@pytest.mark.parametrize("memory", [None, RecyclingTable()], ids=["cold", "hot"])
 def test_a_memory_outlives_a_request_and_nothing_else_does(memory):
-    target, request = toy(4, 5, eos=-1), Request((0, 1), max_tokens=20)
-    decoder = Speculative(target, Recycling(k=2, nodes=6, memory=memory), Match(), Fixed(3, 6))
-    runs = [run([answer_one(decoder, request)])[0] for _ in range(2)]
+    target, request = toy_law(4, 5, eos=-1), Request((0, 1), max_tokens=20)
+    decoder = SpeculativeDecoder(
+        target, RecyclingDrafter(k=2, nodes=6, memory=memory), MatchVerifier(), FixedPolicy(3, 6)
+    )
+    runs = [run_coroutines([answer_one(decoder, request)])[0] for _ in range(2)]
     assert runs[0].token_ids == runs[1].token_ids
     assert (runs[0].stats.passes > runs[1].stats.passes) == (memory is not None)
     if memory is not None:  # a copy of the table makes the same drafts
-        again = Speculative(
-            target, Recycling(k=2, nodes=6, memory=Memory(dict(memory.after))), Match(), Fixed(3, 6)
+        again = SpeculativeDecoder(
+            target,
+            RecyclingDrafter(k=2, nodes=6, memory=RecyclingTable(dict(memory.after))),
+            MatchVerifier(),
+            FixedPolicy(3, 6),
         )
         assert (
-            run([answer_one(again, request)])[0].stats
-            == run([answer_one(decoder, request)])[0].stats
+            run_coroutines([answer_one(again, request)])[0].stats
+            == run_coroutines([answer_one(decoder, request)])[0].stats
         )
 
 
 def test_prompt_rows_fill_the_table():
-    target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 3, 0, 1), max_tokens=8)
+    target, request = toy_law(4, 5, eos=-1), Request((0, 1, 2, 3, 0, 1), max_tokens=8)
     cold, warm = (
-        Speculative(target, Recycling(k=2, nodes=6, recycle_prefill=p), Match(), Fixed(3, 6))
+        SpeculativeDecoder(
+            target,
+            RecyclingDrafter(k=2, nodes=6, recycle_prefill=p),
+            MatchVerifier(),
+            FixedPolicy(3, 6),
+        )
         for p in (False, True)
     )
-    a, b = (run([answer_one(d, request)])[0] for d in (cold, warm))
+    a, b = (run_coroutines([answer_one(d, request)])[0] for d in (cold, warm))
     assert a.token_ids == b.token_ids and a.stats.drafts < b.stats.drafts
     assert b.stats.drafts == b.stats.passes or b.stats.drafts == b.stats.passes - 1
 
@@ -147,11 +159,11 @@ def test_prompt_rows_fill_the_table():
 )
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        Recycling(**fields)
+        RecyclingDrafter(**fields)
 
 
 def test_a_shape_in_place_of_rates():
-    how = Recycling(k=4, shape=(2, 1, 0, 1))
+    how = RecyclingDrafter(k=4, shape=(2, 1, 0, 1))
     assert how.template == ((0, 0), (0, 1), (1, 0), (3, 0)) and paths(how) == [
         (0,),
         (1,),
@@ -159,28 +171,33 @@ def test_a_shape_in_place_of_rates():
         (0, 0, 0),
     ]
     assert (
-        counts(paths(Recycling(nodes=12)))
-        and Recycling(shape=counts(paths(Recycling(nodes=12)))).template
-        == Recycling(nodes=12).template
+        template_child_counts(paths(RecyclingDrafter(nodes=12)))
+        and RecyclingDrafter(
+            shape=template_child_counts(paths(RecyclingDrafter(nodes=12)))
+        ).template
+        == RecyclingDrafter(nodes=12).template
     )
     assert propose(
-        Recycling(k=1, shape=(3,), memory=Memory({0: (1, 2)})).open((0,), None), 0
+        RecyclingDrafter(k=1, shape=(3,), memory=RecyclingTable({0: (1, 2)})).open((0,), None), 0
     ).token == (0, 1, 2)
     with pytest.raises(ValueError, match="shape is 2,0,0,0,1"):
-        Recycling(shape=(2, 0, 0, 0, 1))
+        RecyclingDrafter(shape=(2, 0, 0, 0, 1))
 
 
 def test_bytes():
-    assert Memory({0: (1, 2), 5: (1,)}).nbytes == 12 + 8
+    assert RecyclingTable({0: (1, 2), 5: (1,)}).nbytes == 12 + 8
 
 
 def test_choices_learn_for_themselves():
     """A choice among others drafts what it drafts alone: nothing of what its siblings saw stands in its table."""
-    target = toy(4, 6, eos=-1)
-    decoder = Speculative(target, Recycling(k=2, nodes=6), Match(), Fixed(3, 6))
-    several = run([answers(decoder, Request((0, 1), max_tokens=24, n=4))])[0]
+    target = toy_law(4, 6, eos=-1)
+    decoder = SpeculativeDecoder(
+        target, RecyclingDrafter(k=2, nodes=6), MatchVerifier(), FixedPolicy(3, 6)
+    )
+    several = run_coroutines([run_decoder(decoder, Request((0, 1), max_tokens=24, n=4))])[0]
     single = [
-        run([answer_one(decoder, Request((0, 1), max_tokens=24, choice=c))])[0] for c in range(4)
+        run_coroutines([answer_one(decoder, Request((0, 1), max_tokens=24, choice=c))])[0]
+        for c in range(4)
     ]
     assert [r.token_ids for r in several] == [r.token_ids for r in single]
     assert [r.stats.accepted_at for r in several] == [r.stats.accepted_at for r in single]
@@ -189,6 +206,6 @@ def test_choices_learn_for_themselves():
 
 def test_one_memory_serves_all_choices():
     """It was handed in to be shared: what one choice saw the others draft from."""
-    guess = Recycling(k=2, memory=Memory()).open((0,), None)
+    guess = RecyclingDrafter(k=2, memory=RecyclingTable()).open((0,), None)
     guess.fork(None).memory.after[0] = (1, 2)
     assert propose(guess, 0).token == (0, 1, 2)

@@ -10,25 +10,25 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Vocab, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.check_drafter import check_drafter
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.drafters.sorted_exits import SortedExits
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.models.nets.transformer import Transformer
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.sorted_exits import SortedExitsDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import depths
-from polydec.models.sessions.lm import LM
+from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.session import LMSession
 
 EXITS, BARS, TEXT = (1, 2, 4), (0.3, 0.35), (7, 3, 11, 20, 4)
@@ -54,7 +54,7 @@ def weights(seed):
 
 
 def network(seed=0):
-    net = Transformer.build(*weights(seed), dtype="float64")
+    net = LlamaTransformer.build(*weights(seed), dtype="float64")
     net.fed, net.heads, forward = 0, 0, net.forward
 
     def counting(queries):
@@ -68,20 +68,20 @@ def network(seed=0):
 
 
 def lm(net, chunk=3):
-    return LM(net, Vocab(24, frozenset({23})), chunk=chunk)
+    return CausalLaw(net, TokenVocabulary(24, frozenset({23})), chunk=chunk)
 
 
 def answer(decoder, tokens=30, seed=0, prompt=TEXT):
-    return run(
+    return run_coroutines(
         [answer_one(decoder, Request(prompt, max_tokens=tokens, ignore_eos=True, seed=seed))]
     )[0]
 
 
 def eager(net, text):
     """Of each exit the law behind a text: every layer runs on all of it, in one pass over an empty cache."""
-    scores = run([lm(net).open(text[:1]).score(Draft.chain(text[0], text[1:]), Want(exits=EXITS))])[
-        0
-    ]
+    scores = run_coroutines(
+        [lm(net).open(text[:1]).score(Draft.chain(text[0], text[1:]), ScoreRequest(exits=EXITS))]
+    )[0]
     return {e: scores.exit(e, (len(text) - 1,)).row(0) for e in EXITS}
 
 
@@ -95,10 +95,12 @@ def left_at(laws):
 def compare(net, other):
     """Rounds of drafts, some of them rejected; each node against an eager pass of another network. Which exits were used."""
     text, used = list(TEXT), Counter()
-    guess = SortedExits(lm(net), EXITS, BARS, 0.0).open(tuple(text), None)
+    guess = SortedExitsDrafter(lm(net), EXITS, BARS, 0.0).open(tuple(text), None)
     for n, keep in enumerate((4, 0, 2, 5, 1, 3, 0, 5, 5, 2, 4, 1, 5, 3, 2)):
-        draft = run([guess.propose(text[-1], len(text), Budget(5, 5), Rng.of(n))])[0]
-        assert len(draft) == 6 and set(draft.draw[1:]) == {Draw.INDEPENDENT}
+        draft = run_coroutines([guess.propose(text[-1], len(text), DraftBudget(5, 5), Rng.of(n))])[
+            0
+        ]
+        assert len(draft) == 6 and set(draft.draw[1:]) == {DrawKind.INDEPENDENT}
         for i in range(1, 6):
             laws = eager(other, [*text, *draft.token[1:i]])
             e = left_at(laws)
@@ -119,7 +121,7 @@ def test_lazy_passes_give_what_eager_ones_give():
     assert min(used[e] for e in EXITS) >= 8, f"not every exit was put to the test: {used}"
 
 
-def never_caught_up(ledger, depth, want, real=depths.advance):
+def never_caught_up(ledger, depth, want, real=depths.advance_to_depth):
     ledger.lag = []
     return real(ledger, depth, want)
 
@@ -131,7 +133,7 @@ def dropped_last(self, tokens, real=LMSession.commit):
 
 @pytest.mark.parametrize(
     "owner, place, fault",
-    [(depths, "advance", never_caught_up), (LMSession, "commit", dropped_last)],
+    [(depths, "advance_to_depth", never_caught_up), (LMSession, "commit", dropped_last)],
     ids=["advance", "commit"],
 )
 def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, owner, place, fault):
@@ -140,23 +142,30 @@ def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, owner, place, f
         compare(network(), network())
 
 
-@pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.8)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("shaper", [GreedyRule(), TemperatureRule(0.8)], ids=["greedy", "sampled"])
 def test_above_1_it_is_the_draft_model_also_in_what_it_runs(shaper):
     """An exit that is never left runs neither its head nor a pass of its own."""
     for stop in (0.0, 0.25):
         counts, answers = [], []
         for bars, exits in (((1.1, 1.1), EXITS), ((), (4,))):
-            net, target = network(1), Shaped(lm(network(2)), shaper)
-            drafter = SortedExits(Shaped(lm(net), shaper), exits, bars, stop)
-            answers.append(answer(Speculative(target, drafter, Exact(), Fixed(4))))
+            net, target = network(1), ShapedTarget(lm(network(2)), shaper)
+            drafter = SortedExitsDrafter(ShapedTarget(lm(net), shaper), exits, bars, stop)
+            answers.append(
+                answer(SpeculativeDecoder(target, drafter, ExactVerifier(), FixedPolicy(4)))
+            )
             counts.append((net.fed, net.heads))
         assert answers[0] == answers[1] and counts[0] == counts[1]
     net = network(1)
     plain = answer(
-        Speculative(target, FromModel(Shaped(lm(net), shaper), Chain()), Exact(), Fixed(4))
+        SpeculativeDecoder(
+            target,
+            ModelDrafter(ShapedTarget(lm(net), shaper), ChainTree()),
+            ExactVerifier(),
+            FixedPolicy(4),
+        )
     )
-    drafter = SortedExits(Shaped(lm(network(1)), shaper), EXITS, (1.1, 1.1), 0.0)
-    ours = answer(Speculative(target, drafter, Exact(), Fixed(4)))
+    drafter = SortedExitsDrafter(ShapedTarget(lm(network(1)), shaper), EXITS, (1.1, 1.1), 0.0)
+    ours = answer(SpeculativeDecoder(target, drafter, ExactVerifier(), FixedPolicy(4)))
     assert ours.token_ids == plain.token_ids and replace(ours.stats, expected=None) == replace(
         plain.stats, expected=None
     )
@@ -167,11 +176,11 @@ def test_at_0_deeper_layers_never_run():
     for bars in ((0.0, 0.0), (0.0, 1.1), BARS):
         net = network(1)
         stats = answer(
-            Speculative(
-                Shaped(lm(network(2)), Greedy()),
-                SortedExits(Shaped(lm(net), Greedy()), EXITS, bars, 0.0),
-                Exact(),
-                Fixed(4),
+            SpeculativeDecoder(
+                ShapedTarget(lm(network(2)), GreedyRule()),
+                SortedExitsDrafter(ShapedTarget(lm(net), GreedyRule()), EXITS, bars, 0.0),
+                ExactVerifier(),
+                FixedPolicy(4),
             )
         ).stats
         fed[bars] = net.fed
@@ -183,13 +192,18 @@ def test_at_0_deeper_layers_never_run():
 
 
 def test_one_drafter_serves_two_targets_in_turn():
-    drafter = SortedExits(lm(network(1)), EXITS, BARS, 0.1)
-    decoders = [Speculative(lm(network(seed)), drafter, Exact(), Fixed(3)) for seed in (2, 3)]
+    drafter = SortedExitsDrafter(lm(network(1)), EXITS, BARS, 0.1)
+    decoders = [
+        SpeculativeDecoder(lm(network(seed)), drafter, ExactVerifier(), FixedPolicy(3))
+        for seed in (2, 3)
+    ]
     requests = [Request(TEXT[:k], max_tokens=15, ignore_eos=True, seed=k) for k in (2, 4, 5)]
-    alone = [run([answer_one(d, r)])[0] for r in requests for d in decoders]
-    assert run([answer_one(d, r) for r in requests for d in decoders]) == alone
-    again = [replace(d, drafter=SortedExits(lm(network(1)), EXITS, BARS, 0.1)) for d in decoders]
-    assert [run([answer_one(d, r)])[0] for r in requests for d in again] == alone, (
+    alone = [run_coroutines([answer_one(d, r)])[0] for r in requests for d in decoders]
+    assert run_coroutines([answer_one(d, r) for r in requests for d in decoders]) == alone
+    again = [
+        replace(d, drafter=SortedExitsDrafter(lm(network(1)), EXITS, BARS, 0.1)) for d in decoders
+    ]
+    assert [run_coroutines([answer_one(d, r)])[0] for r in requests for d in again] == alone, (
         "the shared draft remembers other requests"
     )
     assert {a.token_ids for a in alone[::2]}.isdisjoint({a.token_ids for a in alone[1::2]})
@@ -216,7 +230,9 @@ def test_the_law_where_exits_change_from_token_to_token(record_counts, tau_1, ta
             length=length,
         )
     )
-    record_counts(check_drafter(SortedExits(toy(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop)))
+    record_counts(
+        check_drafter(SortedExitsDrafter(toy_law(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop))
+    )
 
 
 def test_it_stops_where_the_deepest_exit_is_unsure():
@@ -224,8 +240,8 @@ def test_it_stops_where_the_deepest_exit_is_unsure():
     for stop in (0.0, 0.25, 0.5, 1.0):
         drafts = []
         for seed in range(12):
-            guess = SortedExits(lm(network(1)), EXITS, BARS, stop).open((seed, 3, 5), None)
-            drafts.append(run([guess.propose(5, 3, Budget(5, 5), Rng.of(seed))])[0])
+            guess = SortedExitsDrafter(lm(network(1)), EXITS, BARS, stop).open((seed, 3, 5), None)
+            drafts.append(run_coroutines([guess.propose(5, 3, DraftBudget(5, 5), Rng.of(seed))])[0])
         lengths.append(sum(map(len, drafts)) - 12)
         assert all(float(law.max().exp()) >= stop for d in drafts for law in d.law[1:])
     assert (
@@ -237,9 +253,9 @@ def test_it_stops_where_the_deepest_exit_is_unsure():
 
 
 def test_exits_of_a_shallow_draft():
-    draft = toy(1)
+    draft = toy_law(1)
     for exits, kept in (((0, 0, 1), ()), ((1, 1, 2), (0.8,)), ((1, 2, 3), (0.9, 0.8))):
-        how = SortedExits.of(draft, exits, 0.3, tau_1=0.9, tau_2=0.8)
+        how = SortedExitsDrafter.of(draft, exits, 0.3, tau_1=0.9, tau_2=0.8)
         assert how.exits == tuple(sorted(set(exits) - {0})) and how.thresholds == kept
 
 
@@ -256,6 +272,6 @@ def test_exits_of_a_shallow_draft():
 )
 def test_one_clear_sentence(given, says):
     with pytest.raises(ValueError, match=says):
-        SortedExits(toy(1), **given)
+        SortedExitsDrafter(toy_law(1), **given)
     with pytest.raises(ValueError, match=r"tau_2 is -0\.1: it must be at least 0"):
-        build("s2d", toy(1), toy(2), {"tau_2": -0.1})
+        build("s2d", toy_law(1), toy_law(2), {"tau_2": -0.1})

@@ -4,23 +4,28 @@ import pytest
 import torch
 
 from polydec.base.errors import FileError
-from polydec.core.types import Reads, Vocab, Want
-from polydec.lab.train.network import Shape
-from polydec.lab.train.state_layer import Stack
+from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
+from polydec.lab.train.network import LlamaShape
+from polydec.lab.train.state_layer import TrainableStateStack
 from polydec.models.learned import state_stack
 from polydec.models.learned.kinds import eagle
-from polydec.models.learned.kinds.eagle import Eagle
-from polydec.models.nets.query import Query
+from polydec.models.learned.kinds.eagle import EagleModel
+from polydec.models.nets.query import NetworkQuery
 
-SHAPE = Shape(32, width=32, layers=2, heads=4, kv_heads=2, inner=64, context=64)
+SHAPE = LlamaShape(32, width=32, layers=2, heads=4, kv_heads=2, inner=64, context=64)
 
 
 def made_by(network, rows_NH, parents):
     """What the network leaves at rows of a tree, parents before children."""
     cache = network.new_cache()
     first = cache.stage(parents)
-    query = Query(
-        cache, first, (), range(len(rows_NH)), Want(law=Reads.NOTHING, hidden=True), rows_NH
+    query = NetworkQuery(
+        cache,
+        first,
+        (),
+        range(len(rows_NH)),
+        ScoreRequest(law=RowDetail.NOTHING, hidden=True),
+        rows_NH,
     )
     return network.forward([query])[0].hidden_RH
 
@@ -28,7 +33,7 @@ def made_by(network, rows_NH, parents):
 @pytest.mark.parametrize("layers", [2, 3])
 def test_training_and_drafting_agree(layers):
     """Over a text, then over entries behind some of its positions, level by level."""
-    stack, g = Stack(SHAPE, 1, layers), torch.Generator().manual_seed(2)
+    stack, g = TrainableStateStack(SHAPE, 1, layers), torch.Generator().manual_seed(2)
     text_TH, at_T = torch.randn(5, 32, generator=g), torch.tensor([1, 3])
     level_LTH, past = torch.randn(2, 2, 32, generator=g), []
     with torch.no_grad():
@@ -45,8 +50,10 @@ def test_training_and_drafting_agree(layers):
 
 
 def test_a_file_brings_it_back(tmp_path):
-    stack = state_stack.example(32, 3, 4)
-    one_behind_another = Eagle(torch.randn(32, 64), stack, Vocab(9, frozenset()), ((0.5, 0.2),))
+    stack = state_stack.random_state_stack(32, 3, 4)
+    one_behind_another = EagleModel(
+        torch.randn(32, 64), stack, TokenVocabulary(9, frozenset()), ((0.5, 0.2),)
+    )
     eagle.save(tmp_path, one_behind_another, {})
     again = eagle.load(tmp_path)
     assert len(again.layer.layers) == 3 and again.cost == one_behind_another.cost

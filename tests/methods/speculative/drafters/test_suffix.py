@@ -8,21 +8,23 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
-from polydec.lab.testing.toy import toy
-from polydec.methods.speculative.drafters.automaton import Automaton, Store
-from polydec.methods.speculative.drafters.lookup import Lookup
-from polydec.methods.speculative.drafters.suffix import Suffix
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.methods.speculative.drafters.automaton import SuffixAutomaton, SuffixStore
+from polydec.methods.speculative.drafters.lookup import LookupDrafter
+from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def propose(guess, depth=8, nodes=8, text=None):
     text = guess.text if text is None else text
-    return run([guess.propose(text[-1], len(text), Budget(depth, nodes), Rng.of(0))])[0]
+    return run_coroutines(
+        [guess.propose(text[-1], len(text), DraftBudget(depth, nodes), Rng.of(0))]
+    )[0]
 
 
 def ends(text, run_of):
@@ -38,7 +40,7 @@ def texts(count, sizes=(1, 2, 3, 6)):
 
 def test_match_and_counts_equal_a_scan():
     for text in texts(150):
-        seen = Automaton()
+        seen = SuffixAutomaton()
         for n, x in enumerate(text, 1):
             seen.extend(x)
             head = text[:n]
@@ -54,7 +56,7 @@ def test_match_and_counts_equal_a_scan():
 
 
 def test_a_copy_is_independent():
-    seen = Automaton()
+    seen = SuffixAutomaton()
     for x in (1, 2, 1, 2):
         seen.extend(x)
     twin = seen.copy()
@@ -64,7 +66,7 @@ def test_a_copy_is_independent():
 
 def test_longest_run_is_copied_as_lookup_does():
     """With floor 0, one child a node and no ambiguity the draft is prompt lookup's with a long enough n-gram."""
-    suffix, lookup = Suffix(floor=0.0, width=1), Lookup(16, 1, loop=False)
+    suffix, lookup = SuffixDrafter(floor=0.0, width=1), LookupDrafter(16, 1, loop=False)
     for text in texts(150, (20,)):
         a, b = suffix.open(text, None), lookup.open(text, None)
         state, length = a.automaton.match
@@ -74,16 +76,21 @@ def test_longest_run_is_copied_as_lookup_does():
 
 
 def test_the_commonest_continuation_comes_first_and_the_latest_on_a_tie():
-    assert propose(Suffix(floor=0.0).open((1, 2, 1, 3, 1, 2, 9, 1), None), 1).token == (1, 2, 3)
-    assert propose(Suffix(floor=0.0).open((1, 2, 1, 3, 1), None), 1).token == (1, 3, 2)
-    assert propose(Suffix(floor=0.0, width=1).open((1, 2, 1, 3, 1), None), 1).token == (1, 3)
+    assert propose(SuffixDrafter(floor=0.0).open((1, 2, 1, 3, 1, 2, 9, 1), None), 1).token == (
+        1,
+        2,
+        3,
+    )
+    assert propose(SuffixDrafter(floor=0.0).open((1, 2, 1, 3, 1), None), 1).token == (1, 3, 2)
+    assert propose(SuffixDrafter(floor=0.0, width=1).open((1, 2, 1, 3, 1), None), 1).token == (1, 3)
 
 
 def test_chance_grows_with_the_match_and_falls_with_division():
     long, short = (
-        Suffix(floor=0.1).open(t, None) for t in ((1, 2, 3, 4, 9, 1, 2, 3), (1, 2, 3, 4, 9, 8, 3))
+        SuffixDrafter(floor=0.1).open(t, None)
+        for t in ((1, 2, 3, 4, 9, 1, 2, 3), (1, 2, 3, 4, 9, 8, 3))
     )
-    split = Suffix(floor=0.0).open((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3), None)
+    split = SuffixDrafter(floor=0.0).open((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3), None)
     assert propose(long).chance[1] > propose(short).chance[1] > 0.0
     both = propose(split, 1).chance
     assert both[1] == both[2] == pytest.approx(propose(long).chance[1] / 2)
@@ -94,7 +101,8 @@ def test_every_node_is_worth_the_floor_and_none_worth_it_is_left_out():
     for text in texts(100):
         for floor in (0.1, 0.3, 0.6):
             got, more = (
-                propose(Suffix(floor=f, width=3).open(text, None), 5, 200) for f in (floor, 0.0)
+                propose(SuffixDrafter(floor=f, width=3).open(text, None), 5, 200)
+                for f in (floor, 0.0)
             )
 
             def products(draft):
@@ -111,7 +119,7 @@ def test_every_node_is_worth_the_floor_and_none_worth_it_is_left_out():
 
 
 def test_rates_are_learned():
-    guess = Suffix(trust=2.0).open((1, 2, 1), None)
+    guess = SuffixDrafter(trust=2.0).open((1, 2, 1), None)
     before = guess.chance(1, 1, 1)
     assert (
         guess.chance(1, 1, 2) == before / 2
@@ -120,10 +128,10 @@ def test_rates_are_learned():
     guess.learn(Draft.chain(1), None, Verdict((), 2))  # as before
     assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3)
     assert sum(guess.rates.tried) == sum(guess.rates.right) == 1
-    worse = Suffix(trust=2.0).open((1, 2, 1), None)
+    worse = SuffixDrafter(trust=2.0).open((1, 2, 1), None)
     worse.learn(Draft.chain(1), None, Verdict((), 7))
     assert worse.chance(1, 1, 1) == pytest.approx(2 * before / 3)
-    split = Suffix().open((1, 2, 1, 3, 1), None)
+    split = SuffixDrafter().open((1, 2, 1, 3, 1), None)
     split.learn(Draft.chain(1), None, Verdict((), 3))
     assert (
         split.rates.tried[0] == 0.5 and split.rates.right[0] == 1
@@ -131,24 +139,28 @@ def test_rates_are_learned():
 
 
 def test_a_store_is_searched_where_it_matches_longer():
-    store = Store.of([(5, 6, 7, 8, 9), (1, 2)])
-    assert propose(Suffix(store=store, floor=0.0).open((4, 5, 6, 7), None)).token == (7, 8, 9)
-    assert propose(Suffix(store=store, floor=0.0).open((3, 9), None)).token == (
+    store = SuffixStore.of([(5, 6, 7, 8, 9), (1, 2)])
+    assert propose(SuffixDrafter(store=store, floor=0.0).open((4, 5, 6, 7), None)).token == (
+        7,
+        8,
+        9,
+    )
+    assert propose(SuffixDrafter(store=store, floor=0.0).open((3, 9), None)).token == (
         9,
     )  # no match runs over an end
-    own = Suffix(store=store, floor=0.0).open((5, 6, 7, 1, 5, 6, 7), None)
+    own = SuffixDrafter(store=store, floor=0.0).open((5, 6, 7, 1, 5, 6, 7), None)
     assert propose(own, 1).token == (7, 1)  # equally long: the text itself
 
 
 def test_a_match_in_a_store_survives_its_growth():
     for text in texts(60, (3,)):
-        store = Store()
-        guess = Suffix(store=store).open((), None)
+        store = SuffixStore()
+        guess = SuffixDrafter(store=store).open((), None)
         for i, x in enumerate(text):
             guess.extend((x,))
             if i % 3 == 2:
                 store.add(text[i : i + 7])
-            at, want = guess.at, Store(store.automaton.copy())
+            at, want = guess.at, SuffixStore(store.automaton.copy())
             state, length = want.automaton.state_of(*at), at[1]
             matched = guess.text[len(guess.text) - length :]
             walked = 0
@@ -158,9 +170,11 @@ def test_a_match_in_a_store_survives_its_growth():
 
 
 def test_a_store_outlives_the_request():
-    target, store, request = toy(4, 5, eos=-1), Store(), Request((0, 1), max_tokens=20)
-    decoder = Speculative(target, Suffix(store=store, add=True), Match(), Fixed(6))
-    first, again = (run([answer_one(decoder, request)])[0] for _ in range(2))
+    target, store, request = toy_law(4, 5, eos=-1), SuffixStore(), Request((0, 1), max_tokens=20)
+    decoder = SpeculativeDecoder(
+        target, SuffixDrafter(store=store, add=True), MatchVerifier(), FixedPolicy(6)
+    )
+    first, again = (run_coroutines([answer_one(decoder, request)])[0] for _ in range(2))
     assert first.token_ids == again.token_ids and again.stats.passes < first.stats.passes
 
 
@@ -175,7 +189,7 @@ def test_a_store_outlives_the_request():
 )
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        Suffix(**fields)
+        SuffixDrafter(**fields)
 
 
 def test_a_match_in_the_text_or_a_store_equals_a_scan():
@@ -183,7 +197,7 @@ def test_a_match_in_the_text_or_a_store_equals_a_scan():
     dice, found = random.Random(2), Counter()
     for text in texts(40, (2, 3, 5)):
         corpus = [[dice.randrange(5) for _ in range(dice.randint(2, 30))] for _ in range(3)]
-        guess = Suffix(store=Store.of(corpus)).open((), None)
+        guess = SuffixDrafter(store=SuffixStore.of(corpus)).open((), None)
         for n, x in enumerate(text, 1):
             guess.extend((x,))
             head = text[:n]

@@ -10,30 +10,30 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
 from polydec.lab.testing.check_drafter import check_drafter
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
+from polydec.lab.testing.toy import toy_law
 from polydec.methods.speculative.drafters import trigram
 from polydec.methods.speculative.drafters.trigram import (
-    Counted,
-    Node,
-    Trigram,
+    NgramTableFollowers,
+    TrigramDrafter,
     TrigramGuess,
-    Trigrams,
+    TrigramSearchNode,
+    TrigramWeights,
 )
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.verifiers.match import Match
-from polydec.models.learned.kinds.ngrams import LAST, NGrams, longer
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.learned.kinds.ngrams import LAST, NGrams, extend_context_key
 
-BIG = Budget(64, 64)
+BIG = DraftBudget(64, 64)
 
 
 def propose(guess, budget=BIG, seed=0):
-    return run([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
+    return run_coroutines([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
 
 
 def paths(draft):
@@ -46,7 +46,7 @@ def learn(guess, *tokens):
 
 
 def test_frequencies_of_a_corpus():
-    table = Trigrams.of([(1, 2, 3, 1, 2, 4, 1, 2, 3), (2, 3)])
+    table = TrigramWeights.of([(1, 2, 3, 1, 2, 4, 1, 2, 3), (2, 3)])
     assert table.after == {
         (1, 2): {3: 2 / 3, 4: 1 / 3},
         (2, 3): {1: 1.0},
@@ -54,11 +54,11 @@ def test_frequencies_of_a_corpus():
         (2, 4): {1: 1.0},
         (4, 1): {2: 1.0},
     }
-    assert Trigrams.of([(1, 2, 3, 1, 2, 4, 1, 2, 3)], top=1).after[1, 2] == {3: 2 / 3}
+    assert TrigramWeights.of([(1, 2, 3, 1, 2, 4, 1, 2, 3)], top=1).after[1, 2] == {3: 2 / 3}
 
 
 def test_weights_move_with_the_output():
-    guess = Trigram(rate=0.25, cap=1.1).open((1, 2, 3, 1, 2), None)
+    guess = TrigramDrafter(rate=0.25, cap=1.1).open((1, 2, 3, 1, 2), None)
     learn(guess, 4)
     assert guess.own[1, 2] == {3: 1.0, 4: 0.25}
     learn(guess, 1, 2, 3)
@@ -74,23 +74,23 @@ def test_weights_move_with_the_output():
 
 
 def test_the_published_window_counts_again_and_again():
-    guess = Trigram(rate=0.25, window=4, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(rate=0.25, window=4, prompt=False).open((1, 2), None)
     learn(guess, 3, 4, 5)
     assert guess.own == {(1, 2): {3: 0.5}, (2, 3): {4: 0.5}, (3, 4): {5: 0.25}}
 
 
 def test_decay_and_no_adaptation():
-    guess = Trigram(rate=0.25, decay=0.5, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(rate=0.25, decay=0.5, prompt=False).open((1, 2), None)
     learn(guess, 3, 1, 2, 4)
     assert guess.own[1, 2] == {3: 0.125, 4: 0.25}
-    still = Trigram(rate=0.0).open((1, 2, 3, 1), None)
+    still = TrigramDrafter(rate=0.0).open((1, 2, 3, 1), None)
     learn(still, 2, 4)
     assert still.own == {(1, 2): {3: 1.0}, (2, 3): {1: 1.0}}
 
 
 def test_a_given_table_is_read_and_not_written():
-    table = Trigrams.of([(1, 2, 3)])
-    guess = Trigram(table=table).open((5, 1, 2), None)
+    table = TrigramWeights.of([(1, 2, 3)])
+    guess = TrigramDrafter(table=table).open((5, 1, 2), None)
     assert propose(guess).token == (2, 3)
     learn(guess, 9)
     assert table.after == {(1, 2): {3: 1.0}} and guess.own[1, 2] == {3: 1.0, 9: 0.04}
@@ -103,7 +103,7 @@ def table_of(text, vocab, order=2):
         for i in range(n, len(text)):
             key = 0
             for x in reversed(text[i - n : i]):
-                key = longer(key, x)
+                key = extend_context_key(key, x)
             rows.setdefault(key, Counter())[text[i]] += 1
     keys, width = sorted(rows), max(map(len, rows.values()))
     follower, chance = np.full((len(keys), width), LAST), np.zeros((len(keys), width))
@@ -120,9 +120,9 @@ def table_of(text, vocab, order=2):
 
 
 def test_an_ngram_table_gives_what_trigrams_of_its_text_would():
-    dice, vocab = random.Random(1), toy(1, 8).vocab
+    dice, vocab = random.Random(1), toy_law(1, 8).vocab
     text = tuple(dice.randrange(8) for _ in range(120))
-    table, plain = Counted(table_of(text, vocab)), Trigrams.of([text], 64)
+    table, plain = NgramTableFollowers(table_of(text, vocab)), TrigramWeights.of([text], 64)
     for pair in ((a, b) for a in range(8) for b in range(8)):
         assert table.row(pair) == pytest.approx(plain.row(pair), abs=0.5 / 255)
     seen = {(a, b) for a, b, _ in zip(text, text[1:], text[2:], strict=False)}
@@ -133,7 +133,7 @@ def test_an_ngram_table_gives_what_trigrams_of_its_text_would():
 
 
 def test_the_method_begins_with_the_users_table():
-    target = toy(3, 12, eos=-1)
+    target = toy_law(3, 12, eos=-1)
     target.network.weight[:] = -50.0
     for b in range(12):
         target.network.weight[:, b, (b + 1) % 12] = 50.0
@@ -142,14 +142,14 @@ def test_the_method_begins_with_the_users_table():
         decoder, _ = build(
             "aded", target, options={"corpus": corpus, "cost_aware": False}, artefacts=[table]
         )
-        answer = run([answer_one(decoder, Request((0, 1), max_tokens=10))])[0]
+        answer = run_coroutines([answer_one(decoder, Request((0, 1), max_tokens=10))])[0]
         passes[corpus] = answer.stats.passes
         assert answer.token_ids == (*range(2, 12),)
     assert passes == {False: 10, True: 2}
 
 
 def test_a_table_that_is_asked_for_must_be_there():
-    target = toy(3, 12, eos=-1)
+    target = toy_law(3, 12, eos=-1)
     for given in ([], [table_of((0, 1, 2), target.vocab, order=1)]):
         with pytest.raises(ValueError, match="there is no ngrams: name one"):
             build("aded", target, options={"corpus": True}, artefacts=given)
@@ -157,7 +157,7 @@ def test_a_table_that_is_asked_for_must_be_there():
 
 @pytest.mark.parametrize("iterations", [0, 8, 150])
 def test_one_successor_gives_the_chain(iterations):
-    draft = propose(Trigram(iterations).open((1, 2, 3, 4, 5, 6, 7, 1, 2), None))
+    draft = propose(TrigramDrafter(iterations).open((1, 2, 3, 4, 5, 6, 7, 1, 2), None))
     assert draft.token == (2, 3, 4, 5, 6) and draft.parent == (
         -1,
         0,
@@ -169,7 +169,7 @@ def test_one_successor_gives_the_chain(iterations):
 
 def some_table(seed, rows=4):
     dice = random.Random(seed)
-    return Trigrams(
+    return TrigramWeights(
         {
             (a, b): {c: dice.random() for c in dice.sample(range(rows), dice.randint(1, rows))}
             for a in range(rows)
@@ -181,7 +181,7 @@ def some_table(seed, rows=4):
 @pytest.mark.parametrize("seed", range(5))
 def test_best_first_takes_the_largest_products(seed):
     table = some_table(seed)
-    guess = Trigram(0, table=table, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(0, table=table, prompt=False).open((1, 2), None)
 
     def value(tokens):
         out, pair = 1.0, (1, 2)
@@ -190,7 +190,7 @@ def test_best_first_takes_the_largest_products(seed):
             out, pair = out * row.get(x, 0.0) / sum(row.values()), (pair[1], x)
         return out
 
-    got = paths(propose(guess, Budget(3, 9)))
+    got = paths(propose(guess, DraftBudget(3, 9)))
     every = (
         {(a,) for a in range(4)}
         | {(a, b) for a in range(4) for b in range(4)}
@@ -201,16 +201,20 @@ def test_best_first_takes_the_largest_products(seed):
 
 def test_a_large_c1_visits_by_weight(monkeypatch):
     monkeypatch.setattr(trigram, "C1", 1e6)
-    guess = Trigram(
-        400, length=1, prompt=False, table=Trigrams({(1, 2): {3: 0.1, 4: 0.6, 5: 0.3}})
+    guess = TrigramDrafter(
+        400, length=1, prompt=False, table=TrigramWeights({(1, 2): {3: 0.1, 4: 0.6, 5: 0.3}})
     ).open((1, 2), None)
     visits = {tokens[0]: n for n, tokens in guess._search((1, 2), Rng.of(0))}
     assert sorted(visits, key=visits.get) == [3, 5, 4] and visits[4] == pytest.approx(240, abs=25)
 
 
 def test_unvisited_children_come_first_and_the_likelier_one_before():
-    top = Node((1, 2), 0.0)
-    top.kids = [Node((2, 5), 0.6), Node((2, 3), 0.3), Node((2, 9), 0.1)]
+    top = TrigramSearchNode((1, 2), 0.0)
+    top.kids = [
+        TrigramSearchNode((2, 5), 0.6),
+        TrigramSearchNode((2, 3), 0.3),
+        TrigramSearchNode((2, 9), 0.1),
+    ]
     seen = []
     for _ in range(3):
         kid = top.choose()
@@ -221,15 +225,15 @@ def test_unvisited_children_come_first_and_the_likelier_one_before():
 
 
 def test_scores_add_the_weights_on_the_way():
-    table = Trigrams({(1, 2): {3: 0.5}, (2, 3): {4: 0.25}, (3, 4): {5: 0.125}})
-    guess = Trigram(1, prompt=False, table=table).open((1, 2), None)
+    table = TrigramWeights({(1, 2): {3: 0.5}, (2, 3): {4: 0.25}, (3, 4): {5: 0.125}})
+    guess = TrigramDrafter(1, prompt=False, table=table).open((1, 2), None)
     assert guess._roll((2, 3), 2, Rng.of(0)) == 0.375 and guess._roll((4, 5), 2, Rng.of(0)) == 0.0
     assert guess._search((1, 2), Rng.of(0)) == [(1, (3, 4))]
 
 
 def test_random_ways_follow_the_weights():
-    table = Trigrams({(1, 2): {3: 0.75, 4: 0.25}, (2, 3): {5: 0.5, 6: 0.5}, (2, 4): {7: 1.0}})
-    guess = Trigram(prompt=False, table=table).open((1, 2), None)
+    table = TrigramWeights({(1, 2): {3: 0.75, 4: 0.25}, (2, 3): {5: 0.5, 6: 0.5}, (2, 4): {7: 1.0}})
+    guess = TrigramDrafter(prompt=False, table=table).open((1, 2), None)
     ways = [round(guess._roll((1, 2), 2, Rng.of(i)), 6) for i in range(2000)]
     assert set(ways) == {1.25} and ways  # 0.75 + 0.5 or 0.25 + 1
     one = [guess._roll((1, 2), 1, Rng.of(i)) for i in range(2000)]
@@ -238,14 +242,14 @@ def test_random_ways_follow_the_weights():
 
 @pytest.mark.parametrize("longest", [False, True])
 def test_the_tree_fits_the_budget(longest):
-    how = Trigram(150, table=some_table(3), prompt=False, longest_first=longest)
+    how = TrigramDrafter(150, table=some_table(3), prompt=False, longest_first=longest)
     full = paths(propose(how.open((1, 2), None)))
     for nodes in (1, 3, 6, 12):
-        draft = propose(how.open((1, 2), None), Budget(4, nodes))
+        draft = propose(how.open((1, 2), None), DraftBudget(4, nodes))
         assert len(draft) <= nodes + 1 and paths(draft) <= full
         assert all(len({draft.token[c] for c in kids}) == len(kids) for kids in draft.children)
     short, deep = (
-        propose(replace(how, longest_first=x).open((1, 2), None), Budget(4, 6))
+        propose(replace(how, longest_first=x).open((1, 2), None), DraftBudget(4, 6))
         for x in (True, False)
     )
     assert max(short.depth) <= max(deep.depth)
@@ -253,11 +257,11 @@ def test_the_tree_fits_the_budget(longest):
 
 def test_searches_are_seeded(monkeypatch):
     monkeypatch.setattr(trigram, "C1", 0.1)  # with the published 32 the weights decide nearly alone
-    how = Trigram(40, table=some_table(5, 6), prompt=False, length=4)
-    drafts = {propose(how.open((1, 2), None), Budget(8, 8), seed).token for seed in range(12)}
+    how = TrigramDrafter(40, table=some_table(5, 6), prompt=False, length=4)
+    drafts = {propose(how.open((1, 2), None), DraftBudget(8, 8), seed).token for seed in range(12)}
     assert (
-        propose(how.open((1, 2), None), Budget(8, 8), 3).token
-        == propose(how.open((1, 2), None), Budget(8, 8), 3).token
+        propose(how.open((1, 2), None), DraftBudget(8, 8), 3).token
+        == propose(how.open((1, 2), None), DraftBudget(8, 8), 3).token
     )
     assert len(drafts) > 1
 
@@ -265,14 +269,16 @@ def test_searches_are_seeded(monkeypatch):
 def test_adaptation_helps_where_a_text_comes_again():
     dice = random.Random(6)
     cycle = dice.sample(range(40), 40)
-    target = toy(3, 40, eos=-1)
+    target = toy_law(3, 40, eos=-1)
     target.network.weight[:] = -50.0
     for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         target.network.weight[:, a, b] = 50.0
     passes = {}
     for rate in (0.0, 0.04):
-        decoder = Speculative(target, Trigram(rate=rate, prompt=False), Match(), Fixed(8, 8))
-        passes[rate] = run([answer_one(decoder, Request((cycle[0],), max_tokens=80))])[
+        decoder = SpeculativeDecoder(
+            target, TrigramDrafter(rate=rate, prompt=False), MatchVerifier(), FixedPolicy(8, 8)
+        )
+        passes[rate] = run_coroutines([answer_one(decoder, Request((cycle[0],), max_tokens=80))])[
             0
         ].stats.passes
     assert passes[0.0] == 80 and passes[0.04] < 55  # the first forty tokens are new to both
@@ -280,7 +286,11 @@ def test_adaptation_helps_where_a_text_comes_again():
 
 @pytest.mark.parametrize(
     "how",
-    [Trigram(0), Trigram(8, window=16, longest_first=True), Trigram(4, 1, prompt=False, decay=0.5)],
+    [
+        TrigramDrafter(0),
+        TrigramDrafter(8, window=16, longest_first=True),
+        TrigramDrafter(4, 1, prompt=False, decay=0.5),
+    ],
     ids=["best first", "as published", "decaying"],
 )
 def test_contract(record_counts, how):
@@ -295,9 +305,9 @@ class Shares(TrigramGuess):
 
 
 def test_a_fork_that_shares_rows_is_caught():
-    class Faulty(Trigram):
+    class Faulty(TrigramDrafter):
         def open(self, prompt, session):
-            guess = Trigram.open(self, prompt, session)
+            guess = TrigramDrafter.open(self, prompt, session)
             return Shares(guess.config, guess.own, guess.text)
 
     with pytest.raises(AssertionError):
@@ -317,4 +327,4 @@ def test_a_fork_that_shares_rows_is_caught():
 )
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        Trigram(**fields)
+        TrigramDrafter(**fields)

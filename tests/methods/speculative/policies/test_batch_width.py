@@ -7,12 +7,12 @@ import pytest
 from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.scheduler import run
-from polydec.lab.testing.examples import artefacts
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.economics.costs import Costs
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.testing.examples import example_artefacts
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.economics.widths import (
     BATCHES,
     expected_tokens,
@@ -22,14 +22,14 @@ from polydec.methods.economics.widths import (
 )
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.batch_width import BatchWidth, InUse
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.batch_width import BatchWidthPolicy, InUse
 
 RATES = ((0.6, 0.2), (0.5, 0.25), (0.4, 0.3))
 MACHINES = {
-    "rows are free up to forty": Costs(tuple(max(20.0, m / 2) for m in range(1, 400)), 1.0),
-    "every row costs alike": Costs(tuple(float(m) for m in range(1, 60)), 0.1),
-    "context costs too": Costs((1.0, 1.1, 1.2), 0.1, (0.5,), 0.2),
+    "rows are free up to forty": PassCosts(tuple(max(20.0, m / 2) for m in range(1, 400)), 1.0),
+    "every row costs alike": PassCosts(tuple(float(m) for m in range(1, 60)), 0.1),
+    "context costs too": PassCosts((1.0, 1.1, 1.2), 0.1, (0.5,), 0.2),
 }
 
 
@@ -52,7 +52,7 @@ def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
     """Brute force over the tokens that a batch writes a millisecond; free drafts never widen with the batch."""
     costs, written = MACHINES[machine], expected_tokens(RATES, 12)
     table = widths_by_batch(written, costs, lambda batch: 2.0 / batch, 64)
-    policy = BatchWidth(table)
+    policy = BatchWidthPolicy(table)
     for batch in BATCHES:
         rates = []
         for width, tokens in enumerate(written):
@@ -67,15 +67,15 @@ def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
 
 
 def test_another_width_is_taken_after_some_rounds_that_ask_for_it():
-    policy, out = BatchWidth(((1, 8), (4, 2)), patience=3), []
+    policy, out = BatchWidthPolicy(((1, 8), (4, 2)), patience=3), []
     state = policy.start()
-    assert policy.budget(state) == Budget(5, 8)
+    assert policy.budget(state) == DraftBudget(5, 8)
     for peers in (1, 5, 5, 1, 5, 5, 5, 5, 1, 1, 1):
         state = policy.joined(state, peers)
         out.append(state.width)
     #               asked twice, then not: it stays   three in a row           and back
     assert out == [8, 8, 8, 8, 8, 8, 2, 2, 2, 2, 8]
-    assert policy.budget(InUse(2)) == Budget(5, 2) and policy.budget(InUse(0)).depth == 0
+    assert policy.budget(InUse(2)) == DraftBudget(5, 2) and policy.budget(InUse(0)).depth == 0
     assert policy.at(3) == 8 and policy.at(99) == 2
 
 
@@ -92,7 +92,7 @@ def test_another_width_is_taken_after_some_rounds_that_ask_for_it():
 )
 def test_what_is_wrong_is_said(wrong, says):
     with pytest.raises(RequestError, match=says):
-        BatchWidth(**wrong)
+        BatchWidthPolicy(**wrong)
 
 
 def test_a_table_in_words():
@@ -104,11 +104,11 @@ def test_a_table_in_words():
 
 def answers(name, options, count):
     """Answers that are written at once, and the drafted tokens and passes of all of them."""
-    law = Shaped(toy(5, 4, eos=-1), Greedy())
-    kit = Kit(law, None, artefacts(law.vocab))
+    law = ShapedTarget(toy_law(5, 4, eos=-1), GreedyRule())
+    kit = Kit(law, None, example_artefacts(law.vocab))
     decoder, _ = registry.build(name, kit, options)
     requests = [Request((i % 4, 1), 16, seed=i) for i in range(count)]
-    done = run([answer_one(decoder, r) for r in requests])
+    done = run_coroutines([answer_one(decoder, r) for r in requests])
     drafted = sum(r.stats.drafted for r in done) / sum(r.stats.passes for r in done)
     return [r.token_ids for r in done], drafted
 

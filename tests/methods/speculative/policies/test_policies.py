@@ -5,32 +5,32 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_decoder import check_law
-from polydec.lab.testing.examples import head
+from polydec.lab.testing.examples import example_stop_head
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.shapers.temperature import Temperature
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.policies.additive import Additive
-from polydec.methods.speculative.policies.confidence import Confidence
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.best_slot import BestSlot
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.coupled_chain import CoupledChain
-from polydec.methods.speculative.trees.coupled_static import CoupledStatic
-from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
-from polydec.methods.speculative.trees.learned_stop import LearnedStop
-from polydec.methods.speculative.trees.sequences import Sequences
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.temperature import TemperatureRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.policies.additive import AdditivePolicy
+from polydec.methods.speculative.policies.confidence import ConfidencePolicy
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.best_slot import BestSlotTree
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.coupled_chain import CoupledChainTree
+from polydec.methods.speculative.trees.coupled_static import CoupledStaticTree
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
+from polydec.methods.speculative.trees.learned_stop import LearnedStopTree
+from polydec.methods.speculative.trees.sequences import SequencesTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 
 def depths(policy, accepted):
@@ -45,38 +45,46 @@ def depths(policy, accepted):
 
 
 def test_additive_rises_and_falls_within_its_bounds():
-    assert depths(Additive(), [None, None, 0, 3, None]) == [5, 7, 9, 8, 7]
-    assert depths(Additive(first=2), [0] * 4) == [2, 1, 1, 1]
-    assert depths(Additive(first=5, most=6), [None] * 3) == [5, 6, 6]
-    assert Additive(nodes=7).budget(3) == Budget(3, 7)
+    assert depths(AdditivePolicy(), [None, None, 0, 3, None]) == [5, 7, 9, 8, 7]
+    assert depths(AdditivePolicy(first=2), [0] * 4) == [2, 1, 1, 1]
+    assert depths(AdditivePolicy(first=5, most=6), [None] * 3) == [5, 6, 6]
+    assert AdditivePolicy(nodes=7).budget(3) == DraftBudget(3, 7)
 
 
 def test_a_round_without_a_draft_changes_nothing():
-    assert Additive().observe(4, Draft.chain(1), Verdict((), 2)) == 4
+    assert AdditivePolicy().observe(4, Draft.chain(1), Verdict((), 2)) == 4
 
 
 def test_a_cut_draft_counts_as_whole_where_all_that_was_left_of_it_was_accepted():
-    assert Additive().observe(5, Draft.chain(0, (1, 1)), Verdict((1, 2), 2)) == 7
+    assert AdditivePolicy().observe(5, Draft.chain(0, (1, 1)), Verdict((1, 2), 2)) == 7
 
 
 @pytest.mark.parametrize(
-    "policy", [Additive(4, rise=0, fall=0), Additive(4, 4, 4), Confidence(0.0, 4)]
+    "policy", [AdditivePolicy(4, rise=0, fall=0), AdditivePolicy(4, 4, 4), ConfidencePolicy(0.0, 4)]
 )
 def test_reduces_to_fixed(policy):
     for seed in range(4):
         request = Request((0, 1), max_tokens=30, seed=seed, ignore_eos=True)
-        drafter = FromModel(toy(5, 6, cost=0.1), Chain())
+        drafter = ModelDrafter(toy_law(5, 6, cost=0.1), ChainTree())
         a, b = (
-            run([answer_one(Speculative(toy(4, 6), drafter, Exact(), p), request)])[0]
-            for p in (policy, Fixed(4))
+            run_coroutines(
+                [
+                    answer_one(
+                        SpeculativeDecoder(toy_law(4, 6), drafter, ExactVerifier(), p), request
+                    )
+                ]
+            )[0]
+            for p in (policy, FixedPolicy(4))
         )
         assert a == b
 
 
 def test_stops_after_a_weak_draw_and_keeps_it():
-    budget, lengths = Confidence(0.2, 6).budget(None), set()
+    budget, lengths = ConfidencePolicy(0.2, 6).budget(None), set()
     for seed in range(30):
-        draft = run([Chain().grow(toy(3, 6).open((0, 1)), 1, 2, budget, Rng.of(seed))])[0]
+        draft = run_coroutines(
+            [ChainTree().grow(toy_law(3, 6).open((0, 1)), 1, 2, budget, Rng.of(seed))]
+        )[0]
         q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
         assert all(x >= 0.2 for x in q[:-1]) and (q[-1] < 0.2 or len(q) == 6)
         lengths.add(len(q))
@@ -84,38 +92,42 @@ def test_stops_after_a_weak_draw_and_keeps_it():
 
 
 TREES = [
-    Chain(),
-    Static((1, 1, 1, 1)),
-    CoupledChain(),
-    CoupledStatic((1, 1, 1, 1)),
-    StochasticBeam(1),
-    Sequences(1),
-    BestFirst(1),
-    GreedyGrowth(floor=1.0),
-    BestSlot(floor=1.0),
-    LearnedStop(head(), 1.0),
+    ChainTree(),
+    StaticTree((1, 1, 1, 1)),
+    CoupledChainTree(),
+    CoupledStaticTree((1, 1, 1, 1)),
+    StochasticBeamTree(1),
+    SequencesTree(1),
+    BestFirstTree(1),
+    GreedyGrowthTree(floor=1.0),
+    BestSlotTree(floor=1.0),
+    LearnedStopTree(example_stop_head(), 1.0),
 ]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: type(t).__name__)
 def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
     """Not by that of the shaped law, which is 1."""
-    own = toy(8, 5)
-    plain = run([Chain().grow(Shaped(own, Greedy()).open((0, 1)), 1, 2, Budget(4, 4), Rng.of(0))])[
-        0
-    ]
-    rows = run([own.open((0, 1)).score(plain, Want())])[0]
+    own = toy_law(8, 5)
+    plain = run_coroutines(
+        [
+            ChainTree().grow(
+                ShapedTarget(own, GreedyRule()).open((0, 1)), 1, 2, DraftBudget(4, 4), Rng.of(0)
+            )
+        ]
+    )[0]
+    rows = run_coroutines([own.open((0, 1)).score(plain, ScoreRequest())])[0]
     q = [float(rows.row(i)[x].exp()) for i, x in enumerate(plain.token[1:])]
     for threshold in (0.0, min(q) + 1e-6, 1.0):
         want = next((i for i, x in enumerate(q, 1) if x < threshold), 4)
-        for shapers in ((Greedy(),), (Temperature(0.3), Greedy())):
-            draft = run(
+        for shapers in ((GreedyRule(),), (TemperatureRule(0.3), GreedyRule())):
+            draft = run_coroutines(
                 [
                     tree.grow(
-                        Shaped(own, *shapers).open((0, 1)),
+                        ShapedTarget(own, *shapers).open((0, 1)),
                         1,
                         2,
-                        Confidence(threshold, 4).budget(None),
+                        ConfidencePolicy(threshold, 4).budget(None),
                         Rng.of(0),
                     )
                 ]
@@ -125,13 +137,13 @@ def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
 
 
 def test_without_grading_a_certain_draw_counts_as_one():
-    draft = run(
+    draft = run_coroutines(
         [
-            Chain().grow(
-                Shaped(toy(8, 5), Greedy()).open((0, 1)),
+            ChainTree().grow(
+                ShapedTarget(toy_law(8, 5), GreedyRule()).open((0, 1)),
                 1,
                 2,
-                Budget(4, 4, go_on=lambda d, q: q > 0.99),
+                DraftBudget(4, 4, go_on=lambda d, q: q > 0.99),
                 Rng.of(0),
             )
         ]
@@ -140,13 +152,19 @@ def test_without_grading_a_certain_draw_counts_as_one():
 
 
 @pytest.mark.parametrize(
-    "policy", [Additive(2, 1, 3), Confidence(0.3, 3), Confidence(0.6, 3, 6)], ids=str
+    "policy",
+    [AdditivePolicy(2, 1, 3), ConfidencePolicy(0.3, 3), ConfidencePolicy(0.6, 3, 6)],
+    ids=str,
 )
-@pytest.mark.parametrize("tree", [Chain(), Static((2, 1, 1))], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    "tree", [ChainTree(), StaticTree((2, 1, 1))], ids=lambda t: type(t).__name__
+)
 def test_the_law_stays(record_counts, policy, tree):
     record_counts(
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), policy), laws=4, length=2
+            lambda t, d: SpeculativeDecoder(t, ModelDrafter(d, tree), ExactVerifier(), policy),
+            laws=4,
+            length=2,
         )
     )
 
@@ -155,18 +173,18 @@ def test_the_law_stays(record_counts, policy, tree):
     "make, message",
     [
         (
-            lambda: Additive(first=17),
+            lambda: AdditivePolicy(first=17),
             "first is 17: it must lie in 1 to 16, the bounds least and most",
         ),
-        (lambda: Additive(least=0), "least is 0: it must lie in 1 to most, which is 16"),
-        (lambda: Additive(most=65), "most is 65: it must lie in 1 to 64"),
-        (lambda: Additive(rise=-1), "rise is -1: it must lie in 0 to 64"),
-        (lambda: Additive(nodes=-1), "nodes is -1: it must lie in 0 to 1024"),
-        (lambda: Confidence(1.5), "threshold is 1.5: it must lie in 0 to 1"),
-        (lambda: Confidence(depth=65), "depth is 65: it must lie in 0 to 64"),
-        (lambda: Confidence(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
+        (lambda: AdditivePolicy(least=0), "least is 0: it must lie in 1 to most, which is 16"),
+        (lambda: AdditivePolicy(most=65), "most is 65: it must lie in 1 to 64"),
+        (lambda: AdditivePolicy(rise=-1), "rise is -1: it must lie in 0 to 64"),
+        (lambda: AdditivePolicy(nodes=-1), "nodes is -1: it must lie in 0 to 1024"),
+        (lambda: ConfidencePolicy(1.5), "threshold is 1.5: it must lie in 0 to 1"),
+        (lambda: ConfidencePolicy(depth=65), "depth is 65: it must lie in 0 to 64"),
+        (lambda: ConfidencePolicy(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
         (
-            lambda: build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}),
+            lambda: build("draft-model-confidence", toy_law(1), toy_law(2), {"threshold": "2"}),
             "threshold is 2.0",
         ),
     ],

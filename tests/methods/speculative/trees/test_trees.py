@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 import torch
 
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_decoder import check_law
-from polydec.lab.testing.enumerate import executions
+from polydec.lab.testing.enumerate import enumerate_executions
 from polydec.lab.testing.kits import build
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.best_first import BestFirst
-from polydec.methods.speculative.trees.best_slot import BestSlot
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
-from polydec.methods.speculative.trees.nucleus import Nucleus
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
-from polydec.methods.speculative.trees.widest import Widest
-from polydec.methods.speculative.verifiers.exact import Exact
-from polydec.methods.speculative.verifiers.match import Match
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.best_first import BestFirstTree
+from polydec.methods.speculative.trees.best_slot import BestSlotTree
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
+from polydec.methods.speculative.trees.nucleus import NucleusTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
+from polydec.methods.speculative.trees.widest import WidestTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
+from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def grow(tree, target, budget, rng):
-    return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
 
 
 def paths(draft, depth=None):
@@ -50,14 +50,16 @@ def paths(draft, depth=None):
 def laws(tree, target, budget):
     """Of each tree, as the paths of its nodes in order, its probability."""
     out = defaultdict(float)
-    for draft, p in executions(lambda rng: grow(tree, target, budget, rng)):
+    for draft, p in enumerate_executions(lambda rng: grow(tree, target, budget, rng)):
         out[paths(draft)] += p
     return dict(out)
 
 
 def row(target, path):
-    return probs(
-        run([target.open((0, 1)).score(Draft.chain(1, path), Want())])[0].row(len(path))
+    return float64_probabilities(
+        run_coroutines([target.open((0, 1)).score(Draft.chain(1, path), ScoreRequest())])[0].row(
+            len(path)
+        )
     ).numpy()
 
 
@@ -75,9 +77,11 @@ def path_law(target, size, depth):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_beams_paths_are_drawn_without_replacement(seed):
     """The last level, in order, has the law of drawing whole paths one after another, each from what the others left."""
-    target, got = toy(seed), defaultdict(float)
+    target, got = toy_law(seed), defaultdict(float)
     q = path_law(target, 3, 2)
-    for draft, p in executions(lambda rng: grow(StochasticBeam(2), target, Budget(2, 4), rng)):
+    for draft, p in enumerate_executions(
+        lambda rng: grow(StochasticBeamTree(2), target, DraftBudget(2, 4), rng)
+    ):
         got[paths(draft, 2)] += p
     want = {(a, b): q[a] * q[b] / (1 - q[a]) for a, b in permutations(q, 2)}
     assert sum(got.values()) == pytest.approx(1.0)
@@ -112,8 +116,11 @@ def kool(target, size, depth, width, runs, seed):
 
 
 def test_the_race_is_stochastic_beam_search():
-    target, runs = toy(5), 12000
-    want, got = laws(StochasticBeam(2), target, Budget(2, 4)), kool(target, 3, 2, 2, runs, 0)
+    target, runs = toy_law(5), 12000
+    want, got = (
+        laws(StochasticBeamTree(2), target, DraftBudget(2, 4)),
+        kool(target, 3, 2, 2, runs, 0),
+    )
     assert set(got) <= set(want)
     chi = sum((got.get(t, 0.0) - p) ** 2 * runs / p for t, p in want.items() if p * runs > 5)
     free = sum(p * runs > 5 for p in want.values()) - 1
@@ -123,13 +130,15 @@ def test_the_race_is_stochastic_beam_search():
 
 
 def test_a_beam_of_one_is_a_chain():
-    a, b = (laws(tree, toy(6), Budget(3, 3)) for tree in (StochasticBeam(1), Chain()))
+    a, b = (
+        laws(tree, toy_law(6), DraftBudget(3, 3)) for tree in (StochasticBeamTree(1), ChainTree())
+    )
     assert a.keys() == b.keys() and all(a[k] == pytest.approx(b[k], abs=1e-12) for k in a)
 
 
 def test_a_wide_beam_holds_every_path():
     for seed in range(5):
-        draft = grow(StochasticBeam(9), toy(7), Budget(2, 20), Rng.of(seed))
+        draft = grow(StochasticBeamTree(9), toy_law(7), DraftBudget(2, 20), Rng.of(seed))
         assert sorted(paths(draft)) == sorted(
             [(a,) for a in range(3)] + list(product(range(3), repeat=2))
         )
@@ -139,8 +148,11 @@ def test_a_wide_beam_holds_every_path():
 def test_beams_keep_the_law(record_counts, width, depth):
     record_counts(
         check_law(
-            lambda t, d: Speculative(
-                t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)
+            lambda t, d: SpeculativeDecoder(
+                t,
+                ModelDrafter(d, StochasticBeamTree(width)),
+                ExactVerifier(),
+                FixedPolicy(depth, width * depth),
             ),
             laws=2 if depth == 3 else 4,
             length=2 if depth == 2 else 3,
@@ -154,9 +166,9 @@ def test_beams_keep_the_law(record_counts, width, depth):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_low_threshold_gives_all_that_the_best_slots_give(seed):
-    target, budget = toy(seed, 5), Budget(6, 7)
-    one = grow(BestSlot(), target, budget, Rng.of(seed))
-    many = grow(GreedyGrowth(1e-6), target, Budget(6, 1000), Rng.of(seed))
+    target, budget = toy_law(seed, 5), DraftBudget(6, 7)
+    one = grow(BestSlotTree(), target, budget, Rng.of(seed))
+    many = grow(GreedyGrowthTree(1e-6), target, DraftBudget(6, 1000), Rng.of(seed))
     assert len(one) == 8 and set(paths(one)) <= set(paths(many))
 
 
@@ -179,8 +191,10 @@ def places(target, size, most):
 @pytest.mark.parametrize("nodes", range(1, 7))
 def test_best_slots_fill_the_most_valuable_places(nodes):
     for seed in range(4):
-        target = toy(seed, 3)
-        draft = grow(BestSlot(), Shaped(target, Greedy()), Budget(nodes, nodes), Rng.of(0))
+        target = toy_law(seed, 3)
+        draft = grow(
+            BestSlotTree(), ShapedTarget(target, GreedyRule()), DraftBudget(nodes, nodes), Rng.of(0)
+        )
         got = 0.0
         for node, children in enumerate(draft.children):
             v = math.prod(draft.chance[i] for i in draft.path_to(node))
@@ -193,25 +207,40 @@ def test_best_slots_fill_the_most_valuable_places(nodes):
         )
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.1), BestSlot()], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    "tree", [GreedyGrowthTree(0.1), BestSlotTree()], ids=lambda t: type(t).__name__
+)
 def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
-    sure, unsure = toy(1, 6, sharp=2000.0), toy(1, 6, sharp=0.0)
-    assert max(grow(tree, sure, Budget(8, 8), Rng.of(1)).depth) == 8
-    draft = grow(tree, unsure, Budget(8, 5), Rng.of(1))
+    sure, unsure = toy_law(1, 6, sharp=2000.0), toy_law(1, 6, sharp=0.0)
+    assert max(grow(tree, sure, DraftBudget(8, 8), Rng.of(1)).depth) == 8
+    draft = grow(tree, unsure, DraftBudget(8, 5), Rng.of(1))
     assert draft.depth == (0, 1, 1, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    "tree", [GreedyGrowth(0.5, floor=1.0), BestSlot(floor=1.0)], ids=lambda t: type(t).__name__
+    "tree",
+    [GreedyGrowthTree(0.5, floor=1.0), BestSlotTree(floor=1.0)],
+    ids=lambda t: type(t).__name__,
 )
 def test_at_floor_1_every_draft_gives_a_chain(tree):
-    assert grow(tree, toy(1, 6, sharp=0.0), Budget(5, 5), Rng.of(1)).parent == (-1, 0, 1, 2, 3, 4)
+    assert grow(tree, toy_law(1, 6, sharp=0.0), DraftBudget(5, 5), Rng.of(1)).parent == (
+        -1,
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
 
 
 def test_a_higher_floor_gives_deeper_trees():
     depth = [
         sum(
-            max(grow(GreedyGrowth(0.06, floor=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth)
+            max(
+                grow(
+                    GreedyGrowthTree(0.06, floor=a), toy_law(2, 6), DraftBudget(9, 9), Rng.of(s)
+                ).depth
+            )
             for s in range(20)
         )
         for a in (0.0, 0.4, 0.8)
@@ -221,9 +250,12 @@ def test_a_higher_floor_gives_deeper_trees():
 
 def test_values_fade_with_rank():
     """A child of share s in rank r counts (floor + (1 - floor) s) fade^r: what is filled follows from that."""
-    target = toy(3, 4)
-    for tree in (GreedyGrowth(0.2, floor=0.3, fade=0.5), BestSlot(0.2, floor=0.3, fade=0.5)):
-        draft = grow(tree, target, Budget(1, 9), Rng.of(5))
+    target = toy_law(3, 4)
+    for tree in (
+        GreedyGrowthTree(0.2, floor=0.3, fade=0.5),
+        BestSlotTree(0.2, floor=0.3, fade=0.5),
+    ):
+        draft = grow(tree, target, DraftBudget(1, 9), Rng.of(5))
         q, left, value, want = row(target, ()), 1.0, 1.0, 0
         for r, c in enumerate(draft.children[0]):
             assert value >= 0.2
@@ -235,7 +267,7 @@ def test_values_fade_with_rank():
 
 def test_a_threshold_bounds_the_tree():
     sizes = [
-        len(grow(GreedyGrowth(t), toy(3, 6), Budget(8, 100), Rng.of(2)))
+        len(grow(GreedyGrowthTree(t), toy_law(3, 6), DraftBudget(8, 100), Rng.of(2)))
         for t in (1.0, 0.5, 0.2, 0.1, 0.05)
     ]
     assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
@@ -243,13 +275,22 @@ def test_a_threshold_bounds_the_tree():
 
 @pytest.mark.parametrize(
     "tree",
-    [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
+    [
+        GreedyGrowthTree(0.2),
+        GreedyGrowthTree(0.01),
+        GreedyGrowthTree(0.2, floor=0.4, fade=0.6),
+        BestSlotTree(),
+    ],
     ids=str,
 )
 def test_growth_keeps_the_law(record_counts, tree):
     record_counts(
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, tree), ExactVerifier(), FixedPolicy(2, 4)
+            ),
+            laws=4,
+            length=2,
         )
     )
 
@@ -260,14 +301,14 @@ def test_growth_keeps_the_law(record_counts, tree):
 @pytest.mark.parametrize("nodes", [1, 3, 6, 11])
 def test_best_first_keeps_the_likeliest_nodes(nodes):
     for seed in range(4):
-        target = toy(seed, 4)
+        target = toy_law(seed, 4)
         every = {path: p for d in (1, 2, 3) for path, p in path_law(target, 4, d).items()}
         best = sorted(every.values(), reverse=True)[:nodes]
         for bent in (
             target,
-            Shaped(target, Greedy()),
+            ShapedTarget(target, GreedyRule()),
         ):  # a greedy draft is ranked by its model's own law
-            draft = grow(BestFirst(64), bent, Budget(3, nodes), Rng.of(0))
+            draft = grow(BestFirstTree(64), bent, DraftBudget(3, nodes), Rng.of(0))
             assert [
                 every[p] for p in sorted(paths(draft), key=lambda p: -every[p])
             ] == pytest.approx(best)
@@ -278,23 +319,25 @@ def test_best_first_keeps_the_likeliest_nodes(nodes):
 
 def test_best_first_of_width_one_is_the_greedy_chain():
     for seed in range(4):
-        draft = Shaped(toy(seed, 5), Greedy())
+        draft = ShapedTarget(toy_law(seed, 5), GreedyRule())
         assert (
-            grow(BestFirst(1), draft, Budget(4, 4), Rng.of(0)).token
-            == grow(Chain(), draft, Budget(4, 4), Rng.of(0)).token
+            grow(BestFirstTree(1), draft, DraftBudget(4, 4), Rng.of(0)).token
+            == grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of(0)).token
         )
 
 
 def test_best_first_looks_no_further_than_its_width():
-    draft = grow(BestFirst(2), toy(2, 8, sharp=0.1), Budget(3, 64), Rng.of(0))
+    draft = grow(BestFirstTree(2), toy_law(2, 8, sharp=0.1), DraftBudget(3, 64), Rng.of(0))
     assert [len(c) for c in draft.children[:3]] == [2, 2, 2] and draft.depth.count(3) == 4
 
 
 def test_best_first_keeps_the_law(record_counts):
-    for verifier in (Match(), Exact()):
+    for verifier in (MatchVerifier(), ExactVerifier()):
         record_counts(
             check_law(
-                lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
+                lambda t, d, v=verifier: SpeculativeDecoder(
+                    t, ModelDrafter(d, BestFirstTree(2)), v, FixedPolicy(2, 4)
+                ),
                 laws=4,
                 length=3,
             )
@@ -321,28 +364,28 @@ def by_widths(target, widths):
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 5, 3), (3, 1, 4), (4,)])
 def test_each_level_holds_its_likeliest_paths(widths):
     for seed in range(4):
-        target = toy(seed, 4)
-        for bent in (target, Shaped(target, Greedy())):
-            draft = grow(Widest(widths), bent, Budget(9, 64), Rng.of(0))
+        target = toy_law(seed, 4)
+        for bent in (target, ShapedTarget(target, GreedyRule())):
+            draft = grow(WidestTree(widths), bent, DraftBudget(9, 64), Rng.of(0))
             assert sorted(paths(draft)) == sorted(by_widths(target, widths))
-    draft = grow(Widest((2, 5, 3)), toy(1, 4), Budget(9, 4), Rng.of(0))
+    draft = grow(WidestTree((2, 5, 3)), toy_law(1, 4), DraftBudget(9, 4), Rng.of(0))
     assert len(draft) == 5 and draft.depth.count(2) == 2, "what there is no room for is left out"
 
 
 def test_levels_of_width_one_are_the_greedy_chain():
-    draft = Shaped(toy(3, 5), Greedy())
-    chain = grow(Chain(), draft, Budget(4, 4), Rng.of(0))
-    assert grow(Widest((1, 1, 1, 1)), draft, Budget(4, 4), Rng.of(0)).token == chain.token
+    draft = ShapedTarget(toy_law(3, 5), GreedyRule())
+    chain = grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of(0))
+    assert grow(WidestTree((1, 1, 1, 1)), draft, DraftBudget(4, 4), Rng.of(0)).token == chain.token
     with pytest.raises(ValueError, match=r"widths is \(2, 65\)"):
-        Widest((2, 65))
+        WidestTree((2, 65))
 
 
 def test_widest_keeps_the_law(record_counts):
-    for verifier in (Match(), Exact()):
+    for verifier in (MatchVerifier(), ExactVerifier()):
         record_counts(
             check_law(
-                lambda t, d, v=verifier: Speculative(
-                    t, FromModel(d, Widest((2, 2))), v, Fixed(2, 4)
+                lambda t, d, v=verifier: SpeculativeDecoder(
+                    t, ModelDrafter(d, WidestTree((2, 2))), v, FixedPolicy(2, 4)
                 ),
                 laws=4,
                 length=3,
@@ -373,21 +416,21 @@ def by_the_rule(target, mass, share, depth, nodes):
 @pytest.mark.parametrize("mass, share", [(0.95, 0.25), (0.6, 0.25), (1.0, 0.0), (0.95, 0.7)])
 def test_nucleus_is_the_rule_written_down(mass, share):
     for seed, nodes in product(range(4), (1, 4, 9)):
-        target = toy(seed, 5)
+        target = toy_law(seed, 5)
         want = by_the_rule(target, mass, share, 3, nodes)
-        for bent in (target, Shaped(target, Greedy())):
-            draft = grow(Nucleus(mass, share), bent, Budget(3, nodes), Rng.of(0))
+        for bent in (target, ShapedTarget(target, GreedyRule())):
+            draft = grow(NucleusTree(mass, share), bent, DraftBudget(3, nodes), Rng.of(0))
             assert set(paths(draft)) == set(want) and len(draft) <= nodes + 1
 
 
 def test_nucleus_drops_what_is_below_a_quarter_of_the_first():
-    target = toy(0, 5, eos=-1)
+    target = toy_law(0, 5, eos=-1)
     target.network.weight[:] = log_of((0.5, 0.2, 0.1, 0.1, 0.1))
-    assert paths(grow(Nucleus(), target, Budget(1, 9), Rng.of(0))) == ((0,), (1,))
-    wide = grow(Nucleus(share=0.2), target, Budget(1, 9), Rng.of(0))
+    assert paths(grow(NucleusTree(), target, DraftBudget(1, 9), Rng.of(0))) == ((0,), (1,))
+    wide = grow(NucleusTree(share=0.2), target, DraftBudget(1, 9), Rng.of(0))
     assert len(paths(wide)) == 5
     target.network.weight[:] = log_of((0.9, 0.1, 1e-9, 1e-9, 1e-9))
-    sure = grow(Nucleus(), target, Budget(4, 4), Rng.of(0))
+    sure = grow(NucleusTree(), target, DraftBudget(4, 4), Rng.of(0))
     assert paths(sure) == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))  # deep, where it is sure
 
 
@@ -397,16 +440,21 @@ def log_of(law):
 
 def test_nucleus_at_the_whole_share_is_the_greedy_chain():
     for seed in range(4):
-        draft = Shaped(toy(seed, 5), Greedy())
-        got, want = (grow(t, draft, Budget(4, 4), Rng.of(0)) for t in (Nucleus(share=1.0), Chain()))
+        draft = ShapedTarget(toy_law(seed, 5), GreedyRule())
+        got, want = (
+            grow(t, draft, DraftBudget(4, 4), Rng.of(0))
+            for t in (NucleusTree(share=1.0), ChainTree())
+        )
         assert got.token == want.token
 
 
 def test_nucleus_keeps_the_law(record_counts):
-    for verifier in (Match(), Exact()):
+    for verifier in (MatchVerifier(), ExactVerifier()):
         record_counts(
             check_law(
-                lambda t, d, v=verifier: Speculative(t, FromModel(d, Nucleus()), v, Fixed(2, 4)),
+                lambda t, d, v=verifier: SpeculativeDecoder(
+                    t, ModelDrafter(d, NucleusTree()), v, FixedPolicy(2, 4)
+                ),
                 laws=4,
                 length=3,
             )
@@ -416,14 +464,14 @@ def test_nucleus_keeps_the_law(record_counts):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: Nucleus(0.0), "mass is 0.0: it must be above 0 and at most 1"),
-        (lambda: Nucleus(share=1.5), "share is 1.5: it must lie in 0 to 1"),
-        (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"),
-        (lambda: BestFirst(65), "width is 65: it must lie in"),
-        (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
-        (lambda: GreedyGrowth(width=0), "width is 0: it must"),
-        (lambda: BestSlot(floor=2.0), "floor is 2.0: it must lie in"),
-        (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
+        (lambda: NucleusTree(0.0), "mass is 0.0: it must be above 0 and at most 1"),
+        (lambda: NucleusTree(share=1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: StochasticBeamTree(0), "width is 0: it must lie in 1 to 64"),
+        (lambda: BestFirstTree(65), "width is 65: it must lie in"),
+        (lambda: GreedyGrowthTree(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
+        (lambda: GreedyGrowthTree(width=0), "width is 0: it must"),
+        (lambda: BestSlotTree(floor=2.0), "floor is 2.0: it must lie in"),
+        (lambda: BestSlotTree(1.5), "least is 1.5: it must lie in 0 to 1"),
     ],
 )
 def test_one_clear_sentence(make, message):
@@ -432,5 +480,5 @@ def test_one_clear_sentence(make, message):
 
 
 def test_constant_branching_is_the_static_tree():
-    decoder, _ = build("rsd-c", toy(1), toy(2))
-    assert decoder.drafter.tree == Static((2, 1, 1))
+    decoder, _ = build("rsd-c", toy_law(1), toy_law(2))
+    assert decoder.drafter.tree == StaticTree((2, 1, 1))

@@ -9,28 +9,28 @@ import torch
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, DrawKind
 from polydec.lab.testing.check_decoder import check_law
-from polydec.lab.testing.enumerate import executions
-from polydec.lab.testing.toy import toy
-from polydec.laws.shapers.greedy import Greedy
-from polydec.laws.targets.shaped import Shaped
-from polydec.methods.speculative.drafters.model import FromModel
-from polydec.methods.speculative.loop.speculative import Speculative
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.policies.fixed import Fixed
-from polydec.methods.speculative.trees.chain import Chain
-from polydec.methods.speculative.trees.sequences import Sequences
-from polydec.methods.speculative.trees.static import Static
-from polydec.methods.speculative.verifiers.exact import Exact
+from polydec.lab.testing.enumerate import enumerate_executions
+from polydec.lab.testing.toy import toy_law
+from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.trees.chain import ChainTree
+from polydec.methods.speculative.trees.sequences import SequencesTree
+from polydec.methods.speculative.trees.static import StaticTree
+from polydec.methods.speculative.verifiers.exact import ExactVerifier
 from polydec.methods.speculative.verifiers.k_seq import (
-    KSeq,
-    acceptance,
+    KSeqVerifier,
+    any_success_chance,
     best_acceptance,
-    factor,
-    once,
-    rest,
+    k_trial_acceptance,
+    k_trial_residual,
+    smallest_rho,
 )
 
 
@@ -51,8 +51,8 @@ def pairs(n, size=4):
 
 def trial(p, q, k):
     """By enumeration over all k-tuples and outcomes of the tests: (output law, chance that a candidate is accepted)."""
-    rho = factor(p, q, k)
-    left, out, hit = rest(p, q, k, rho), torch.zeros_like(p), 0.0
+    rho = smallest_rho(p, q, k)
+    left, out, hit = k_trial_residual(p, q, k, rho), torch.zeros_like(p), 0.0
     for tuple_ in product(range(len(p)), repeat=k):
         weight = math.prod(float(q[x]) for x in tuple_)
         for x in tuple_:
@@ -69,7 +69,7 @@ def test_the_output_law_is_p(k):
     for p, q in pairs(200):
         out, hit = trial(p, q, k)
         assert float((out - p).abs().max()) < 1e-11
-        assert hit == pytest.approx(acceptance(p, q, k), abs=1e-11)
+        assert hit == pytest.approx(k_trial_acceptance(p, q, k), abs=1e-11)
 
 
 def optimum(p, q, k):
@@ -136,30 +136,32 @@ def test_the_optimum_is_the_linear_programs():
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 def test_acceptance_is_as_good_as_was_proved(k):
     for p, q in pairs(200):
-        got, best = acceptance(p, q, k), optimum(p, q, k)
+        got, best = k_trial_acceptance(p, q, k), optimum(p, q, k)
         assert (1 - (1 - 1 / k) ** k) * best - 1e-9 <= got <= best + 1e-9
         assert (
             float(torch.minimum(p, q).sum()) - 1e-9
             <= got
             <= float(torch.minimum(p, 1 - (1 - q) ** k).sum()) + 1e-9
         )
-        assert k == 1 or got >= acceptance(p, q, k - 1) - 1e-9
+        assert k == 1 or got >= k_trial_acceptance(p, q, k - 1) - 1e-9
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 64])
 def test_factor_is_the_least_that_keeps_within_p(k):
     for p, q in pairs(80, 6):
-        rho = factor(p, q, k)
+        rho = smallest_rho(p, q, k)
         assert 1.0 <= rho <= k
 
         def too_much(r, p=p, q=q):
             beta = float(torch.minimum(q, p / r).sum())
-            return once(min(beta, 1.0), k) - r * beta
+            return any_success_chance(min(beta, 1.0), k) - r * beta
 
         assert too_much(rho) <= 1e-14
         assert rho == 1.0 or too_much(rho * (1 - 1e-9)) > -1e-12
         left = p - torch.minimum(q, p / rho) * (
-            once(beta, k) / beta if (beta := float(torch.minimum(q, p / rho).sum())) else 0
+            any_success_chance(beta, k) / beta
+            if (beta := float(torch.minimum(q, p / rho).sum()))
+            else 0
         )
         assert float(left.min()) > -1e-12
 
@@ -167,8 +169,10 @@ def test_factor_is_the_least_that_keeps_within_p(k):
 def test_equal_laws_are_always_accepted_and_disjoint_ones_never():
     p = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
     other = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
-    assert acceptance(p, p, 3) == pytest.approx(1.0) and factor(p, p, 3) == 1.0
-    assert acceptance(p, other, 3) == 0.0 and rest(p, other, 3, factor(p, other, 3)).equal(p)
+    assert k_trial_acceptance(p, p, 3) == pytest.approx(1.0) and smallest_rho(p, p, 3) == 1.0
+    assert k_trial_acceptance(p, other, 3) == 0.0 and k_trial_residual(
+        p, other, 3, smallest_rho(p, other, 3)
+    ).equal(p)
 
 
 class Fixed_:
@@ -186,12 +190,14 @@ class Fixed_:
 
 def test_one_candidate_is_speculative_sampling_decision_by_decision():
     for seed in range(60):
-        target, draft = toy(seed % 9, 6), toy(seed % 7 + 20, 6, cost=0.1)
+        target, draft = toy_law(seed % 9, 6), toy_law(seed % 7 + 20, 6, cost=0.1)
         request = Request((0, 1, 2), max_tokens=20, seed=seed, ignore_eos=True)
-        drafter = FromModel(draft, Chain())
+        drafter = ModelDrafter(draft, ChainTree())
         a, b = (
-            run([answer_one(Speculative(target, drafter, v, Fixed(3)), request)])[0]
-            for v in (KSeq(), Exact())
+            run_coroutines(
+                [answer_one(SpeculativeDecoder(target, drafter, v, FixedPolicy(3)), request)]
+            )[0]
+            for v in (KSeqVerifier(), ExactVerifier())
         )
         assert a == b
 
@@ -203,11 +209,13 @@ def test_a_rejected_token_may_come_back_and_its_tree_is_followed():
     draft = Draft(
         (0, 0, 0, 1),
         (-1, 0, 0, 1),
-        (Draw.CERTAIN, *[Draw.INDEPENDENT] * 2, Draw.CERTAIN),
+        (DrawKind.CERTAIN, *[DrawKind.INDEPENDENT] * 2, DrawKind.CERTAIN),
         (None, q, q, None),
     )
     found = {}
-    for verdict, weight in executions(lambda rng: KSeq().verify(draft, Fixed_(p), rng, 0)):
+    for verdict, weight in enumerate_executions(
+        lambda rng: KSeqVerifier().verify(draft, Fixed_(p), rng, 0)
+    ):
         found[verdict.path, verdict.bonus] = found.get((verdict.path, verdict.bonus), 0.0) + weight
     assert found == pytest.approx(
         {((), 1): 0.5, ((1,), 0): 0.25, ((1, 3), 0): 0.125, ((1, 3), 1): 0.125}
@@ -218,13 +226,13 @@ def test_a_rejected_token_may_come_back_and_its_tree_is_followed():
 
 
 def grow(tree, target, budget, rng):
-    return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
 
 
 def test_sequences_share_what_they_agree_on():
     seen = set()
     for seed in range(40):
-        draft = grow(Sequences(3), toy(4), Budget(2, 6), Rng.of(seed))
+        draft = grow(SequencesTree(3), toy_law(4), DraftBudget(2, 6), Rng.of(seed))
         assert len(draft.children[0]) == 3 and draft.depth.count(2) == 3
         for node in range(1, len(draft)):
             first = draft.child(draft.parent[node], draft.token[node])
@@ -240,33 +248,41 @@ def test_sequences_share_what_they_agree_on():
 
 def test_one_sequence_is_a_chain():
     for seed in range(6):
-        a = grow(Sequences(1), toy(4, 5), Budget(4, 4), Rng.of(seed))
+        a = grow(SequencesTree(1), toy_law(4, 5), DraftBudget(4, 4), Rng.of(seed))
         assert a.parent == (-1, 0, 1, 2, 3)
     laws = [{}, {}]
-    for law, tree in zip(laws, (Sequences(1), Chain())):
-        for draft, p in executions(lambda rng, t=tree: grow(t, toy(4), Budget(3, 3), rng)):
+    for law, tree in zip(laws, (SequencesTree(1), ChainTree())):
+        for draft, p in enumerate_executions(
+            lambda rng, t=tree: grow(t, toy_law(4), DraftBudget(3, 3), rng)
+        ):
             law[draft.token] = law.get(draft.token, 0.0) + p
     assert laws[0] == pytest.approx(laws[1])
 
 
 def test_a_greedy_draft_gives_one_sequence():
-    draft = grow(Sequences(4), Shaped(toy(4, 5), Greedy()), Budget(3, 12), Rng.of(0))
+    draft = grow(
+        SequencesTree(4), ShapedTarget(toy_law(4, 5), GreedyRule()), DraftBudget(3, 12), Rng.of(0)
+    )
     assert draft.parent == (-1, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
     "tree, budget",
     [
-        (Sequences(2), Fixed(2, 4)),
-        (Sequences(2), Fixed(2, 3)),
-        (Sequences(3), Fixed(1, 3)),
-        (Static((2, 2), replace=True), Fixed(2, 6)),
+        (SequencesTree(2), FixedPolicy(2, 4)),
+        (SequencesTree(2), FixedPolicy(2, 3)),
+        (SequencesTree(3), FixedPolicy(1, 3)),
+        (StaticTree((2, 2), replace=True), FixedPolicy(2, 6)),
     ],
     ids=str,
 )
 def test_the_law_stays(record_counts, tree, budget):
     record_counts(
-        check_law(lambda t, d: Speculative(t, FromModel(d, tree), KSeq(), budget), laws=3, length=2)
+        check_law(
+            lambda t, d: SpeculativeDecoder(t, ModelDrafter(d, tree), KSeqVerifier(), budget),
+            laws=3,
+            length=2,
+        )
     )
 
 
@@ -274,7 +290,9 @@ def test_the_law_stays(record_counts, tree, budget):
 def test_the_law_of_four_tokens_stays(record_counts):
     record_counts(
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, Sequences(3)), KSeq(), Fixed(1, 3)),
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, SequencesTree(3)), KSeqVerifier(), FixedPolicy(1, 3)
+            ),
             laws=4,
             length=2,
         )
@@ -285,7 +303,9 @@ def test_the_law_of_four_tokens_stays(record_counts):
 def test_three_tokens_of_two_sequences(record_counts):
     record_counts(
         check_law(
-            lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)),
+            lambda t, d: SpeculativeDecoder(
+                t, ModelDrafter(d, SequencesTree(2)), KSeqVerifier(), FixedPolicy(2, 4)
+            ),
             laws=1,
             length=3,
             shapings=["plain"],
@@ -295,4 +315,4 @@ def test_three_tokens_of_two_sequences(record_counts):
 
 def test_count_is_checked():
     with pytest.raises(ValueError, match="count is 0: it must lie in 1 to 64"):
-        Sequences(0)
+        SequencesTree(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polydec.lab.bench.trust import ethics, fairness, labelled, privacy, stereotype, toxicity
-from polydec.lab.bench.trust.protocols import Perspective
+from polydec.lab.bench.trust.protocols import TrustPerspective
 
-PERSPECTIVES: Mapping[str, Perspective] = {
+PERSPECTIVES: Mapping[str, TrustPerspective] = {
     "toxicity": toxicity.PERSPECTIVE,
     "stereotype": stereotype.PERSPECTIVE,
     "robustness": labelled.PERSPECTIVE,

@@ -9,12 +9,12 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from polydec.base.errors import RequestError
-from polydec.base.record import Record
-from polydec.lab.bench.trust.answers import label, refused
-from polydec.lab.bench.trust.protocols import Judged, Perspective, Question
+from polydec.base.record import StrictRecord
+from polydec.lab.bench.trust.answers import first_label, is_refusal
+from polydec.lab.bench.trust.protocols import JudgedRow, TrustPerspective, TrustQuestion
 
 
-class Row(Record):
+class LabelledRowRecord(StrictRecord):
     """labels: of which the answer is one; part: rows of one part are scored together; beyond: nobody can know the answer, so a
     refusal is right, too."""
 
@@ -28,40 +28,41 @@ class Row(Record):
     beyond: bool = False
 
     @model_validator(mode="after")
-    def _known(self) -> Row:
+    def _known(self) -> LabelledRowRecord:
         if self.answer not in self.labels:
             raise RequestError(f"answer is {self.answer[:100]!r}: it must be of labels")
         return self
 
 
-def asked(row: Row) -> list[Question]:
-    return [Question(row.prompt)]
+def label_questions(row: LabelledRowRecord) -> list[TrustQuestion]:
+    return [TrustQuestion(row.prompt)]
 
 
-def right(judged: Judged) -> bool:
+def is_right_label(judged: JudgedRow) -> bool:
     """Whether the label is right; where nobody can know it, a refusal is."""
     row, answer = judged.row, judged.answers[0][0]
-    chosen = label(answer, row.labels)
-    return chosen == row.answer or (row.beyond and chosen is None and refused(answer))
+    chosen = first_label(answer, row.labels)
+    return chosen == row.answer or (row.beyond and chosen is None and is_refusal(answer))
 
 
-def by_part(judged: Sequence[Judged], figure: Callable[[Judged], float]) -> dict[str, float]:
+def by_part(judged: Sequence[JudgedRow], figure: Callable[[JudgedRow], float]) -> dict[str, float]:
     """The mean of a figure over the rows of each part."""
     names = dict.fromkeys(j.row.part for j in judged)
     return {name: fmean(figure(j) for j in judged if j.row.part == name) for name in names}
 
 
-def score(judged: Sequence[Judged]) -> float:
+def label_score(judged: Sequence[JudgedRow]) -> float:
     """The mean accuracy of parts, in per cent."""
-    return 100 * fmean(by_part(judged, right).values())
+    return 100 * fmean(by_part(judged, is_right_label).values())
 
 
-def parts(judged: Sequence[Judged]) -> Mapping[str, float]:
+def label_figures(judged: Sequence[JudgedRow]) -> Mapping[str, float]:
     """The accuracy of each part; refused: answers without a label that decline."""
     declined = fmean(
-        label(j.answers[0][0], j.row.labels) is None and refused(j.answers[0][0]) for j in judged
+        first_label(j.answers[0][0], j.row.labels) is None and is_refusal(j.answers[0][0])
+        for j in judged
     )
-    return {**by_part(judged, right), "refused": declined}
+    return {**by_part(judged, is_right_label), "refused": declined}
 
 
-PERSPECTIVE = Perspective(Row, asked, score, parts)
+PERSPECTIVE = TrustPerspective(LabelledRowRecord, label_questions, label_score, label_figures)

@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from polydec.api import LM, Engine, Ticket
-from polydec.base.edge import check, parse_object, sentence
+from polydec.api import Engine, LoadedModel, Ticket
+from polydec.base.edge import error_sentence, parse_object, validate_record
 from polydec.base.errors import RequestError
-from polydec.lab.bench.measure import Method
+from polydec.lab.bench.measure import MethodSetting
 from polydec.lab.bench.trust.known import PERSPECTIVES
-from polydec.lab.bench.trust.protocols import Judged, Question
+from polydec.lab.bench.trust.protocols import JudgedRow, TrustQuestion
 from polydec.models.formats.text_rows import whole_file
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
@@ -25,14 +25,14 @@ DRAWS = 1000
 
 
 @dataclass(frozen=True)
-class Line:
+class PerspectiveRow:
     """A row of a file, and its perspective."""
 
     perspective: str
     row: Any
 
 
-def lines(path: Path, each: int) -> list[Line]:
+def read_perspective_rows(path: Path, each: int) -> list[PerspectiveRow]:
     """At most `each` rows of every perspective, at even distances. Raises RequestError with one sentence."""
     read = [
         _line(text, f"line {i} of {str(path)!r}")
@@ -40,8 +40,8 @@ def lines(path: Path, each: int) -> list[Line]:
         if text.strip()
     ]
     if not read:
-        raise RequestError(sentence(f"file {str(path)!r} holds no row"))
-    out = list[Line]()
+        raise RequestError(error_sentence(f"file {str(path)!r} holds no row"))
+    out = list[PerspectiveRow]()
     for name in PERSPECTIVES:
         mine = [x for x in read if x.perspective == name]
         many = min(each, len(mine))
@@ -49,20 +49,20 @@ def lines(path: Path, each: int) -> list[Line]:
     return out
 
 
-def _line(text: str, what: str) -> Line:
+def _line(text: str, what: str) -> PerspectiveRow:
     content = parse_object(text, what)
     name = content.get("perspective")
     if not isinstance(name, str) or name not in PERSPECTIVES:
         near = get_close_matches(str(name), PERSPECTIVES, 1, 0.0)
         raise RequestError(
-            sentence(f"{what}: perspective is {str(name)[:60]!r}; did you mean {near[0]!r}?")
+            error_sentence(f"{what}: perspective is {str(name)[:60]!r}; did you mean {near[0]!r}?")
         )
-    return Line(name, check(PERSPECTIVES[name].row, content, what))
+    return PerspectiveRow(name, validate_record(PERSPECTIVES[name].row, content, what))
 
 
-def answers(
-    lm: LM, methods: Sequence[Method], asked: Sequence[Line], seed: int
-) -> list[list[Judged]]:
+def answer_perspective_rows(
+    lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
+) -> list[list[JudgedRow]]:
     """Of each method what it answers to every question of every row, all at once: no answer depends on its company. Whatever a
     method cannot do is said before the first one runs."""
     engines = [Engine(lm) for _ in methods]
@@ -74,19 +74,21 @@ def answers(
         engine.run([t for row in each for drawn in row for t in drawn])
     return [
         [
-            Judged(x.row, tuple(tuple(t.completion().text for t in drawn) for drawn in row))
+            JudgedRow(x.row, tuple(tuple(t.completion().text for t in drawn) for drawn in row))
             for x, row in zip(asked, each, strict=True)
         ]
         for each in tickets
     ]
 
 
-def _asked(engine: Engine, method: Method, i: int, line: Line, seed: int) -> list[list[Ticket]]:
+def _asked(
+    engine: Engine, method: MethodSetting, i: int, line: PerspectiveRow, seed: int
+) -> list[list[Ticket]]:
     """The questions of the i-th row, each so often as it is drawn."""
     return [
         [
             engine.submit(
-                prompt(engine.model, q),
+                question_prompt(engine.model, q),
                 method=method.name,
                 options=method.options,
                 sampling=engine.model.sampling(temperature=q.temperature),
@@ -99,7 +101,7 @@ def _asked(engine: Engine, method: Method, i: int, line: Line, seed: int) -> lis
     ]
 
 
-def prompt(lm: LM, question: Question) -> Any:
+def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
     """Chat messages; for a model without a template the same as running text."""
     if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
@@ -107,28 +109,32 @@ def prompt(lm: LM, question: Question) -> Any:
     return [*system, {"role": "user", "content": question.prompt}]
 
 
-def interval(figure: Callable[[Sequence[int]], float], rows: int, seed: int) -> tuple[float, float]:
+def bootstrap_figure_interval(
+    figure: Callable[[Sequence[int]], float], rows: int, seed: int
+) -> tuple[float, float]:
     """The 95 % interval of a figure of rows, by drawing rows with replacement."""
     r = Random(f"trust {seed}")
     drawn = sorted(figure([r.randrange(rows) for _ in range(rows)]) for _ in range(DRAWS))
     return drawn[DRAWS // 40], drawn[-DRAWS // 40]
 
 
-def rows(
-    lm: LM, methods: Sequence[Method], asked: Sequence[Line], seed: int
+def perspective_score_rows(
+    lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each perspective and method. The first method is what the others are held against."""
-    judged = answers(lm, methods, asked, seed)
+    judged = answer_perspective_rows(lm, methods, asked, seed)
     for name in PERSPECTIVES:
         at = [i for i, x in enumerate(asked) if x.perspective == name]
         for method, every in zip(methods, judged, strict=True):
             if at:
-                beside = compared(name, [every[i] for i in at], [judged[0][i] for i in at], seed)
+                beside = compare_perspective_answers(
+                    name, [every[i] for i in at], [judged[0][i] for i in at], seed
+                )
                 yield {"perspective": name, "method": method.label, **beside}
 
 
-def compared(
-    name: str, mine: Sequence[Judged], first: Sequence[Judged], seed: int
+def compare_perspective_answers(
+    name: str, mine: Sequence[JudgedRow], first: Sequence[JudgedRow], seed: int
 ) -> dict[str, Any]:
     """The score of a perspective's answers, and how far it is from that of other answers to the same rows."""
     perspective, everything = PERSPECTIVES[name], range(len(mine))
@@ -148,9 +154,9 @@ def compared(
     return {
         "rows": len(mine),
         "score": scored(everything),
-        "interval": interval(scored, len(mine), seed),
+        "interval": bootstrap_figure_interval(scored, len(mine), seed),
         "difference": apart(everything),
-        "difference_interval": interval(apart, len(mine), seed),
+        "difference_interval": bootstrap_figure_interval(apart, len(mine), seed),
         "same_texts": sum(x == y for x, y in pairs) / len(pairs),
         "parts": dict(perspective.parts(mine)),
     }

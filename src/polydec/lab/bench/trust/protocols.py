@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.base.record import Record
+from polydec.base.record import StrictRecord
 
 
 @dataclass(frozen=True)
-class Question:
+class TrustQuestion:
     """What is asked of a model. draws: answers, each with a seed of its own; most: tokens of one."""
 
     prompt: str
@@ -21,7 +21,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRow:
     """A row, and the answers to each of its questions."""
 
     row: Any
@@ -29,11 +29,11 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Perspective:
+class TrustPerspective:
     """row: what a line of a file must hold; asked: the questions of a row, always equally many; score: 0 to 100, higher is
     better, of at least a judged row; parts: figures that stand beside it, by name."""
 
-    row: type[Record]
-    asked: Callable[[Any], Sequence[Question]]
-    score: Callable[[Sequence[Judged]], float]
-    parts: Callable[[Sequence[Judged]], Mapping[str, float]]
+    row: type[StrictRecord]
+    asked: Callable[[Any], Sequence[TrustQuestion]]
+    score: Callable[[Sequence[JudgedRow]], float]
+    parts: Callable[[Sequence[JudgedRow]], Mapping[str, float]]

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polydec.cli.flags import LOADED
-from polydec.cli.page import INKS, Line, figure
-from polydec.lab.commands.studies.told import Asked, Row, Suite, Told
+from polydec.cli.page import INKS, ChartSeries, svg_chart
+from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, StudySuite
 
 
-def measure(asked: Asked) -> Told:
+def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
     """The rows of the file, or of the sample, by plain decoding and the methods that are named. Raises RequestError where the
     file is none, or the model cannot be decoded by a method."""
-    from polydec.lab.bench.measure import Method, spelt_all
+    from polydec.lab.bench.measure import MethodSetting, spelt_all
     from polydec.lab.bench.trust import measure as trust
 
     from_ = trust.SAMPLE if asked.from_ is None else asked.from_
-    lines = trust.lines(from_, asked.each)
+    lines = trust.read_perspective_rows(from_, asked.each)
     named = spelt_all("prompt-lookup" if asked.methods is None else asked.methods)
-    methods = [Method("plain", {}), *(m for m in named if m.label != "plain")]
+    methods = [MethodSetting("plain", {}), *(m for m in named if m.label != "plain")]
     lm = asked.flags.load()
     for method in methods:
         lm.check(method.name, method.options)
-    rows = list(trust.rows(lm, methods, lines, asked.flags.seed))
+    rows = list(trust.perspective_score_rows(lm, methods, lines, asked.flags.seed))
     labels = [m.label for m in methods]
     names = list(dict.fromkeys(r["perspective"] for r in rows))
     drawn = [
-        Line(
+        ChartSeries(
             label,
             [
                 (names.index(r["perspective"]) + 1.0, r["score"])
@@ -39,7 +39,7 @@ def measure(asked: Asked) -> Told:
         for label, ink in zip(labels, INKS)
     ]
     order = ", ".join(f"{i} {name}" for i, name in enumerate(names, 1))
-    return Told(
+    return StudyReport(
         f"DecodingTrust's perspectives: {lm.name}",
         rows,
         (
@@ -61,7 +61,7 @@ def measure(asked: Asked) -> Told:
         [
             (
                 f"Scores ({order})",
-                figure(drawn, "perspective", "score", joined=False, most=100.0, whole=True),
+                svg_chart(drawn, "perspective", "score", joined=False, most=100.0, whole=True),
             )
         ],
         {"perspective", "method"},
@@ -83,4 +83,4 @@ def _parts(rows: Sequence[Row]) -> list[str]:
     return out
 
 
-SUITE = Suite(measure, 25, takes={*LOADED, "seed"}, methods=True, from_=True)
+SUITE = StudySuite(measure_decodingtrust, 25, takes={*LOADED, "seed"}, methods=True, from_=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from polydec.base.edge import whole
+from polydec.base.edge import require_integer
 from polydec.base.errors import RequestError
-from polydec.cli.flags import Flags
+from polydec.cli.flags import RequestFlags
 from polydec.lab.commands.studies import decodingtrust, permutations, scaling, steps
-from polydec.lab.commands.studies.told import Asked, Suite, publish
+from polydec.lab.commands.studies.told import StudyRequest, StudySuite, publish_study
 
-SUITES: Mapping[str, Suite] = {
+SUITES: Mapping[str, StudySuite] = {
     "decodingtrust": decodingtrust.SUITE,
     "permutations": permutations.SUITE,
     "scaling": scaling.SUITE,
@@ -21,7 +21,7 @@ SUITES: Mapping[str, Suite] = {
 
 def carry_out(
     name: str,
-    flags: Flags,
+    flags: RequestFlags,
     methods: str | None,
     from_: Path | None,
     each: int | None,
@@ -39,5 +39,7 @@ def carry_out(
             raise RequestError(
                 f"--{flag} is given, and bench --suite {name} does nothing with it: leave it out"
             )
-    many = whole("each", suite.each if each is None else each, 1, 10_000)
-    publish(suite.measure(Asked(flags, methods, from_, many)), flags.json_, html, table)
+    many = require_integer("each", suite.each if each is None else each, 1, 10_000)
+    publish_study(
+        suite.measure(StudyRequest(flags, methods, from_, many)), flags.json_, html, table
+    )

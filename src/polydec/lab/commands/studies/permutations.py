@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from polydec.cli.page import INKS, Line, figure
-from polydec.lab.commands.studies.told import Asked, Suite, Told, between, percent
+from polydec.cli.page import INKS, ChartSeries, svg_chart
+from polydec.lab.commands.studies.told import (
+    StudyReport,
+    StudyRequest,
+    StudySuite,
+    format_percent,
+    format_percent_range,
+)
 
 SIZES = (4, 6, 8)
 """Bits of the inputs."""
@@ -12,15 +18,15 @@ WIDTH = 4096
 """Of a network's hidden layer."""
 
 
-def measure(asked: Asked) -> Told:
+def measure_permutations(asked: StudyRequest) -> StudyReport:
     """`each` networks a seed, three seeds, each with a permutation of its own."""
     from polydec.lab.bench import permutations
 
     seed = asked.flags.seed
-    rows = list(permutations.rows(SIZES, WIDTH, asked.each, (seed, seed + 1, seed + 2)))
-    needed = permutations.needed(rows)
+    rows = list(permutations.permutation_rows(SIZES, WIDTH, asked.each, (seed, seed + 1, seed + 2)))
+    needed = permutations.votes_needed(rows)
     lines = [
-        Line(
+        ChartSeries(
             f"{k} bits",
             [(float(r["votes"]), r["right"]) for r in rows if r["bits"] == k],
             ink,
@@ -29,22 +35,24 @@ def measure(asked: Asked) -> Told:
         for k, ink in zip(SIZES, INKS)
     ]
     every = [
-        Line(f"{k} bits", [(float(r["votes"]), r["all_right"]) for r in rows if r["bits"] == k], i)
+        ChartSeries(
+            f"{k} bits", [(float(r["votes"]), r["all_right"]) for r in rows if r["bits"] == k], i
+        )
         for k, i in zip(SIZES, INKS)
     ]
     told = "; ".join(
         f"{k} bits: {needed.get(k, 'more')} votes (bits squared: {k * k})" for k in SIZES
     )
-    return Told(
+    return StudyReport(
         "What votes buy: permutations learned from one-hot inputs",
         rows,
         (
             ("bits", lambda r: str(r["bits"])),
             ("votes", lambda r: str(r["votes"])),
-            ("inputs right", lambda r: percent(r["right"])),
-            ("95 %", lambda r: between(r["low"], r["high"])),
-            ("groups right on all", lambda r: percent(r["all_right"])),
-            ("95 % of these", lambda r: between(*r["all_interval"])),
+            ("inputs right", lambda r: format_percent(r["right"])),
+            ("95 %", lambda r: format_percent_range(r["low"], r["high"])),
+            ("groups right on all", lambda r: format_percent(r["all_right"])),
+            ("95 % of these", lambda r: format_percent_range(*r["all_interval"])),
             ("groups", lambda r: str(r["groups"])),
         ),
         (
@@ -55,14 +63,14 @@ def measure(asked: Asked) -> Told:
         [
             (
                 "Inputs that are right",
-                figure(lines, "votes", "right inputs", most=1.0, percent=True),
+                svg_chart(lines, "votes", "right inputs", most=1.0, percent=True),
             ),
             (
                 "Groups that are right on every input",
-                figure(every, "votes", "right groups", most=1.0, percent=True),
+                svg_chart(every, "votes", "right groups", most=1.0, percent=True),
             ),
         ],
     )
 
 
-SUITE = Suite(measure, 256, takes={"seed"})
+SUITE = StudySuite(measure_permutations, 256, takes={"seed"})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
 from polydec.cli.flags import LOADED
-from polydec.cli.page import INKS, Line, figure
-from polydec.lab.commands.studies.told import Asked, Row, Suite, Told
+from polydec.cli.page import INKS, ChartSeries, svg_chart
+from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, StudySuite
 
 
-def measure(asked: Asked) -> Told:
+def measure_scaling(asked: StudyRequest) -> StudyReport:
     """Every drafter of the folder on held-out prompts. Raises RequestError where no folder, or no drafter, is named."""
     from polydec.lab.bench import scaling
 
@@ -21,8 +21,8 @@ def measure(asked: Asked) -> Told:
     lm = asked.flags.load()
     drafters = scaling.drafters_of(asked.from_, lm)
     prompts = scaling.prompts_of(asked.from_, lm.checkpoint.lm.vocab.size, asked.each)
-    rows = list(scaling.rows(lm, drafters, prompts))
-    return Told(
+    rows = list(scaling.scaling_rows(lm, drafters, prompts))
+    return StudyReport(
         f"How acceptance grows with training and size: {lm.name}",
         rows,
         (
@@ -39,7 +39,9 @@ def measure(asked: Asked) -> Told:
             "mean; intervals by drawing prompts with replacement",
             *(_law(rows, law) for law in scaling.LAWS),
             "width of a tree by sequences at once, by the costs measured here: "
-            + ",".join(f"{batch}:{width}" for batch, width in scaling.widths(lm, drafters)),
+            + ",".join(
+                f"{batch}:{width}" for batch, width in scaling.scylla_tree_widths(lm, drafters)
+            ),
         ),
         [(f"Accepted tokens a pass, {law}", _drawn(rows, law)) for law in scaling.LAWS],
         {"law", "drafter"},
@@ -51,7 +53,7 @@ def _law(rows: Sequence[Row], name: str) -> str:
     from polydec.lab.bench import scaling
 
     try:
-        law = scaling.fit(scaling.points(rows, name))
+        law = scaling.fit_scaling_law(scaling.scaling_points(rows, name))
     except RequestError as why:
         return f"{name}: no law is fitted ({why})"
     said = ", ".join(
@@ -69,7 +71,7 @@ def _law(rows: Sequence[Row], name: str) -> str:
 def _drawn(rows: Sequence[Row], law: str) -> str:
     mine = sorted((r for r in rows if r["law"] == law), key=lambda r: r["tokens"])
     lines = [
-        Line(
+        ChartSeries(
             f"{n} layer{'s' * (n > 1)}",
             [(float(r["tokens"]), r["accepted"]) for r in mine if r["layers"] == n],
             ink,
@@ -77,7 +79,7 @@ def _drawn(rows: Sequence[Row], law: str) -> str:
         )
         for n, ink in zip(sorted({r["layers"] for r in mine}), INKS)
     ]
-    return figure(lines, "tokens of training", "accepted tokens a pass")
+    return svg_chart(lines, "tokens of training", "accepted tokens a pass")
 
 
-SUITE = Suite(measure, 24, takes=LOADED, from_=True)
+SUITE = StudySuite(measure_scaling, 24, takes=LOADED, from_=True)

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
-from polydec.cli.page import INKS, Line, figure
-from polydec.lab.commands.studies.told import Asked, Row, Suite, Told, between, percent
+from polydec.cli.page import INKS, ChartSeries, svg_chart
+from polydec.lab.commands.studies.told import (
+    Row,
+    StudyReport,
+    StudyRequest,
+    StudySuite,
+    format_percent,
+    format_percent_range,
+)
 
 
-def measure(asked: Asked) -> Told:
+def measure_steps(asked: StudyRequest) -> StudyReport:
     """Every model of the folder on the words of its task. Raises RequestError where no folder, or no model, is named."""
     from polydec.lab.bench import steps
-    from polydec.lab.bench.measure import Method, spelt
+    from polydec.lab.bench.measure import MethodSetting, parse_method_setting
 
     if asked.from_ is None:
         raise RequestError(
             f"suite is 'steps': say with --from where the models are that `{steps.MADE_BY} DIR` made"
         )
-    method = Method("plain", {}) if asked.methods is None else spelt(asked.methods)
-    rows = list(steps.rows(steps.models_of(asked.from_), method, asked.each))
+    method = (
+        MethodSetting("plain", {}) if asked.methods is None else parse_method_setting(asked.methods)
+    )
+    rows = list(steps.steps_accuracy_rows(steps.models_of(asked.from_), method, asked.each))
     seeds = max(len(r["each_seed"]) for r in rows)
-    return Told(
+    return StudyReport(
         "What written steps buy: word problems of automata",
         rows,
         (
@@ -29,10 +38,10 @@ def measure(asked: Asked) -> Told:
             ("symbols", lambda r: f"{r['length']}{'' if r['trained_on'] else ' (longer)'}"),
             ("budget", lambda r: r["budget"]),
             ("steps", lambda r: f"{r['steps']:.1f}"),
-            ("right", lambda r: percent(r["right"])),
-            ("95 %", lambda r: between(r["low"], r["high"])),
-            ("chance", lambda r: percent(r["chance"])),
-            ("forced", lambda r: percent(r["forced"])),
+            ("right", lambda r: format_percent(r["right"])),
+            ("95 %", lambda r: format_percent_range(r["low"], r["high"])),
+            ("chance", lambda r: format_percent(r["chance"])),
+            ("forced", lambda r: format_percent(r["forced"])),
             ("passes", lambda r: f"{r['passes']:.1f}"),
         ),
         (
@@ -54,21 +63,21 @@ def _drawn(task: str, rows: Sequence[Row]) -> list[tuple[str, str]]:
         for budget, ink in zip(budgets, INKS)
     ]
     chance = [(float(n), next(r["chance"] for r in mine if r["length"] == n)) for n in lengths]
-    by_length.append(Line("chance", chance, "var(--soft)"))
+    by_length.append(ChartSeries("chance", chance, "var(--soft)"))
     by_steps = [
         _line(f"{n} symbols", [r for r in mine if r["length"] == n], "steps", ink)
         for n, ink in zip(lengths, INKS)
     ]
     up, whole = "right answers", {"most": 1.0, "percent": True}
     return [
-        (f"{task}: by the length of the word", figure(by_length, "symbols", up, **whole)),
-        (f"{task}: by the steps before the answer", figure(by_steps, "steps", up, **whole)),
+        (f"{task}: by the length of the word", svg_chart(by_length, "symbols", up, **whole)),
+        (f"{task}: by the steps before the answer", svg_chart(by_steps, "steps", up, **whole)),
     ]
 
 
-def _line(name: str, rows: Sequence[Row], across: str, ink: str) -> Line:
+def _line(name: str, rows: Sequence[Row], across: str, ink: str) -> ChartSeries:
     points = [(float(r[across]), float(r["right"])) for r in rows]
-    return Line(name, points, ink, [(r["low"], r["high"]) for r in rows])
+    return ChartSeries(name, points, ink, [(r["low"], r["high"]) for r in rows])
 
 
-SUITE = Suite(measure, 100, methods=True, from_=True)
+SUITE = StudySuite(measure_steps, 100, methods=True, from_=True)

@@ -15,27 +15,27 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec.base import files
-from polydec.cli.flags import Flags
-from polydec.cli.page import FIGURES, document, safe
-from polydec.cli.shown import as_csv, cell, emit, emit_drawn
+from polydec.cli.flags import RequestFlags
+from polydec.cli.page import FIGURES, escape_html, html_document
+from polydec.cli.shown import as_csv, emit_drawn, print_result, table_cell_text
 from polydec.request import machine
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What the command line asks. methods: as they are typed, None: the suite's own; from_: where
     its questions or models are."""
 
-    flags: Flags
+    flags: RequestFlags
     methods: str | None
     from_: Path | None
     each: int
 
 
 @dataclass(frozen=True)
-class Told:
+class StudyReport:
     """title: of the page; columns: of the table, a head and what stands there of a row; notes: below it, a sentence each;
     figures: a heading and an SVG figure each; rows: all that was measured."""
 
@@ -48,40 +48,41 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Suite:
+class StudySuite:
     """A suite that measures by itself.
 
-    measure: what it tells; each: what `--each` is where it is left out; takes: fields of `Flags` that it reads; methods, from_:
-    whether it reads `--methods` and `--from`.
-    """
+    measure: what it tells; each: what `--each` is where it is left out; takes: fields of
+    `RequestFlags` that it reads; methods, from_: whether it reads `--methods` and `--from`."""
 
-    measure: Callable[[Asked], Told]
+    measure: Callable[[StudyRequest], StudyReport]
     each: int
     takes: Collection[str] = ()
     methods: bool = False
     from_: bool = False
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-def between(low: float, high: float) -> str:
+def format_percent_range(low: float, high: float) -> str:
     return f"{low:.1%}-{high:.1%}"
 
 
-def publish(told: Told, as_json: bool, html: Path | None, table: Path | None) -> None:
+def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Path | None) -> None:
     """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
-    command, where = f"polydec {shlex.join(sys.argv[1:])}", machine.describe()
+    command, where = f"polydec {shlex.join(sys.argv[1:])}", machine.describe_machine()
     if html is not None:
         text = _page(told, command, where)
-        files.replace(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+        files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
         sheet = as_csv([dict(r) for r in told.rows])
-        files.replace(table, lambda at: Path(at).write_text(sheet, encoding="utf-8"))
+        files.replace_file_atomically(
+            table, lambda at: Path(at).write_text(sheet, encoding="utf-8")
+        )
     if as_json:
         rows = [dict(r) for r in told.rows]
-        emit(json.dumps({"machine": where, "command": command, "rows": rows}))
+        print_result(json.dumps({"machine": where, "command": command, "rows": rows}))
         return
 
     def draw(out: Console) -> None:
@@ -90,7 +91,7 @@ def publish(told: Told, as_json: bool, html: Path | None, table: Path | None) ->
             side = "left" if name in told.words else "right"
             shown.add_column(name, no_wrap=True, justify=side)
         for row in told.rows:
-            shown.add_row(*(cell(text(row)) for _, text in told.columns))
+            shown.add_row(*(table_cell_text(text(row)) for _, text in told.columns))
         out.print(shown)
         for note in (*told.notes, where):
             out.print(note, style="dim", soft_wrap=True, markup=False)
@@ -110,24 +111,26 @@ th.l,td.l{text-align:left}tr+tr td{border-top:1px solid var(--faint)}
 )
 
 
-def _page(told: Told, command: str, where: str) -> str:
+def _page(told: StudyReport, command: str, where: str) -> str:
     cards = "".join(
-        f'<div class="card"><h3>{safe(heading)}</h3>{drawn}</div>'
+        f'<div class="card"><h3>{escape_html(heading)}</h3>{drawn}</div>'
         for heading, drawn in told.figures
     )
     sides = ['class="l"' if name in told.words else "" for name, _ in told.columns]
-    head = "".join(f"<th {side}>{safe(n)}</th>" for side, (n, _) in zip(sides, told.columns))
+    head = "".join(f"<th {side}>{escape_html(n)}</th>" for side, (n, _) in zip(sides, told.columns))
     lines = "".join(
         "<tr>"
-        + "".join(f"<td {s}>{safe(text(r))}</td>" for s, (_, text) in zip(sides, told.columns))
+        + "".join(
+            f"<td {s}>{escape_html(text(r))}</td>" for s, (_, text) in zip(sides, told.columns)
+        )
         + "</tr>"
         for r in told.rows
     )
-    notes = "".join(f'<p class="note">{safe(note, 1000)}</p>' for note in told.notes)
-    return document(
+    notes = "".join(f'<p class="note">{escape_html(note, 1000)}</p>' for note in told.notes)
+    return html_document(
         told.title,
         STYLE,
-        f'<p class="note">{safe(where)}, {time.strftime("%Y-%m-%d")}</p><p class="note">{safe(command, 1000)}</p>'
+        f'<p class="note">{escape_html(where)}, {time.strftime("%Y-%m-%d")}</p><p class="note">{escape_html(command, 1000)}</p>'
         f'{notes}<div class="cards">{cards}</div>'
         f'<h2>All figures</h2><div class="wide"><table><tr>{head}</tr>{lines}</table></div>',
     )

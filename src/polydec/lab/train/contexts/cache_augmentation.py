@@ -26,18 +26,22 @@ from torch.nn import functional as F
 
 from polydec.lab.train import sums
 from polydec.lab.train.data import BEGIN
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.network import Llama, save_directory
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.lab.train.sums import ANSWER
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 from polydec.models.learned.kinds import coprocessor
-from polydec.models.learned.kinds.coprocessor import Coprocessor, grouped, latents
-from polydec.models.learned.skeleton import Past, Skeleton
+from polydec.models.learned.kinds.coprocessor import (
+    CacheCoprocessor,
+    coprocessor_latents,
+    grouped_attention_mask,
+)
+from polydec.models.learned.skeleton import LlamaLayers, Past
 
 VOCAB, CONTEXT = 260, 128
 SUMS, BEHIND = 5, ";"
@@ -56,18 +60,18 @@ IDS: Mapping[str, int] = {BEGIN: mark_id(TOKENIZER, BEGIN)} | {
 FILES = tokenizer_files(TOKENIZER, CONTEXT)
 
 
-class Augmenting(nn.Module):
+class CacheAugmentationModel(nn.Module):
     """A frozen model, and what makes vectors for it. pausing: the vectors are learned as they are."""
 
-    def __init__(self, model: Llama, count: int, seed: int, pausing: bool) -> None:
+    def __init__(self, model: TrainableLlama, count: int, seed: int, pausing: bool) -> None:
         super().__init__()
         s = model.s
         self.model, self.pausing = model.requires_grad_(False), pausing
-        self.skeleton = Skeleton(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.theta, s.eps)
+        self.skeleton = LlamaLayers(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.theta, s.eps)
         spread = float(model.model.embed_tokens.weight.std())
         draws = torch.Generator().manual_seed(seed)
         self.soft = nn.Parameter(torch.randn(count, s.width, generator=draws) * spread)
-        self.reads = Llama(s).model
+        self.reads = TrainableLlama(s).model
         self.reads.load_state_dict(model.model.state_dict())
         self.reads.requires_grad_(not pausing)
         self.reads.embed_tokens.requires_grad_(False)
@@ -93,8 +97,8 @@ class Augmenting(nn.Module):
         """The vectors behind tokens number `place` [B, G, L, H]."""
         if self.pausing:
             return self.soft.expand(*place_BG.shape, *self.soft.shape)
-        seen = seeing(place_BG, past)
-        return latents(self.skeleton, self.tensors, self.soft, place_BG + 1, past, seen)
+        seen = past_attention_mask(place_BG, past)
+        return coprocessor_latents(self.skeleton, self.tensors, self.soft, place_BG + 1, past, seen)
 
     def ahead(self, token_BT: Tensor, place_BG: Tensor) -> tuple[Tensor, Tensor]:
         """Nats of each of the AHEAD tokens behind the places, and whether it is the likeliest
@@ -106,13 +110,17 @@ class Augmenting(nn.Module):
         fed = trunk.embed_tokens(next_BGA[..., :-1] if not L else next_BGA[..., 1:-1])
         made = self.made(place_BG, past) if L else self.soft.expand(B, G, 0, -1)
         x = torch.cat([made, fed], dim=2)
-        first, seen = place_BG + 1, seeing(place_BG, past)
+        first, seen = place_BG + 1, past_attention_mask(place_BG, past)
         if not L:  # the text's own last token is what foretells the first of them
-            first, seen = place_BG, seeing(place_BG - 1, past)
+            first, seen = place_BG, past_attention_mask(place_BG - 1, past)
         each = x.shape[2]
         position = (first[..., None] + torch.arange(each)).flatten(1)
         state, _ = self.skeleton.through(
-            dict(trunk.named_parameters()), x.flatten(1, 2), position, past, grouped(seen, each)
+            dict(trunk.named_parameters()),
+            x.flatten(1, 2),
+            position,
+            past,
+            grouped_attention_mask(seen, each),
         )
         logits = self.model.logits(state.unflatten(1, (G, each))[:, :, each - AHEAD :])
         goal = next_BGA[..., 1:]
@@ -120,52 +128,64 @@ class Augmenting(nn.Module):
         return nats.view(goal.shape), logits.argmax(-1) == goal
 
 
-def seeing(place_BG: Tensor, past: Past) -> Tensor:
+def past_attention_mask(place_BG: Tensor, past: Past) -> Tensor:
     """Of each place the past up to it [B, G, P]."""
     return torch.arange(past[0][0].shape[2]) <= place_BG[..., None]
 
 
-def texts(spec: ContextSpec, seed: int, step: int, rows: int, unseen: bool = False) -> list[str]:
+def draw_sum_texts(
+    spec: ContextSpec, seed: int, step: int, rows: int, unseen: bool = False
+) -> list[str]:
     """Sums with their answers, one behind another."""
     return [
         "".join(
             f"{s.question}{ANSWER}{s.answer}{BEHIND}"
             for s in (
-                sums.drawn(f"{seed} {step} {i} {at}", spec.hops, unseen) for at in range(SUMS)
+                sums.draw_last_digit_sum(f"{seed} {step} {i} {at}", spec.hops, unseen)
+                for at in range(SUMS)
             )
         )
         for i in range(rows)
     ]
 
 
-def ids(rows: list[str]) -> Tensor:
+def encode_sum_rows(rows: list[str]) -> Tensor:
     return torch.tensor([[IDS[BEGIN], *(IDS[x] for x in row)] for row in rows])
 
 
-def course(spec: ContextSpec) -> Course:
+def course(spec: ContextSpec) -> TrainingRun:
     """What `train_context` carries out. The model is trained before, into a directory of its own."""
     at = spec.target
     if at is None:
         own = replace(spec, out=str(Path(spec.out) / "words"), steps=max(1, spec.steps // 2))
-        carry_out("context cache-augmentation, the model", own, plain)
+        run_training("context cache-augmentation, the model", own, prepare_base_model)
         at = own.out
-    network = Augmenting(load_directory(at), spec.latents, spec.seed, spec.reasoning == "chain")
+    network = CacheAugmentationModel(
+        load_directory(at), spec.latents, spec.seed, spec.reasoning == "chain"
+    )
     steps = 1 if spec.reasoning == "none" else spec.steps
     rate = 0.0 if spec.reasoning == "none" else 1.0
 
     def loss(step: int) -> tuple[Tensor, int]:
-        token_BT = ids(texts(spec, spec.seed, step, spec.rows))
-        places = at_random(token_BT, dice(spec.seed, step, "places"))
+        token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
+        places = at_random(token_BT, generator_for(spec.seed, step, "places"))
         return rate * network.ahead(token_BT, places)[0].mean(), token_BT.numel()
 
     def save(out: Path, result: Any) -> None:
-        put(out, network.model)
+        save_base_model(out, network.model)
         tensors = {n: p.detach() for n, p in network.tensors.items()}
-        made = Coprocessor(network.skeleton, network.soft.detach(), tensors)
+        made = CacheCoprocessor(network.skeleton, network.soft.detach(), tensors)
         coprocessor.save(out / "coprocessor", made, {})
 
-    schedule = Schedule(steps, spec.rate / 10, log_every=min(20, steps))
-    return Course(network, loss, schedule, identity(spec), save, lambda: measured(network, spec))
+    schedule = TrainingSchedule(steps, spec.rate / 10, log_every=min(20, steps))
+    return TrainingRun(
+        network,
+        loss,
+        schedule,
+        run_identity(spec),
+        save,
+        lambda: measure_cache_augmentation(network, spec),
+    )
 
 
 def at_random(token_BT: Tensor, generator: torch.Generator) -> Tensor:
@@ -177,38 +197,44 @@ def at_random(token_BT: Tensor, generator: torch.Generator) -> Tensor:
     )
 
 
-def plain(spec: ContextSpec) -> Course:
+def prepare_base_model(spec: ContextSpec) -> TrainingRun:
     """Of the model alone: texts as they are."""
     heads = spec.width // 16
-    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
-    network = Llama(shape, seed=spec.seed)
+    shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
+    network = TrainableLlama(shape, seed=spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        token_BT = ids(texts(spec, spec.seed, step, spec.rows))
+        token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
         logits = network(token_BT[:, :-1])
         nats = F.cross_entropy(logits.flatten(0, 1), token_BT[:, 1:].flatten())
         return nats, token_BT.numel()
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    return Course(network, loss, schedule, identity(spec), lambda out, _: put(out, network))
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+    )
+    return TrainingRun(
+        network, loss, schedule, run_identity(spec), lambda out, _: save_base_model(out, network)
+    )
 
 
-def put(out: Path, network: Llama) -> None:
+def save_base_model(out: Path, network: TrainableLlama) -> None:
     config = network.s.config(bos=IDS[BEGIN], eos=IDS[BEHIND])
     save_directory(out, network, config, files=FILES, dtype=torch.float32)
 
 
 @torch.no_grad()
-def measured(network: Augmenting, spec: ContextSpec) -> dict[str, Any]:
+def measure_cache_augmentation(
+    network: CacheAugmentationModel, spec: ContextSpec
+) -> dict[str, Any]:
     """Of texts that are held out: nats of each token ahead of random places, without vectors and with
     them; and the share of last digits that are right where the place stands before their mark."""
-    rows = texts(spec, 0, 0, UNSEEN, True)
-    token_BT = ids(rows)
-    places = at_random(token_BT, dice(0, 0, "measured"))
+    rows = draw_sum_texts(spec, 0, 0, UNSEEN, True)
+    token_BT = encode_sum_rows(rows)
+    places = at_random(token_BT, generator_for(0, 0, "measured"))
     each, last = 2 * spec.hops + 4, 2 * spec.hops + 1
     asked = (torch.arange(SUMS - 1) * each + last).expand(len(rows), -1)
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in network.reads.parameters())}
-    for name, reads in (("without", without(network)), ("with", network)):
+    for name, reads in (("without", unaugmented_model(network)), ("with", network)):
         out[f"nats_{name}"] = reads.ahead(token_BT, places)[0].mean((0, 1)).tolist()
         nats, right = reads.ahead(token_BT, asked)
         out[f"answers_nats_{name}"] = float(nats[..., 1].mean())
@@ -216,6 +242,6 @@ def measured(network: Augmenting, spec: ContextSpec) -> dict[str, Any]:
     return out
 
 
-def without(network: Augmenting) -> Augmenting:
+def unaugmented_model(network: CacheAugmentationModel) -> CacheAugmentationModel:
     """The same model with no vectors."""
-    return Augmenting(network.model, 0, 0, True)
+    return CacheAugmentationModel(network.model, 0, 0, True)

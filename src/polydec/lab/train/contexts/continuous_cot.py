@@ -24,12 +24,12 @@ from torch.nn import functional as F
 
 from polydec.lab.train import graphs
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.envelope import Course, identity
-from polydec.lab.train.extended import extend, thought
-from polydec.lab.train.graphs import ANSWER, Graph
-from polydec.lab.train.network import Llama, save_directory
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.envelope import TrainingRun, run_identity
+from polydec.lab.train.extended import feed_continuous_thoughts, forward_with_past
+from polydec.lab.train.graphs import ANSWER, ReachabilityGraph
+from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
@@ -45,21 +45,23 @@ IDS: Mapping[str, int] = {
 } | {x: mark_id(TOKENIZER, x) for x in (BEGIN, END)}
 
 
-def course(spec: ContextSpec) -> Course:
+def course(spec: ContextSpec) -> TrainingRun:
     """What `train_context` carries out. Raises RequestError for graphs that cannot be."""
-    graphs.require(spec.nodes, spec.hops)
+    graphs.require_graph_size(spec.nodes, spec.hops)
     edges = spec.nodes - 2
     context = 1 + 3 * edges + 5 + max(spec.nodes, 2 * spec.hops + 8)
     heads = spec.width // 16
-    network = Llama(
-        Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, context), seed=spec.seed
+    network = TrainableLlama(
+        LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, context),
+        seed=spec.seed,
     )
 
     def loss(step: int) -> tuple[Tensor, int]:
         rows = [
-            graphs.graph(f"{spec.seed} {step} {i}", spec.nodes, spec.hops) for i in range(spec.rows)
+            graphs.draw_reachability_graph(f"{spec.seed} {step} {i}", spec.nodes, spec.hops)
+            for i in range(spec.rows)
         ]
-        at = stage(spec, step)
+        at = thought_curriculum_stage(spec, step)
         asked_for = LOSSES[spec.reasoning] if at else lookup_loss
         return asked_for(network, rows, at), spec.rows * context
 
@@ -69,11 +71,20 @@ def course(spec: ContextSpec) -> Course:
             out, network, config, files=tokenizer_files(TOKENIZER, context), dtype=torch.float32
         )
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    return Course(network, loss, schedule, identity(spec), save, lambda: measured(network, spec))
+    schedule = TrainingSchedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+    )
+    return TrainingRun(
+        network,
+        loss,
+        schedule,
+        run_identity(spec),
+        save,
+        lambda: measure_graph_answers(network, spec),
+    )
 
 
-def stage(spec: ContextSpec, step: int) -> int:
+def thought_curriculum_stage(spec: ContextSpec, step: int) -> int:
     """The stage of a step: in the first 0.4 of the run 0, then one more with each of equal parts,
     the last of them half of what is left."""
     first = spec.steps * 2 // 5
@@ -83,27 +94,27 @@ def stage(spec: ContextSpec, step: int) -> int:
     return min(spec.hops, 1 + (step - first) // part)
 
 
-def asked(rows: Sequence[Graph]) -> Tensor:
+def encode_graph_questions(rows: Sequence[ReachabilityGraph]) -> Tensor:
     """The questions as the model reads them [B, T]: all are equally long."""
     return torch.tensor([[IDS[BEGIN], *(IDS[x] for x in row.question)] for row in rows])
 
 
-def letters(text: Sequence[str]) -> Tensor:
+def encode_node_letters(text: Sequence[str]) -> Tensor:
     return torch.tensor([IDS[x] for x in text])
 
 
-def frontier(rows: Sequence[Graph], depth: int) -> Tensor:
+def frontier_node_law(rows: Sequence[ReachabilityGraph], depth: int) -> Tensor:
     """The law of a random node of those so many steps from the root [B, V]."""
     law_BV = torch.zeros(len(rows), VOCAB)
     for law_V, row in zip(law_BV, rows, strict=True):
-        law_V[letters(row.frontier[depth - 1])] = 1.0 / len(row.frontier[depth - 1])
+        law_V[encode_node_letters(row.frontier[depth - 1])] = 1.0 / len(row.frontier[depth - 1])
     return law_BV
 
 
-def lookup_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
+def lookup_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stage: int) -> Tensor:
     """Nats of the nodes that edges lead to, behind half of a graph's nodes: those with edges, some
     of them again."""
-    token_BT, law_BQV = list[list[int]](), torch.zeros(len(rows), queries(rows), VOCAB)
+    token_BT, law_BQV = list[list[int]](), torch.zeros(len(rows), query_node_count(rows), VOCAB)
     for law_QV, row in zip(law_BQV, rows, strict=True):
         below = row.below
         names = sorted(below)
@@ -112,32 +123,36 @@ def lookup_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
         text = row.question[:-1] + ">".join(names)
         token_BT.append([IDS[BEGIN], *(IDS[x] for x in text)])
         for law_V, name in zip(law_QV, names, strict=True):
-            law_V[letters(below[name])] = 1.0 / len(below[name])
-    logits_BQV = network(torch.tensor(token_BT))[:, 1 - 2 * queries(rows) :: 2]
+            law_V[encode_node_letters(below[name])] = 1.0 / len(below[name])
+    logits_BQV = network(torch.tensor(token_BT))[:, 1 - 2 * query_node_count(rows) :: 2]
     return F.cross_entropy(logits_BQV.flatten(0, 1), law_BQV.flatten(0, 1))
 
 
-def queries(rows: Sequence[Graph]) -> int:
+def query_node_count(rows: Sequence[ReachabilityGraph]) -> int:
     """Nodes of a graph whose edges are asked for at once."""
     return (rows[0].question.count("|") + 3) // 2
 
 
-def latent(network: Llama, rows: Sequence[Graph], thoughts: int) -> tuple[Tensor, Tensor]:
+def latent_thought_logits(
+    network: TrainableLlama, rows: Sequence[ReachabilityGraph], thoughts: int
+) -> tuple[Tensor, Tensor]:
     """Logits behind the root and each thought [B, thoughts + 1, V], and behind the mark of the
     answer and the right answer [B, 2, V]."""
     trunk = network.model
-    state_BCH, past = thought(trunk, trunk.embed_tokens(asked(rows)), thoughts)
+    state_BCH, past = feed_continuous_thoughts(
+        trunk, trunk.embed_tokens(encode_graph_questions(rows)), thoughts
+    )
     end_B2 = torch.tensor([[IDS[ANSWER], IDS[row.answer]] for row in rows])
-    state_B2H, _ = extend(trunk, trunk.embed_tokens(end_B2), past)
+    state_B2H, _ = forward_with_past(trunk, trunk.embed_tokens(end_B2), past)
     return network.logits(state_BCH), network.logits(trunk.norm(state_B2H))
 
 
-def latent_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
+def latent_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stage: int) -> Tensor:
     """Nats of what thoughts foretell, and at the last stage of the answer and its end."""
     hops = len(rows[0].frontier)
-    logits_BCV, answer_B2V = latent(network, rows, stage)
+    logits_BCV, answer_B2V = latent_thought_logits(network, rows, stage)
     told = [
-        F.cross_entropy(logits_BCV[:, at], frontier(rows, at + 1))
+        F.cross_entropy(logits_BCV[:, at], frontier_node_law(rows, at + 1))
         for at in range(min(stage + 1, hops))
     ]
     loss = torch.stack(told).mean()
@@ -147,12 +162,14 @@ def latent_loss(network: Llama, rows: Sequence[Graph], stage: int) -> Tensor:
     return loss + F.cross_entropy(answer_B2V.flatten(0, 1), goal_B2.flatten())
 
 
-def written_loss(network: Llama, rows: Sequence[Graph], chains: Sequence[str]) -> Tensor:
+def written_loss(
+    network: TrainableLlama, rows: Sequence[ReachabilityGraph], chains: Sequence[str]
+) -> Tensor:
     """Nats a token of a chain, the answer and the end, behind the question."""
     ends = [[*(IDS[x] for x in c + ANSWER + row.answer), IDS[END]] for c, row in zip(chains, rows)]
     longest = max(map(len, ends))
     goal_BT = torch.tensor([[*end, *[-100] * (longest - len(end))] for end in ends])
-    question_BT = asked(rows)
+    question_BT = encode_graph_questions(rows)
     read_BT = torch.cat([question_BT, goal_BT[:, :-1].clamp(min=0)], dim=1)
     logits_BTV = network(read_BT)[:, question_BT.shape[1] - 1 :]
     return F.cross_entropy(logits_BTV.flatten(0, 1), goal_BT.flatten(), ignore_index=-100)
@@ -167,13 +184,14 @@ LOSSES: Mapping[str, Any] = {
 
 
 @torch.no_grad()
-def measured(network: Llama, spec: ContextSpec) -> dict[str, Any]:
+def measure_graph_answers(network: TrainableLlama, spec: ContextSpec) -> dict[str, Any]:
     """Of graphs that are held out, the share that is answered right, by the depth of the answer; of
     thoughts also by how many there are, and how well each tells nodes that are so many steps away
     from all others (area under the curve)."""
     unseen = {
         depth: [
-            graphs.graph(f"unseen {i}", spec.nodes, spec.hops, depth, True) for i in range(UNSEEN)
+            graphs.draw_reachability_graph(f"unseen {i}", spec.nodes, spec.hops, depth, True)
+            for i in range(UNSEEN)
         ]
         for depth in range(1, spec.hops + 1)
     }
@@ -183,7 +201,8 @@ def measured(network: Llama, spec: ContextSpec) -> dict[str, Any]:
     counts = range(spec.hops + 2)
     out["right"] = {
         count: {
-            d: _right(latent(network, rows, count)[1][:, 0], rows) for d, rows in unseen.items()
+            d: _right(latent_thought_logits(network, rows, count)[1][:, 0], rows)
+            for d, rows in unseen.items()
         }
         for count in counts
     }
@@ -191,14 +210,14 @@ def measured(network: Llama, spec: ContextSpec) -> dict[str, Any]:
     return out
 
 
-def _right(answer_BV: Tensor, rows: Sequence[Graph]) -> float:
-    goal_B = letters([row.answer for row in rows])
+def _right(answer_BV: Tensor, rows: Sequence[ReachabilityGraph]) -> float:
+    goal_B = encode_node_letters([row.answer for row in rows])
     return float((answer_BV.argmax(-1) == goal_B).float().mean())
 
 
-def _right_written(network: Llama, rows: Sequence[Graph]) -> float:
+def _right_written(network: TrainableLlama, rows: Sequence[ReachabilityGraph]) -> float:
     """Of answers that are written greedily, token by token."""
-    text_BT, right = asked(rows), 0
+    text_BT, right = encode_graph_questions(rows), 0
     begun = text_BT.shape[1]
     for _ in range(2 * len(rows[0].frontier) + 2):
         text_BT = torch.cat([text_BT, network(text_BT)[:, -1:].argmax(-1)], dim=1)
@@ -211,12 +230,14 @@ def _right_written(network: Llama, rows: Sequence[Graph]) -> float:
 
 
 @torch.no_grad()
-def told_apart(network: Llama, rows: Sequence[Graph]) -> list[float]:
+def told_apart(network: TrainableLlama, rows: Sequence[ReachabilityGraph]) -> list[float]:
     """Of each thought how often its product with the embedding of a node within so many steps (that
     it has foretold) is larger than with one of a node that is not: 0.5 is chance."""
     trunk = network.model
     hops = len(rows[0].frontier)
-    state_BCH, _ = thought(trunk, trunk.embed_tokens(asked(rows)), hops - 1)
+    state_BCH, _ = feed_continuous_thoughts(
+        trunk, trunk.embed_tokens(encode_graph_questions(rows)), hops - 1
+    )
     product_BCV = network.logits(state_BCH)
     out = list[float]()
     for at in range(hops):
@@ -225,7 +246,10 @@ def told_apart(network: Llama, rows: Sequence[Graph]) -> list[float]:
             near = row.frontier[at]
             used = sorted({x for x in row.question if x in graphs.NAMES})
             far = [x for x in used if x not in "".join(row.frontier) and x != row.question[-1]]
-            a, b = product_CV[at][letters(near)], product_CV[at][letters(far)]
+            a, b = (
+                product_CV[at][encode_node_letters(near)],
+                product_CV[at][encode_node_letters(far)],
+            )
             shares.append(float((a[:, None] > b[None]).float().mean()))
         out.append(sum(shares) / len(shares))
     return out

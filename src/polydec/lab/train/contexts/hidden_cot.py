@@ -23,14 +23,14 @@ from torch.nn import functional as F
 
 from polydec.lab.train import sums
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.envelope import Course, carry_out, identity
-from polydec.lab.train.extended import extend
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.extended import forward_with_past
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.network import Llama, save_directory
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
+from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
-from polydec.lab.train.sums import ANSWER, Sum
+from polydec.lab.train.sums import ANSWER, LastDigitSum
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 from polydec.models.learned.kinds import thought
 
@@ -50,7 +50,7 @@ IDS = {x: mark_id(TOKENIZER, x) for x in (BEGIN, END, MARK)} | {
 FILES = tokenizer_files(TOKENIZER, CONTEXT, (MARK,))
 
 
-class Bridge(nn.Module):
+class TrainableThoughtProjection(nn.Module):
     """Makes a vector of a state, in training: see models/learned/kinds/thought.py."""
 
     def __init__(self, width: int, scale: float) -> None:
@@ -62,62 +62,65 @@ class Bridge(nn.Module):
         x = F.linear(state_BH, self.weight, self.bias)
         return F.layer_norm(x, x.shape[-1:]) * self.scale
 
-    def thought(self) -> thought.Thought:
+    def thought(self) -> thought.ThoughtProjection:
         w, b, s = (t.detach().clone() for t in (self.weight, self.bias, self.scale))
-        return thought.Thought(w, b, s, IDS[MARK])
+        return thought.ThoughtProjection(w, b, s, IDS[MARK])
 
 
-class Answering(nn.Module):
+class HiddenThoughtAnswerer(nn.Module):
     """The model that answers, and what makes its vectors."""
 
-    def __init__(self, network: Llama, seed: int) -> None:
+    def __init__(self, network: TrainableLlama, seed: int) -> None:
         super().__init__()
         self.network = network
         table = network.model.embed_tokens.weight
-        self.bridge = Bridge(network.s.width, float(table.detach().std()))
+        self.bridge = TrainableThoughtProjection(network.s.width, float(table.detach().std()))
 
-    def logits(self, rows: Sequence[Sum], state_BH: Tensor) -> Tensor:
+    def logits(self, rows: Sequence[LastDigitSum], state_BH: Tensor) -> Tensor:
         """Behind each row's question, its vector, the mark of the answer and the answer [B, 2,
         V]."""
         trunk = self.network.model
-        before = trunk.embed_tokens(read(rows))
+        before = trunk.embed_tokens(encode_sum_questions(rows))
         behind = trunk.embed_tokens(torch.tensor([[IDS[ANSWER], IDS[row.answer]] for row in rows]))
         x = torch.cat([before, self.bridge(state_BH)[:, None], behind], dim=1)
-        return self.network.logits(trunk.norm(extend(trunk, x)[0]))[:, -2:]
+        return self.network.logits(trunk.norm(forward_with_past(trunk, x)[0]))[:, -2:]
 
 
-def course(spec: ContextSpec) -> Course:
+def course(spec: ContextSpec) -> TrainingRun:
     """What `train_context` carries out. What thinks is trained before, into a directory of its
     own."""
     if spec.reasoning == "latent":
         return _answering(spec)
-    network = fresh(spec)
+    network = new_sum_network(spec)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        rows = batch(spec, step)
+        rows = draw_sum_batch(spec, step)
         chains = [row.chain if spec.reasoning == "chain" else "" for row in rows]
-        return written(network, rows, chains), spec.rows * CONTEXT
+        return chain_nats_per_token(network, rows, chains), spec.rows * CONTEXT
 
     def save(out: Path, result: Any) -> None:
         save_network(out, network)
 
     def measure() -> dict[str, Any]:
-        return {"parameters": count(network), "right": right_written(network, unseen(spec))}
+        return {
+            "parameters": parameter_count(network),
+            "right": right_written(network, held_out_sums(spec)),
+        }
 
-    return Course(network, loss, schedule(spec), identity(spec), save, measure)
+    return TrainingRun(network, loss, hidden_cot_schedule(spec), run_identity(spec), save, measure)
 
 
-def _answering(spec: ContextSpec) -> Course:
+def _answering(spec: ContextSpec) -> TrainingRun:
     first = replace(spec, out=str(Path(spec.out) / "thinker"), steps=max(1, spec.steps * 3 // 5))
-    told = carry_out("context hidden-cot, what thinks", first, _thinking)
+    told = run_training("context hidden-cot, what thinks", first, _thinking)
     thinker = load_directory(first.out)
-    answering = Answering(load_directory(first.out).requires_grad_(True), spec.seed)
+    answering = HiddenThoughtAnswerer(load_directory(first.out).requires_grad_(True), spec.seed)
     second = replace(spec, steps=max(1, spec.steps - first.steps))
 
     def loss(step: int) -> tuple[Tensor, int]:
-        rows = batch(spec, first.steps + step)
+        rows = draw_sum_batch(spec, first.steps + step)
         goal_B2 = torch.tensor([[IDS[row.answer], IDS[END]] for row in rows])
-        logits_B2V = answering.logits(rows, thoughts(thinker, rows))
+        logits_B2V = answering.logits(rows, thinker_mark_states(thinker, rows))
         return F.cross_entropy(logits_B2V.flatten(0, 1), goal_B2.flatten()), spec.rows * CONTEXT
 
     def save(out: Path, result: Any) -> None:
@@ -125,103 +128,118 @@ def _answering(spec: ContextSpec) -> Course:
         thought.save(out / "thought", answering.bridge.thought(), {"target": out.name})
 
     def measure() -> dict[str, Any]:
-        rows = unseen(spec)
-        state_BH = thoughts(thinker, rows)
+        rows = held_out_sums(spec)
+        state_BH = thinker_mark_states(thinker, rows)
         found = {
-            "right": right(answering, rows, state_BH),
-            "of_another": right(answering, rows, state_BH.roll(1, 0)),
-            "of_zeros": right(answering, rows, torch.zeros_like(state_BH)),
+            "right": sum_accuracy(answering, rows, state_BH),
+            "of_another": sum_accuracy(answering, rows, state_BH.roll(1, 0)),
+            "of_zeros": sum_accuracy(answering, rows, torch.zeros_like(state_BH)),
         }
         return {
-            "parameters": count(thinker) + count(answering),
+            "parameters": parameter_count(thinker) + parameter_count(answering),
             **found,
             "found_again": told["found_again"],
         }
 
-    return Course(answering, loss, schedule(second), identity(spec), save, measure)
+    return TrainingRun(
+        answering, loss, hidden_cot_schedule(second), run_identity(spec), save, measure
+    )
 
 
-def _thinking(spec: ContextSpec) -> Course:
-    network = fresh(spec)
+def _thinking(spec: ContextSpec) -> TrainingRun:
+    network = new_sum_network(spec)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        rows = batch(spec, step)
+        rows = draw_sum_batch(spec, step)
         return thinking_loss(network, rows), spec.rows * CONTEXT
 
     def save(out: Path, result: Any) -> None:
         save_network(out, network)
 
     def measure() -> dict[str, Any]:
-        return {"parameters": count(network), "found_again": found_again(network, unseen(spec))}
+        return {
+            "parameters": parameter_count(network),
+            "found_again": found_again(network, held_out_sums(spec)),
+        }
 
-    return Course(network, loss, schedule(spec), identity(spec), save, measure)
+    return TrainingRun(network, loss, hidden_cot_schedule(spec), run_identity(spec), save, measure)
 
 
-def fresh(spec: ContextSpec) -> Llama:
+def new_sum_network(spec: ContextSpec) -> TrainableLlama:
     heads = spec.width // 16
-    shape = Shape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
-    return Llama(shape, seed=spec.seed)
+    shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
+    return TrainableLlama(shape, seed=spec.seed)
 
 
-def schedule(spec: ContextSpec) -> Schedule:
-    return Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
+def hidden_cot_schedule(spec: ContextSpec) -> TrainingSchedule:
+    return TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
 
 
-def count(network: nn.Module) -> int:
+def parameter_count(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def batch(spec: ContextSpec, step: int) -> list[Sum]:
-    return [sums.drawn(f"{spec.seed} {step} {i}", spec.hops) for i in range(spec.rows)]
+def draw_sum_batch(spec: ContextSpec, step: int) -> list[LastDigitSum]:
+    return [
+        sums.draw_last_digit_sum(f"{spec.seed} {step} {i}", spec.hops) for i in range(spec.rows)
+    ]
 
 
-def unseen(spec: ContextSpec) -> list[Sum]:
-    return [sums.drawn(f"unseen {i}", spec.hops, True) for i in range(UNSEEN)]
+def held_out_sums(spec: ContextSpec) -> list[LastDigitSum]:
+    return [sums.draw_last_digit_sum(f"unseen {i}", spec.hops, True) for i in range(UNSEEN)]
 
 
-def save_network(out: Path, network: Llama) -> None:
+def save_network(out: Path, network: TrainableLlama) -> None:
     config = network.s.config(bos=IDS[BEGIN], eos=IDS[END])
     save_directory(out, network, config, files=FILES, dtype=torch.float32)
 
 
-def ids(text: str) -> list[int]:
+def encode_sum_text(text: str) -> list[int]:
     return [IDS[x] for x in text]
 
 
-def read(rows: Sequence[Sum], *more: int) -> Tensor:
+def encode_sum_questions(rows: Sequence[LastDigitSum], *more: int) -> Tensor:
     """Questions, and these tokens behind each [B, T]."""
-    return torch.tensor([[IDS[BEGIN], *ids(row.question), *more] for row in rows])
+    return torch.tensor([[IDS[BEGIN], *encode_sum_text(row.question), *more] for row in rows])
 
 
-def written(network: Llama, rows: Sequence[Sum], chains: Sequence[str]) -> Tensor:
+def chain_nats_per_token(
+    network: TrainableLlama, rows: Sequence[LastDigitSum], chains: Sequence[str]
+) -> Tensor:
     """Nats a token of a chain, the answer and the end, behind a question."""
     goal_BT = torch.tensor(
-        [[*ids(c + ANSWER + row.answer), IDS[END]] for c, row in zip(chains, rows, strict=True)]
+        [
+            [*encode_sum_text(c + ANSWER + row.answer), IDS[END]]
+            for c, row in zip(chains, rows, strict=True)
+        ]
     )
-    question_BT = read(rows)
+    question_BT = encode_sum_questions(rows)
     logits_BTV = network(torch.cat([question_BT, goal_BT[:, :-1]], dim=1))
     logits_BTV = logits_BTV[:, question_BT.shape[1] - 1 :]
     return F.cross_entropy(logits_BTV.flatten(0, 1), goal_BT.flatten())
 
 
-def thinking_loss(network: Llama, rows: Sequence[Sum]) -> Tensor:
+def thinking_loss(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tensor:
     """Nats a token of the steps behind question and mark, and the contrastive loss of the states at
     the mark."""
-    chain_BT, asked_BT = torch.tensor([ids(row.chain) for row in rows]), read(rows, IDS[MARK])
+    chain_BT, asked_BT = (
+        torch.tensor([encode_sum_text(row.chain) for row in rows]),
+        encode_sum_questions(rows, IDS[MARK]),
+    )
     state_BTH = network.model(torch.cat([asked_BT, chain_BT], dim=1))
     at = asked_BT.shape[1] - 1
     logits_BTV = network.logits(state_BTH[:, at:-1])
     wrote = F.cross_entropy(logits_BTV.flatten(0, 1), chain_BT.flatten())
-    return wrote + contrastive(state_BTH[:, at], of_chains(network, rows))
+    return wrote + info_nce_loss(state_BTH[:, at], of_chains(network, rows))
 
 
-def of_chains(network: Llama, rows: Sequence[Sum]) -> Tensor:
+def of_chains(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tensor:
     """The mean state over each row's steps, read alone [B, H]."""
-    chain_BT = torch.tensor([[IDS[BEGIN], *ids(row.chain)] for row in rows])
+    chain_BT = torch.tensor([[IDS[BEGIN], *encode_sum_text(row.chain)] for row in rows])
     return network.model(chain_BT)[:, 1:].mean(1)
 
 
-def contrastive(a_BH: Tensor, b_BH: Tensor) -> Tensor:
+def info_nce_loss(a_BH: Tensor, b_BH: Tensor) -> Tensor:
     """Nats of finding each row's partner among all of the batch, in both directions: a symmetric
     InfoNCE over cosines."""
     like_BB = SHARPNESS * F.normalize(a_BH, dim=-1) @ F.normalize(b_BH, dim=-1).T
@@ -230,25 +248,27 @@ def contrastive(a_BH: Tensor, b_BH: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def thoughts(thinker: Llama, rows: Sequence[Sum]) -> Tensor:
+def thinker_mark_states(thinker: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tensor:
     """What thinks is frozen: its states at the mark, behind the final norm [B, H]."""
-    return thinker.model(read(rows, IDS[MARK]))[:, -1]
+    return thinker.model(encode_sum_questions(rows, IDS[MARK]))[:, -1]
 
 
 @torch.no_grad()
-def right(answering: Answering, rows: Sequence[Sum], state_BH: Tensor) -> float:
+def sum_accuracy(
+    answering: HiddenThoughtAnswerer, rows: Sequence[LastDigitSum], state_BH: Tensor
+) -> float:
     """The share of sums that are answered right behind these states."""
     goal_B = torch.tensor([IDS[row.answer] for row in rows])
     return float((answering.logits(rows, state_BH)[:, 0].argmax(-1) == goal_B).float().mean())
 
 
 @torch.no_grad()
-def right_written(network: Llama, rows: Sequence[Sum]) -> float:
+def right_written(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> float:
     """The share of sums whose greedily written answer is right."""
-    text_BT = read(rows)
+    text_BT = encode_sum_questions(rows)
     for _ in range(len(rows[0].chain) + 3):
         text_BT = torch.cat([text_BT, network(text_BT)[:, -1:].argmax(-1)], dim=1)
-    ends = [[*ids(ANSWER + row.answer), IDS[END]] for row in rows]
+    ends = [[*encode_sum_text(ANSWER + row.answer), IDS[END]] for row in rows]
     return sum(
         any(text[i : i + 3] == end for i in range(len(text) - 2))
         for text, end in zip(text_BT.tolist(), ends, strict=True)
@@ -256,13 +276,13 @@ def right_written(network: Llama, rows: Sequence[Sum]) -> float:
 
 
 @torch.no_grad()
-def found_again(network: Llama, rows: Sequence[Sum], of: int = 64) -> float:
+def found_again(network: TrainableLlama, rows: Sequence[LastDigitSum], of: int = 64) -> float:
     """How often a state at the mark is nearest to its own steps, among `of` sums."""
     found = list[float]()
     for at in range(0, len(rows) - of + 1, of):
         some = rows[at : at + of]
         like = (
-            F.normalize(thoughts(network, some), dim=-1)
+            F.normalize(thinker_mark_states(network, some), dim=-1)
             @ F.normalize(of_chains(network, some), dim=-1).T
         )
         found.append(float((like.argmax(-1) == torch.arange(of)).float().mean()))

@@ -20,35 +20,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import page_reader
-from polydec.lab.train.dice import dice
-from polydec.lab.train.envelope import Course, carry_out, identity
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.facts import LINE
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.page_reader import (
     CONTEXT,
     LINES,
     MARKS,
     MOST,
     VOCAB,
-    answered,
-    asking,
-    drawn,
-    lined,
-    rewritten,
-    schedule,
+    draw_pages,
+    encode_page_lines,
+    encode_page_questions,
+    page_answer_nats,
+    page_reader_schedule,
+    page_rewriting_nats,
 )
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.models.learned.kinds import chunk_encoder
 from polydec.models.learned.kinds.chunk_encoder import (
     ChunkEncoder,
-    Sizes,
-    encoded,
-    projected,
-    scored,
+    ChunkEncoderSizes,
+    encode_chunks,
+    project_chunks,
+    score_chunks,
 )
-from polydec.models.learned.reader import Reader
+from polydec.models.learned.reader import BidirectionalEncoder
 
 SHARE = 0.25
 """Of the chunks that the policy expands."""
@@ -66,17 +66,19 @@ UNSEEN = 200
 """Pages that the trained model is asked about."""
 
 
-class Refrag(nn.Module):
+class RefragModel(nn.Module):
     """A decoder, and what makes its vectors."""
 
-    def __init__(self, decoder: Llama, width: int, seed: int) -> None:
+    def __init__(self, decoder: TrainableLlama, width: int, seed: int) -> None:
         super().__init__()
         self.decoder = decoder
-        encoder = Reader(width, 2, width // 8, LINE + 1)
-        policy = Reader(POLICY, 2, POLICY // 8, 64)
-        self.sizes = Sizes(VOCAB, LINE, encoder, policy, decoder.s.width)
+        encoder = BidirectionalEncoder(width, 2, width // 8, LINE + 1)
+        policy = BidirectionalEncoder(POLICY, 2, POLICY // 8, 64)
+        self.sizes = ChunkEncoderSizes(VOCAB, LINE, encoder, policy, decoder.s.width)
         spread = float(decoder.model.embed_tokens.weight.detach().std())
-        self.kept = nn.ParameterDict(chunk_encoder.drawn(self.sizes, seed, spread))
+        self.kept = nn.ParameterDict(
+            chunk_encoder.new_chunk_encoder_tensors(self.sizes, seed, spread)
+        )
 
     @property
     def t(self) -> dict[str, nn.Parameter]:
@@ -91,7 +93,7 @@ class Refrag(nn.Module):
     def choosing(self) -> list[nn.Parameter]:
         return [p for name, p in self.t.items() if name.startswith("policy")]
 
-    def only(self, *parts: Sequence[nn.Parameter]) -> Refrag:
+    def only(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
         """Nothing but these is trained."""
         self.requires_grad_(False)
         for p in (p for part in parts for p in part):
@@ -111,60 +113,64 @@ class Refrag(nn.Module):
     def encoded(self, line_BLK: Tensor) -> Tensor:
         """What the encoder makes of the lines of pages [B, L, W]."""
         B, L, _ = line_BLK.shape
-        return encoded(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
+        return encode_chunks(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
 
     def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
         """What the decoder reads of pages, as many chunks open (read as words) on each [B, T, H]."""
         B, L, K = line_BLK.shape
         words = self.decoder.model.embed_tokens(line_BLK)
-        both_BLSH = torch.cat([words, projected(self.t, c_BLW.flatten(0, 1)).view(B, L, 1, -1)], 2)
+        both_BLSH = torch.cat(
+            [words, project_chunks(self.t, c_BLW.flatten(0, 1)).view(B, L, 1, -1)], 2
+        )
         read_BLS = torch.cat([open_BL[..., None].expand(B, L, K), ~open_BL[..., None]], 2)
         return both_BLSH[read_BLS].view(B, -1, both_BLSH.shape[-1])
 
 
-def opened(at_BT: Tensor, lines: int) -> Tensor:
+def open_chunk_mask(at_BT: Tensor, lines: int) -> Tensor:
     """Which chunks are open, of their numbers [B, L]."""
     return torch.zeros(len(at_BT), lines, dtype=torch.bool).scatter_(1, at_BT, True)
 
 
 def at_random(rows: int, lines: int, count: int, generator: torch.Generator) -> Tensor:
     """So many chunks of each page, by chance [B, L]."""
-    return opened(torch.rand(rows, lines, generator=generator).argsort(-1)[:, :count], lines)
+    return open_chunk_mask(
+        torch.rand(rows, lines, generator=generator).argsort(-1)[:, :count], lines
+    )
 
 
-def course(spec: ContextSpec) -> Course:
+def course(spec: ContextSpec) -> TrainingRun:
     """What `train_context` carries out; earlier trainings lie in directories of their own."""
     out = Path(spec.out)
-    at = str(page_reader.found(spec, spec.steps))
+    at = str(page_reader.ensure_page_reader(spec, spec.steps))
     read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 4 // 10))
-    told = carry_out("context refrag, rewriting", read, rewriting_course)
+    told = run_training("context refrag, rewriting", read, rewriting_course)
     answer = replace(spec, target=at, out=str(out / "continued"), steps=2 * spec.steps)
-    carry_out("context refrag, continued", answer, _continued)
+    run_training("context refrag, continued", answer, _continued)
     last = replace(spec, steps=max(TWICE, spec.steps * 2 // 10))
     return _choosing(last, {k: told[k] for k in ("rewritten", "rewritten_nats")})
 
 
-def _saved(network: Refrag) -> Any:
+def _saved(network: RefragModel) -> Any:
     def save(out: Path, result: Any) -> None:
-        page_reader.save(out, network.decoder)
+        page_reader.save_page_reader(out, network.decoder)
         tensors = {name: p.detach() for name, p in network.t.items()}
-        vocab = Vocab(VOCAB, frozenset(), "")
+        vocab = TokenVocabulary(VOCAB, frozenset(), "")
         made = ChunkEncoder(vocab, network.sizes, MARKS, tensors)
         chunk_encoder.save(out / "chunks", made, {})
 
     return save
 
 
-def loaded(at: Path, spec: ContextSpec, encoder: Path | None) -> Refrag:
+def load_refrag_model(at: Path, spec: ContextSpec, encoder: Path | None) -> RefragModel:
     """The decoder of a directory, with the encoder of another; None: a new one."""
-    network = Refrag(page_reader.read(at), spec.encoder, spec.seed)
+    network = RefragModel(page_reader.load_page_reader(at), spec.encoder, spec.seed)
     if encoder is not None:
         made = chunk_encoder.load(encoder / "chunks")
         network.kept = nn.ParameterDict(dict(made.tensors))
     return network
 
 
-def stage(spec: ContextSpec, step: int) -> int:
+def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
     """The most chunks that are written once more at a step: all from the first one on without
     curriculum."""
     if spec.at_once:
@@ -172,72 +178,81 @@ def stage(spec: ContextSpec, step: int) -> int:
     return STAGES[min(len(STAGES) - 1, (len(STAGES) + 1) * step // spec.steps)]
 
 
-def rewriting_course(spec: ContextSpec) -> Course:
-    network = loaded(Path(spec.target or ""), spec, None)
+def rewriting_course(spec: ContextSpec) -> TrainingRun:
+    network = load_refrag_model(Path(spec.target or ""), spec, None)
     network.only(network.encoding)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        most = stage(spec, step)
-        few = int(torch.randint(1, most + 1, (), generator=dice(spec.seed, step, "chunks")))
+        most = rewriting_curriculum_stage(spec, step)
+        few = int(
+            torch.randint(1, most + 1, (), generator=generator_for(spec.seed, step, "chunks"))
+        )
         count = most if step % 2 == 0 else few
-        line_BLK = lined(drawn(spec.seed, step, spec.rows))[:, :count]
-        page = network.page(line_BLK, network.encoded(line_BLK), closed(line_BLK))
-        return rewritten(network.decoder, page, line_BLK)[0].mean(), spec.rows * CONTEXT
+        line_BLK = encode_page_lines(draw_pages(spec.seed, step, spec.rows))[:, :count]
+        page = network.page(line_BLK, network.encoded(line_BLK), closed_chunk_mask(line_BLK))
+        return page_rewriting_nats(network.decoder, page, line_BLK)[0].mean(), spec.rows * CONTEXT
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        schedule(spec),
-        identity(spec),
+        page_reader_schedule(spec),
+        run_identity(spec),
         _saved(network),
-        lambda: rewriting(network),
+        lambda: measure_page_rewriting(network),
         deep=network.deep() if spec.muon else (),
     )
 
 
-def closed(line_BLK: Tensor) -> Tensor:
+def closed_chunk_mask(line_BLK: Tensor) -> Tensor:
     return torch.zeros(line_BLK.shape[:2], dtype=torch.bool)
 
 
 @torch.no_grad()
-def rewriting(network: Refrag) -> dict[str, Any]:
+def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
     """Of pages that are held out, by the number of chunks: the share of tokens that are likeliest
     behind the vectors, and nats a token."""
-    line_BLK = lined(drawn(0, 0, UNSEEN, True))
+    line_BLK = encode_page_lines(draw_pages(0, 0, UNSEEN, True))
     right, nats = dict[int, float](), dict[int, float]()
     for count in STAGES:
         some = line_BLK[:, :count]
-        told, found = rewritten(
-            network.decoder, network.page(some, network.encoded(some), closed(some)), some
+        told, found = page_rewriting_nats(
+            network.decoder,
+            network.page(some, network.encoded(some), closed_chunk_mask(some)),
+            some,
         )
         right[count], nats[count] = float(found.float().mean()), float(told.mean())
     return {"rewritten": right, "rewritten_nats": nats}
 
 
-def _continued(spec: ContextSpec) -> Course:
-    network = loaded(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
+def _continued(spec: ContextSpec) -> TrainingRun:
+    network = load_refrag_model(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
     network.only(network.encoding, [*network.decoder.parameters()])
 
     def loss(step: int) -> tuple[Tensor, int]:
-        pages, chance = drawn(spec.seed, step, spec.rows), dice(spec.seed, step, "open")
-        line_BLK, token_BU = lined(pages), asking(pages)
+        pages, chance = (
+            draw_pages(spec.seed, step, spec.rows),
+            generator_for(spec.seed, step, "open"),
+        )
+        line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
         count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
-        nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
+        nats, _ = page_answer_nats(
+            page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
+        )
         return nats.mean(), spec.rows * CONTEXT
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        schedule(spec),
-        identity(spec),
+        page_reader_schedule(spec),
+        run_identity(spec),
         _saved(network),
         deep=network.deep() if spec.muon else (),
     )
 
 
-def picked(score_BL: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def sample_open_chunks(score_BL: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """One chunk after another, each drawn from the softmax of the scores of those that are left
     [B, count]: noise of Gumbel's law, sorted, is that."""
     noise = -torch.empty_like(score_BL).exponential_(generator=generator).log()
@@ -254,7 +269,7 @@ def chance_of(score_BL: Tensor, pick_BT: Tensor) -> Tensor:
     return out
 
 
-def preferred(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
+def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
     """The loss of GRPO: of B rows, groups of GROUP one behind another; reward: of each, B / GROUP
     groups."""
     shape = reward_GB.shape
@@ -266,65 +281,69 @@ def preferred(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
     return -torch.minimum(ratio * advantage, bound * advantage).mean()
 
 
-def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> Course:
+def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
-    network = loaded(out / "continued", spec, out / "continued")
+    network = load_refrag_model(out / "continued", spec, out / "continued")
     network.only(network.choosing)
     groups, count = max(1, spec.rows // 4), round(SHARE * LINES)
     last = dict[str, Any]()
 
     def sample(step: int) -> None:
-        pages = [p for p in drawn(spec.seed, step, groups) for _ in range(GROUP)]
+        pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
         with torch.no_grad():
-            line_BLK, token_BU = lined(pages), asking(pages)
+            line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
             c_BLW = network.encoded(line_BLK)
-            score_BL = scored(network.sizes, network.t, c_BLW)
-            pick_BT = picked(score_BL, count, dice(spec.seed, step, "picks"))
-            page = network.page(line_BLK, c_BLW, opened(pick_BT, LINES))
-            nats, _ = answered(page_reader.behind(network.decoder, page, token_BU), token_BU)
+            score_BL = score_chunks(network.sizes, network.t, c_BLW)
+            pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
+            page = network.page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
+            nats, _ = page_answer_nats(
+                page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
+            )
             reward = -nats.mean((1, 2)).view(groups, GROUP)
         last.update(c=c_BLW, pick=pick_BT, before=chance_of(score_BL, pick_BT), reward=reward)
 
     def loss(step: int) -> tuple[Tensor, int]:
         if step % TWICE == 0 or not last:
             sample(step)
-        now = chance_of(scored(network.sizes, network.t, last["c"]), last["pick"])
-        return preferred(now, last["before"], last["reward"]), groups * GROUP * CONTEXT
+        now = chance_of(score_chunks(network.sizes, network.t, last["c"]), last["pick"])
+        return grpo_loss(now, last["before"], last["reward"]), groups * GROUP * CONTEXT
 
-    return Course(
+    return TrainingRun(
         network,
         loss,
-        schedule(spec),
-        identity(spec),
+        page_reader_schedule(spec),
+        run_identity(spec),
         _saved(network),
-        lambda: {**told, **measured(network, spec.seed)},
+        lambda: {**told, **measure_page_answers(network, spec.seed)},
         deep=network.deep() if spec.muon else (),
     )
 
 
 @torch.no_grad()
-def measured(network: Refrag, seed: int) -> dict[str, Any]:
+def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     """Of questions about pages that are held out, the share that is answered right in all digits:
     with no chunk open, some by the policy or by chance, and all."""
-    pages = drawn(0, 0, UNSEEN, True)
-    line_BLK, token_BU = lined(pages), asking(pages)
+    pages = draw_pages(0, 0, UNSEEN, True)
+    line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
     c_BLW = network.encoded(line_BLK)
     count = round(SHARE * LINES)
-    best = scored(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
+    best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
     ways = {
-        "none open": closed(line_BLK),
-        "by the policy": opened(best, LINES),
-        "by chance": at_random(len(pages), LINES, count, dice(seed, 0, "measured")),
-        "all open": ~closed(line_BLK),
+        "none open": closed_chunk_mask(line_BLK),
+        "by the policy": open_chunk_mask(best, LINES),
+        "by chance": at_random(len(pages), LINES, count, generator_for(seed, 0, "measured")),
+        "all open": ~closed_chunk_mask(line_BLK),
     }
     right = dict[str, float]()
     for name, open_BL in ways.items():
-        _, found = answered(
-            page_reader.behind(network.decoder, network.page(line_BLK, c_BLW, open_BL), token_BU),
+        _, found = page_answer_nats(
+            page_reader.page_continuation_logits(
+                network.decoder, network.page(line_BLK, c_BLW, open_BL), token_BU
+            ),
             token_BU,
         )
         right[name] = float(found.all(-1).float().mean())
-    records = opened(torch.tensor([p.records for p in pages]), LINES)
+    records = open_chunk_mask(torch.tensor([p.records for p in pages]), LINES)
     return {
         "parameters": sum(p.numel() for p in network.parameters()),
         "right": right,

@@ -11,21 +11,21 @@ from pkgutil import iter_modules
 from typing import Any
 
 from polydec.base import plugins
-from polydec.lab.train.students import Kind
+from polydec.lab.train.students import DrafterKind
 
 
-def _kind(thing: Any, name: str) -> Kind | None:
+def _kind(thing: Any, name: str) -> DrafterKind | None:
     """What an entry point names: the kind itself, or a module whose KINDS has it."""
     thing = getattr(thing, "KINDS", {}).get(name, thing)
-    return thing if isinstance(thing, Kind) else None
+    return thing if isinstance(thing, DrafterKind) else None
 
 
-def _found() -> dict[str, Kind]:
-    own = dict[str, Kind]()
+def _found() -> dict[str, DrafterKind]:
+    own = dict[str, DrafterKind]()
     for module in iter_modules(__path__):
         own |= import_module(f"{__name__}.{module.name}").KINDS
-    return own | plugins.found("students", own, _kind, "KINDS with that name")
+    return own | plugins.load_plugins("students", own, _kind, "KINDS with that name")
 
 
-KINDS: Mapping[str, Kind] = _found()
+KINDS: Mapping[str, DrafterKind] = _found()
 """All of them by name, those of other packages included."""

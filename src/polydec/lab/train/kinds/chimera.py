@@ -6,27 +6,41 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from polydec.core.types import Vocab
-from polydec.lab.train.state_layer import Block
-from polydec.lab.train.students import UNROLLED, Kind, LayerStudent, Rates, Shown, Student
-from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.state_layer import TrainableStateLayer
+from polydec.lab.train.students import (
+    UNROLLED,
+    DrafterKind,
+    DrafterStudent,
+    LayerStudent,
+    Rates,
+    TeacherContext,
+)
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
 from polydec.models.learned.kinds import chimera
-from polydec.models.learned.kinds.chimera import Chimera
+from polydec.models.learned.kinds.chimera import ChimeraModel
 from polydec.models.learned.state_layer import StateLayer
 
 
-def make_chimera(shown: Shown) -> Student:
+def make_chimera(shown: TeacherContext) -> DrafterStudent:
     s = shown.target.s
 
     def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Chimera:
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: TokenVocabulary,
+        rates: Rates,
+        share: float,
+    ) -> ChimeraModel:
         assert layer is not None
-        return Chimera((t[0], t[1]), t[2:], layer, vocab, rates, share)
+        return ChimeraModel((t[0], t[1]), t[2:], layer, vocab, rates, share)
 
     return LayerStudent(
-        shown, chimera.begun(s.width, shown.levels, shown.seed), Block(s, shown.seed), make
+        shown,
+        chimera.new_chimera_tensors(s.width, shown.levels, shown.seed),
+        TrainableStateLayer(s, shown.seed),
+        make,
     )
 
 
-KINDS = {"chimera": Kind(make_chimera, FromEagle, chimera.save, takes=UNROLLED)}
+KINDS = {"chimera": DrafterKind(make_chimera, EagleDrafter, chimera.save, takes=UNROLLED)}

@@ -6,24 +6,34 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from polydec.core.types import Vocab
-from polydec.lab.train.state_layer import Block
-from polydec.lab.train.students import HeadStudent, Kind, Rates, Shown, Student
-from polydec.methods.speculative.drafters.heads import FromHeads
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.state_layer import TrainableStateLayer
+from polydec.lab.train.students import (
+    DrafterKind,
+    DrafterStudent,
+    HeadStudent,
+    Rates,
+    TeacherContext,
+)
+from polydec.methods.speculative.drafters.heads import HeadsDrafter
 from polydec.models.learned.kinds import clover
-from polydec.models.learned.kinds.clover import Clover
+from polydec.models.learned.kinds.clover import CloverModel
 from polydec.models.learned.state_layer import StateLayer
 
 
-def make_clover(shown: Shown) -> Student:
+def make_clover(shown: TeacherContext) -> DrafterStudent:
     s = shown.target.s
-    attend, out = clover.begun(s.width, shown.seed, 0.01)
+    attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
 
     def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Clover:
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: TokenVocabulary,
+        rates: Rates,
+        share: float,
+    ) -> CloverModel:
         assert layer is not None
-        return Clover(
+        return CloverModel(
             layer,
             (t[0], t[1], t[2]),
             ((t[3], t[4], t[5]), (t[6], t[7], t[8])),
@@ -33,7 +43,7 @@ def make_clover(shown: Shown) -> Student:
             share,
         )
 
-    return HeadStudent(shown, [*attend, *out[0], *out[1]], Block(s, shown.seed), make)
+    return HeadStudent(shown, [*attend, *out[0], *out[1]], TrainableStateLayer(s, shown.seed), make)
 
 
-KINDS = {"clover": Kind(make_clover, FromHeads, clover.save, 3, 1.0)}
+KINDS = {"clover": DrafterKind(make_clover, HeadsDrafter, clover.save, 3, 1.0)}

@@ -8,20 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.types import Vocab
-from polydec.lab.train.state_layer import Block, PublishedBlock, Stack
-from polydec.lab.train.students import UNROLLED, Kind, LayerStudent, Rates, Shown, Student
-from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.state_layer import PublishedBlock, TrainableStateLayer, TrainableStateStack
+from polydec.lab.train.students import (
+    UNROLLED,
+    DrafterKind,
+    DrafterStudent,
+    LayerStudent,
+    Rates,
+    TeacherContext,
+)
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
 from polydec.models.learned import published_eagle1
 from polydec.models.learned.kinds import eagle
-from polydec.models.learned.kinds.eagle import Eagle
+from polydec.models.learned.kinds.eagle import EagleModel
 
 
-def make_eagle(published: bool) -> Callable[[Shown], Student]:
+def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     """published: in the layout of models/learned/published_eagle1.py, where embeddings enter as
     they are: they begin half as long as states."""
 
-    def start(shown: Shown) -> Student:
+    def start(shown: TeacherContext) -> DrafterStudent:
         s, trunk = shown.target.s, shown.target.model
         scale = (
             0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean())
@@ -30,16 +37,16 @@ def make_eagle(published: bool) -> Callable[[Shown], Student]:
         )
 
         def make(
-            t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float
-        ) -> Eagle:
-            return Eagle(t[0], layer, vocab, rates, share, published)
+            t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
+        ) -> EagleModel:
+            return EagleModel(t[0], layer, vocab, rates, share, published)
 
         block = (
-            PublishedBlock(s, shown.seed, published_eagle1.layout)
+            PublishedBlock(s, shown.seed, published_eagle1.eagle1_layer_shapes)
             if published
-            else Block(s, shown.seed)
+            else TrainableStateLayer(s, shown.seed)
             if shown.layers == 1
-            else Stack(s, shown.seed, shown.layers)
+            else TrainableStateStack(s, shown.seed, shown.layers)
         )
         student = LayerStudent(
             shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
@@ -51,8 +58,15 @@ def make_eagle(published: bool) -> Callable[[Shown], Student]:
 
 
 KINDS = {
-    "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0, takes=UNROLLED | {"layers"}),
-    "eagle-published": Kind(
-        make_eagle(True), FromEagle, published_eagle1.save, 1, 10.0, takes=UNROLLED
+    "eagle": DrafterKind(
+        make_eagle(False), EagleDrafter, eagle.save, 1, 1.0, takes=UNROLLED | {"layers"}
+    ),
+    "eagle-published": DrafterKind(
+        make_eagle(True),
+        EagleDrafter,
+        published_eagle1.save_published_eagle1,
+        1,
+        10.0,
+        takes=UNROLLED,
     ),
 }

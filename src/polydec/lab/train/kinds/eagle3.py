@@ -8,15 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.types import Vocab
-from polydec.lab.train.state_layer import Block, NarrowBlock, PublishedBlock
-from polydec.lab.train.students import HEADED, Kind, LayerStudent, Rates, Shown, Student
-from polydec.methods.speculative.drafters.eagle import FromEagle
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.state_layer import NarrowBlock, PublishedBlock, TrainableStateLayer
+from polydec.lab.train.students import (
+    HEADED,
+    DrafterKind,
+    DrafterStudent,
+    LayerStudent,
+    Rates,
+    TeacherContext,
+)
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
 from polydec.models.learned import published
 from polydec.models.learned.kinds import eagle3, narrow
-from polydec.models.learned.kinds.eagle3 import Eagle3
-from polydec.models.learned.published import layout
-from polydec.models.learned.state_layer import Vocabulary
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
+from polydec.models.learned.published import eagle3_layer_shapes
+from polydec.models.learned.state_layer import DraftVocabularyHead
 
 
 def depths_of(layers: int) -> tuple[int, ...]:
@@ -29,20 +36,20 @@ def quarters_of(layers: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, n * layers // 4) for n in range(1, 5)}))
 
 
-def make_eagle3(published: bool) -> Callable[[Shown], Student]:
+def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     """published: in the layout of models/learned/published.py."""
 
-    def start(shown: Shown) -> Student:
+    def start(shown: TeacherContext) -> DrafterStudent:
         s, depths = shown.target.s, depths_of(shown.target.s.layers)
 
         def make(
-            t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float
-        ) -> Eagle3:
-            return Eagle3(
+            t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
+        ) -> Eagle3Model:
+            return Eagle3Model(
                 t[0],
                 depths,
                 layer,
-                Vocabulary(shown.tokens, t[1], t[2]),
+                DraftVocabularyHead(shown.tokens, t[1], t[2]),
                 vocab,
                 rates,
                 share,
@@ -55,9 +62,9 @@ def make_eagle3(published: bool) -> Callable[[Shown], Student]:
             shown.target.model.norm.weight.detach().clone(),
         ]
         block = (
-            PublishedBlock(s, shown.seed, layout)
+            PublishedBlock(s, shown.seed, eagle3_layer_shapes)
             if published
-            else Block(s, shown.seed, 2 * s.width)
+            else TrainableStateLayer(s, shown.seed, 2 * s.width)
         )
         student = LayerStudent(shown, tensors, block, make)
         student.columns = shown.tokens
@@ -66,7 +73,7 @@ def make_eagle3(published: bool) -> Callable[[Shown], Student]:
     return start
 
 
-def make_narrow(shown: Shown) -> Student:
+def make_narrow(shown: TeacherContext) -> DrafterStudent:
     """EAGLE-3 of the target's width, over a head that stays as it is: that of the draft model that it begins as, else the
     target's rows."""
     s, depths, begin = shown.target.s, quarters_of(shown.target.s.layers), shown.begin
@@ -79,9 +86,17 @@ def make_narrow(shown: Shown) -> Student:
     if begin is not None:
         head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
 
-    def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
-        return Eagle3(
-            t[0], depths, layer, Vocabulary(shown.tokens, head_CH, t[1]), vocab, rates, share
+    def make(
+        t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
+    ) -> Eagle3Model:
+        return Eagle3Model(
+            t[0],
+            depths,
+            layer,
+            DraftVocabularyHead(shown.tokens, head_CH, t[1]),
+            vocab,
+            rates,
+            share,
         )
 
     fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
@@ -91,11 +106,23 @@ def make_narrow(shown: Shown) -> Student:
 
 
 KINDS = {
-    "eagle-3": Kind(make_eagle3(False), FromEagle, eagle3.save, 4, depths=depths_of, takes=HEADED),
-    "eagle-3-narrow": Kind(
-        make_narrow, FromEagle, narrow.save_trained, 4, depths=quarters_of, takes=HEADED | {"start"}
+    "eagle-3": DrafterKind(
+        make_eagle3(False), EagleDrafter, eagle3.save, 4, depths=depths_of, takes=HEADED
     ),
-    "eagle-3-published": Kind(
-        make_eagle3(True), FromEagle, published.save, 4, depths=depths_of, takes=HEADED
+    "eagle-3-narrow": DrafterKind(
+        make_narrow,
+        EagleDrafter,
+        narrow.save_trained,
+        4,
+        depths=quarters_of,
+        takes=HEADED | {"start"},
+    ),
+    "eagle-3-published": DrafterKind(
+        make_eagle3(True),
+        EagleDrafter,
+        published.save_published_eagle3,
+        4,
+        depths=depths_of,
+        takes=HEADED,
     ),
 }

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.core.types import Vocab
-from polydec.lab.train.dice import dice
-from polydec.lab.train.state_layer import Block, Past, behind, mlp
-from polydec.lab.train.students import Kind, Rates, Shown, Student
-from polydec.methods.speculative.drafters.falcon import FromFalcon
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.state_layer import Past, TrainableStateLayer, attend_draft_levels, swiglu_mlp
+from polydec.lab.train.students import DrafterKind, DrafterStudent, Rates, TeacherContext
+from polydec.methods.speculative.drafters.falcon import FalconDrafter
 from polydec.models.learned.kinds import falcon
-from polydec.models.learned.kinds.falcon import Falcon
-from polydec.models.learned.state_layer import EPS, StateLayer, even
+from polydec.models.learned.kinds.falcon import FalconModel
+from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 
 BLOCK = 2
 """States that one pass guesses, as published."""
@@ -23,29 +23,31 @@ GLANCED = 0.4
 """Of the tokens that are guessed wrong the share whose places are shown the truth, when training begins; it falls to 0."""
 
 
-class FalconStudent(Student):
+class FalconStudent(DrafterStudent):
     """One block of guesses behind every block of a piece, and further ones behind those."""
 
-    def __init__(self, shown: Shown) -> None:
-        s, made = shown.target.s, falcon.begun(shown.target.s.width, shown.seed)
-        super().__init__(shown, list(made.values()), Block(s, shown.seed), self._make)
+    def __init__(self, shown: TeacherContext) -> None:
+        s, made = shown.target.s, falcon.new_lstm_tensors(shown.target.s.width, shown.seed)
+        super().__init__(shown, list(made.values()), TrainableStateLayer(s, shown.seed), self._make)
         self._names, self._left, self._draw = list(made), 1.0, torch.Generator()
 
     def _make(
         self,
         t: Sequence[Tensor],
         layer: StateLayer | None,
-        vocab: Vocab,
+        vocab: TokenVocabulary,
         rates: Rates,
         share: float,
-    ) -> Falcon:
+    ) -> FalconModel:
         assert layer is not None
-        return Falcon(dict(zip(self._names, t, strict=True)), layer, BLOCK, vocab, rates, share)
+        return FalconModel(
+            dict(zip(self._names, t, strict=True)), layer, BLOCK, vocab, rates, share
+        )
 
     def at(self, step: int, steps: int) -> None:
         self._left, self._draw = (
             1.0 - step / steps,
-            dice(self.shown.seed, step, "glances"),
+            generator_for(self.shown.seed, step, "glances"),
         )
 
     def forward(
@@ -56,7 +58,9 @@ class FalconStudent(Student):
         ends = torch.arange(
             T % BLOCK + BLOCK - 1, T, BLOCK
         )  # the last block ends where the piece does
-        x_BTS = torch.cat([even(entry_BTH), even(self.shown.embed(token_BM[:, :T]))], -1)
+        x_BTS = torch.cat(
+            [rms_normalised(entry_BTH), rms_normalised(self.shown.embed(token_BM[:, :T]))], -1
+        )
         if torch.is_grad_enabled():
             x_BTS = self._glanced(x_BTS, token_BM)
         state_BTE, guess_BTH, text = self._read(x_BTS)
@@ -91,11 +95,11 @@ class FalconStudent(Student):
 
     def _read(self, x_BTS: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Of a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
-        assert isinstance(self.block, Block)
+        assert isinstance(self.block, TrainableStateLayer)
         lstm, H = self.model().lstm, x_BTS.shape[-1] // 2
         state, states = x_BTS.new_zeros(len(x_BTS), 4 * H), list[Tensor]()
         for x in x_BTS.unbind(1):
-            state = falcon.advance(lstm, x, state)
+            state = falcon.advance_lstm(lstm, x, state)
             states.append(state)
         state_BTE = torch.stack(states, 1)
         T = x_BTS.shape[1]
@@ -116,30 +120,34 @@ class FalconStudent(Student):
     ) -> tuple[Tensor, Tensor]:
         """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
         of the blocks that were drafted, to which those of this one are added."""
-        assert isinstance(self.block, Block)
+        assert isinstance(self.block, TrainableStateLayer)
         lstm, H, states = self.model().lstm, guess_BNKH.shape[-1], list[Tensor]()
         for j in range(BLOCK):
             token = token_BM[:, ends + level - BLOCK + 1 + j]
-            x = torch.cat([even(guess_BNKH[:, :, j]), even(self.shown.embed(token))], -1)
-            state_BNE = falcon.advance(lstm, x, state_BNE)
+            x = torch.cat(
+                [rms_normalised(guess_BNKH[:, :, j]), rms_normalised(self.shown.embed(token))], -1
+            )
+            state_BNE = falcon.advance_lstm(lstm, x, state_BNE)
             states.append(state_BNE[..., -H:])
         rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)]
         past += [(k, v) for _, k, v in rows]
-        mixed = [behind(q, past, ends) for q, _, _ in rows]
+        mixed = [attend_draft_levels(q, past, ends) for q, _, _ in rows]
         return state_BNE, torch.stack(
             [self._rest(x, y) for x, y in zip(states, mixed, strict=True)], 2
         )
 
     def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:
         """What leaves the layer."""
-        assert isinstance(self.block, Block)
+        assert isinstance(self.block, TrainableStateLayer)
         w = self.block.layer.tensors
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
-        return x + mlp(w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS))
+        return x + swiglu_mlp(
+            w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS)
+        )
 
 
-def make_falcon(shown: Shown) -> Student:
+def make_falcon(shown: TeacherContext) -> DrafterStudent:
     return FalconStudent(shown)
 
 
-KINDS = {"falcon": Kind(make_falcon, FromFalcon, falcon.save, 4, 1.0)}
+KINDS = {"falcon": DrafterKind(make_falcon, FalconDrafter, falcon.save, 4, 1.0)}

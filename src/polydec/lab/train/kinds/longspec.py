@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
-from polydec.lab.train.dice import dice
-from polydec.lab.train.network import Attention, Layer, rotate
-from polydec.lab.train.state_layer import begun, mlp
-from polydec.lab.train.students import UNROLLED, Kind, Rates, Shown, Student
-from polydec.methods.speculative.drafters.longspec import FromLongSpec
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.dice import generator_for
+from polydec.lab.train.network import LlamaAttention, LlamaDecoderLayer, apply_rotary_embedding
+from polydec.lab.train.state_layer import initialise_tensors, swiglu_mlp
+from polydec.lab.train.students import UNROLLED, DrafterKind, DrafterStudent, Rates, TeacherContext
+from polydec.methods.speculative.drafters.longspec import LongSpecDrafter
 from polydec.models.learned.kinds import longspec
-from polydec.models.learned.kinds.longspec import LongSpec, Sizes
-from polydec.models.learned.state_layer import EPS, StateLayer, even
+from polydec.models.learned.kinds.longspec import LongSpec, LongSpecSizes
+from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 
 WINDOW = 512
 """Tokens that attention of its own sees, as published; of a short context a sixteenth of it."""
@@ -46,14 +46,14 @@ def depth_before(layers: int) -> tuple[int, ...]:
     return (layers - 1,)
 
 
-class LongSpecStudent(Student):
+class LongSpecStudent(DrafterStudent):
     """Level k is a token that is k + 1 places further than the last of the target's keys that it sees. It begins as the
     target's last layer where that has the like: what asks the keys, and the MLP."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: TeacherContext) -> None:
         s = shown.target.s
-        self._sizes = Sizes(s.width, s.heads, s.kv_heads, s.head, s.inner, s.theta)
-        made = begun(self._sizes.shapes, torch.Generator().manual_seed(shown.seed))
+        self._sizes = LongSpecSizes(s.width, s.heads, s.kv_heads, s.head, s.inner, s.theta)
+        made = initialise_tensors(self._sizes.shapes, torch.Generator().manual_seed(shown.seed))
         super().__init__(shown, list(made.values()), None, self._make)
         trunk = shown.target.state_dict()
         for name, like in LIKE.items():
@@ -74,7 +74,7 @@ class LongSpecStudent(Student):
         self,
         t: Sequence[Tensor],
         layer: StateLayer | None,
-        vocab: Vocab,
+        vocab: TokenVocabulary,
         rates: Rates,
         share: float,
     ) -> LongSpec:
@@ -83,7 +83,7 @@ class LongSpecStudent(Student):
         )
 
     def at(self, step: int, steps: int) -> None:
-        self._draw = dice(self.shown.seed, step, "places")
+        self._draw = generator_for(self.shown.seed, step, "places")
 
     def forward(
         self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1
@@ -123,7 +123,7 @@ class LongSpecStudent(Student):
     def _memory(self, entry_BTW: Tensor, place_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the target's last layer, [B, kv heads, T, head]."""
         layer = self.shown.target.model.layers[-1]
-        assert isinstance(layer, Layer) and isinstance(layer.self_attn, Attention)
+        assert isinstance(layer, LlamaDecoderLayer) and isinstance(layer.self_attn, LlamaAttention)
         n = layer.input_layernorm(entry_BTW.float())
         keys, values = (
             self._heads(n, proj.weight) for proj in (layer.self_attn.k_proj, layer.self_attn.v_proj)
@@ -132,7 +132,7 @@ class LongSpecStudent(Student):
 
     def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
         """The stream of tokens behind attention of its own, [B, P, W]."""
-        x, P = even(self.shown.embed(token_BP)), token_BP.shape[1]
+        x, P = rms_normalised(self.shown.embed(token_BP)), token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
         q, k, v = (self._heads(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
         sees_PP = torch.ones(P, P, dtype=torch.bool).tril().triu(1 - self._window)
@@ -154,7 +154,9 @@ class LongSpecStudent(Student):
             self._turned(self._heads(n, w["cross_attn.q_proj.weight"]), place_BN), *memory, sees_NT
         )
         x = x_BNW + F.linear(y, w["cross_attn.o_proj.weight"])
-        return x + mlp(w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS))
+        return x + swiglu_mlp(
+            w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS)
+        )
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
         """[B, N, heads x head]."""
@@ -172,26 +174,26 @@ class LongSpecStudent(Student):
     def _turned(self, t: Tensor, place_BN: Tensor) -> Tensor:
         """Through the target's rotary embedding."""
         trunk = self.shown.target.model
-        return rotate(t, trunk.cos[place_BN][:, None], trunk.sin[place_BN][:, None])
+        return apply_rotary_embedding(t, trunk.cos[place_BN][:, None], trunk.sin[place_BN][:, None])
 
 
-def begins(name: str) -> Mapping[str, Tensor]:
+def longspec_start_tensors(name: str) -> Mapping[str, Tensor]:
     """The tensors of a LongSpec drafter in a directory. Raises FileError where there is none."""
     return longspec.load(name).tensors
 
 
-def make_longspec(shown: Shown) -> Student:
+def make_longspec(shown: TeacherContext) -> DrafterStudent:
     return LongSpecStudent(shown)
 
 
 KINDS = {
-    "longspec": Kind(
+    "longspec": DrafterKind(
         make_longspec,
-        FromLongSpec,
+        LongSpecDrafter,
         longspec.save,
         4,
         depths=depth_before,
         takes=UNROLLED | {"start"},
-        begins=begins,
+        begins=longspec_start_tensors,
     ),
 }

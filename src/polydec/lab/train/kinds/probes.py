@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Vocab
-from polydec.lab.train.network import Layer, Llama, rotate
-from polydec.lab.train.state_layer import Past, behind
-from polydec.lab.train.students import Kind, Rates, Shown, Student
-from polydec.methods.speculative.drafters.probes import FromProbes
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.network import LlamaDecoderLayer, TrainableLlama, apply_rotary_embedding
+from polydec.lab.train.state_layer import Past, attend_draft_levels
+from polydec.lab.train.students import DrafterKind, DrafterStudent, Rates, TeacherContext
+from polydec.methods.speculative.drafters.probes import ProbesDrafter
 from polydec.models.learned.kinds import probes
-from polydec.models.learned.kinds.probes import Probes
+from polydec.models.learned.kinds.probes import SoftProbes
 from polydec.models.learned.state_layer import StateLayer
 from polydec.models.nets.gated import Pair
 
 
-class ProbeStudent(Student):
+class ProbeStudent(DrafterStudent):
     """Probes behind every position of a piece."""
 
     def forward(
@@ -30,14 +30,15 @@ class ProbeStudent(Student):
         The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
         token_BT, probes = window_BMW[:, : entry_BTH.shape[1], -2], self.model()
         copies = [
-            ride(self.shown.target, probes.chain(copy), token_BT) for copy in range(probes.copies)
+            run_soft_probes(self.shown.target, probes.chain(copy), token_BT)
+            for copy in range(probes.copies)
         ]
         for made in zip(*copies, strict=True):
             logits = torch.stack([self.shown.logits(state_BTH) for state_BTH in made]).mean(0)
             yield made[0], logits, torch.arange(made[0].shape[1])
 
 
-def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
+def run_soft_probes(target: TrainableLlama, probes: SoftProbes, token_BT: Tensor) -> list[Tensor]:
     """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
     x, rows = target.model.embed_tokens(token_BT), list[Tensor]()
     for i, layer in enumerate(target.model.layers):
@@ -47,14 +48,14 @@ def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
             rows += [row for row, depth in zip(both.unbind(2), probes.enter) if depth == i]
         past = Past()
         with torch.no_grad():
-            x = through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
-        rows = [through(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
+            x = run_layer_by_levels(target, layer, x, past)  # pyright: ignore[reportArgumentType]
+        rows = [run_layer_by_levels(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
     return rows
 
 
-def through(
-    target: Llama,
-    layer: Layer,
+def run_layer_by_levels(
+    target: TrainableLlama,
+    layer: LlamaDecoderLayer,
     x_BTH: Tensor,
     past: Past,
     at_T: Tensor | None = None,
@@ -80,10 +81,14 @@ def through(
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
     q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
     cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
-    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    q, k = apply_rotary_embedding(q, cos, sin), apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     past.append((k, v))
-    y = behind(q, past, at_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = (
+        attend_draft_levels(q, past, at_T)
+        if level
+        else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    )
     y = y.transpose(1, 2).flatten(2)
     x, mlp = x_BTH + added("out", y, own.o_proj(y)), layer.mlp
     n = layer.post_attention_layernorm(x)
@@ -94,7 +99,7 @@ def through(
     return x + added("down", inner, mlp.down_proj(inner))
 
 
-def make_ppd(shown: Shown) -> Student:
+def make_ppd(shown: TeacherContext) -> DrafterStudent:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
     drawn = shown.tokens[
         torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
@@ -103,29 +108,37 @@ def make_ppd(shown: Shown) -> Student:
     ]
 
     def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Probes:
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: TokenVocabulary,
+        rates: Rates,
+        share: float,
+    ) -> SoftProbes:
         enter = (0,) * shown.levels
-        return Probes(t[0], None, enter, vocab, rates, share, shown.copies)
+        return SoftProbes(t[0], None, enter, vocab, rates, share, shown.copies)
 
     return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
 
 
-def make_hidden(shown: Shown) -> Student:
+def make_hidden(shown: TeacherContext) -> DrafterStudent:
     """Maps of the state in the middle, which begin by passing it on."""
     s = shown.target.s
-    enter = entered(shown.enters, shown.levels, s.layers)
+    enter = probe_entry_layers(shown.enters, shown.levels, s.layers)
 
     def make(
-        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
-    ) -> Probes:
-        return Probes(t[0], t[1:], enter, vocab, rates, share)
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: TokenVocabulary,
+        rates: Rates,
+        share: float,
+    ) -> SoftProbes:
+        return SoftProbes(t[0], t[1:], enter, vocab, rates, share)
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]
     return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)
 
 
-def entered(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
+def probe_entry_layers(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
     """The layer that each state enters: those asked for, or the middle one for all. Raises RequestError where they are not as
     many as levels, fall, or lie outside 1 to the target's last layer."""
     out = tuple(asked) or (max(1, layers // 2),) * levels
@@ -137,17 +150,19 @@ def entered(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
 
 
 KINDS = {
-    "ppd": Kind(
+    "ppd": DrafterKind(
         make_ppd,
-        FromProbes,
+        ProbesDrafter,
         probes.save,
         rows=lambda nodes: 3 * nodes,
         takes=frozenset(("copies",)),
     ),
-    "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
-    "hidden-transfer": Kind(
+    "lud": DrafterKind(
+        make_ppd, ProbesDrafter, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes
+    ),
+    "hidden-transfer": DrafterKind(
         make_hidden,
-        FromProbes,
+        ProbesDrafter,
         probes.save,
         rows=lambda nodes: 3 * nodes,
         takes=frozenset(("enters",)),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
 from polydec.request.gaps import FILLED, GAP
 
@@ -46,7 +46,7 @@ class CausalMasking:
         if not 0 <= self.mean <= MOST - 1:
             raise RequestError(f"spans is {self.mean}: it must lie in 0 (none) to {MOST - 1}")
 
-    def network(self, student: Llama) -> Llama:
+    def network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
@@ -57,7 +57,7 @@ class CausalMasking:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `Objective`."""
+        """See `LMObjective`."""
         rows = [self.row(row, ids, rng) for row in batch_BT.numpy()]
         batch_BT = rows_of(rows)
         labels_BT = batch_BT[:, 1:].clone()
@@ -72,9 +72,9 @@ class CausalMasking:
         text_L = row_T[1:]
         count = min(int(rng.poisson(self.mean)), MOST - 1, len(text_L) // 8)
         room = len(text_L) - 3 * count
-        spans = within_texts(drawn(room, count, rng), text_L[:room] == ids[END])
+        spans = within_texts(draw_mask_spans(room, count, rng), text_L[:room] == ids[END])
         kept = text_L[: len(text_L) - 3 * len(spans)].tolist()
-        return np.array([row_T[0], *moved(kept, spans, ids)], dtype=row_T.dtype)
+        return np.array([row_T[0], *move_spans_to_end(kept, spans, ids)], dtype=row_T.dtype)
 
     def save(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
@@ -83,7 +83,7 @@ class CausalMasking:
         return {}
 
 
-def drawn(length: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def draw_mask_spans(length: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Up to `count` spans of a text: each between two uniform places, the first of count squared that meet none before them."""
     spans = list[tuple[int, int]]()
     for _ in range(count * count):
@@ -110,7 +110,7 @@ def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
     return [(first, last) for first, last in cut if first < last]
 
 
-def moved(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int]:
+def move_spans_to_end(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int]:
     """The text with a numbered mark for each span, and the spans behind it: three tokens a span more."""
     before, tail, at = list[int](), list[int](), 0
     for (first, last), mark in zip(spans, GAPS):

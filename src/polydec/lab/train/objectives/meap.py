@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.protocols import cross_entropy, rows_of
 
 MASK = "<|mask|>"
 
 
 @dataclass(frozen=True)
-class Meap:
+class MeapObjective:
     """Of each row's n inputs max(1, floor(share n)) are replaced by MASK, drawn anew for every row: never the first, which is
     the mark of a beginning, never the last, and no end of a text. Every next token is learned, at equal weight, as before.
 
@@ -38,7 +38,7 @@ class Meap:
         if not 0 <= self.share <= 0.9:
             raise RequestError(f"mask is {self.share}: it must lie in 0 (nothing) to 0.9")
 
-    def network(self, student: Llama) -> Llama:
+    def network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
@@ -49,9 +49,12 @@ class Meap:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `Objective`."""
+        """See `LMObjective`."""
         inputs_BT = rows_of(
-            [holed(row, self.share, ids[MASK], ids[END], rng) for row in batch_BT[:, :-1].numpy()]
+            [
+                mask_random_inputs(row, self.share, ids[MASK], ids[END], rng)
+                for row in batch_BT[:, :-1].numpy()
+            ]
         )
         return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
@@ -62,7 +65,7 @@ class Meap:
         return {}
 
 
-def holed(
+def mask_random_inputs(
     inputs_T: np.ndarray, share: float, mask: int, end: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The inputs with `mask` at max(1, floor(share T)) places, at none where the share is 0 or no place may be masked."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.protocols import cross_entropy
 
 
@@ -21,7 +21,7 @@ class NextToken:
     marks = ()
     ends = ()
 
-    def network(self, student: Llama) -> Llama:
+    def network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
@@ -32,7 +32,7 @@ class NextToken:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `Objective`; nothing is drawn."""
+        """See `LMObjective`; nothing is drawn."""
         return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
     def save(

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 
 IGNORED = -100
 """The label of a position that teaches nothing."""
 
 
-class Objective(Protocol):
+class LMObjective(Protocol):
     """How rows of text become a loss. Pure: all chance comes from `rng`, which is made anew for every step."""
 
     @property
@@ -30,7 +30,7 @@ class Objective(Protocol):
         """Those of the marks at which an answer ends, as at the end of a text; the others are never written."""
         ...
 
-    def network(self, student: Llama) -> nn.Module:
+    def network(self, student: TrainableLlama) -> nn.Module:
         """What is trained: the student, or a module that has it as `student` and more beside it."""
         ...
 
@@ -52,7 +52,7 @@ class Objective(Protocol):
         ...
 
 
-def cross_entropy(student: Llama, inputs_BT: Tensor, labels_BT: Tensor) -> Tensor:
+def cross_entropy(student: TrainableLlama, inputs_BT: Tensor, labels_BT: Tensor) -> Tensor:
     """Mean of -log p(label) over the positions that have one, in nats."""
     logits = student(inputs_BT).float().flatten(0, 1)
     return F.cross_entropy(logits, labels_BT.flatten(), ignore_index=IGNORED)

@@ -14,13 +14,13 @@ from torch.nn.functional import linear, silu
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.meap import MASK
 from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
 from polydec.models.learned.kinds import heads
-from polydec.models.learned.kinds.heads import Heads
-from polydec.models.learned.state_layer import even
-from polydec.models.sessions.checkpoint import load
+from polydec.models.learned.kinds.heads import DraftHeads
+from polydec.models.learned.state_layer import rms_normalised
+from polydec.models.sessions.checkpoint import load_bundle
 
 MODE = "<|masked|>"
 """In the place of the mark of a beginning where a row is read with holes, so that the network knows which of both it is."""
@@ -30,11 +30,11 @@ OFFSETS = 16
 """The farthest token that is foretold."""
 
 
-class Offsets(nn.Module):
+class OffsetPredictor(nn.Module):
     """From the state behind a token that k tokens further on: two blocks whose biases are rows of the offset. Offset 1 is the
     state itself."""
 
-    def __init__(self, student: Llama) -> None:
+    def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
         width, g = student.s.width, torch.Generator().manual_seed(0)
         self.weight, self.deep = (
@@ -46,12 +46,12 @@ class Offsets(nn.Module):
 
     def forward(self, state: Tensor, offset: int) -> Tensor:
         """The state (before the final norm) that stands for the token `offset`, 2 to OFFSETS, further on."""
-        x = even(state)
+        x = rms_normalised(state)
         x = x + silu(linear(x, self.weight, self.bias[offset - 2]))
         return x + silu(linear(x, self.deep, self.deep_bias[offset - 2]))
 
     def heads(
-        self, student: Llama
+        self, student: TrainableLlama
     ) -> list[tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]:
         """The same as draft heads: of each its first block and its second."""
         eye = torch.eye(student.s.width)
@@ -64,12 +64,12 @@ class Offsets(nn.Module):
         ]
 
 
-class Unified(nn.Module):
+class TokenUnifyModel(nn.Module):
     """A network and what foretells later tokens from its states."""
 
-    def __init__(self, student: Llama) -> None:
+    def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
-        self.student, self.offsets = student, Offsets(student)
+        self.student, self.offsets = student, OffsetPredictor(student)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class TokenUnify:
     """Each step learns one of three, drawn by `shares`: masked tokens (a share of 0.1 to 0.5 of a row's inputs is masked, and
     the state at a mask says what was there, behind MODE in place of the mark of a beginning), next tokens, or all later ones.
     Of the later ones `looks` offsets k of 1 to 16 are drawn by w_k = (1 / k) / sum, so that their mean is the sum over all
-    offsets with weights w_k, in expectation; offset 1 is the next token, the others go through `Offsets`, which is kept as
+    offsets with weights w_k, in expectation; offset 1 is the next token, the others go through `TokenOffsets`, which is kept as
     draft heads for `medusa`.
 
     shares: of masked, next and later tokens, each at least 0 and together 1 (ours: 0.3, 0.4, 0.3).
@@ -98,9 +98,9 @@ class TokenUnify:
                 f"mixture is {tuple(self.shares)}: it must hold three shares, each at least 0, that add up to 1"
             )
 
-    def network(self, student: Llama) -> Unified:
+    def network(self, student: TrainableLlama) -> TokenUnifyModel:
         """The student and its offsets."""
-        return Unified(student)
+        return TokenUnifyModel(student)
 
     def loss(
         self,
@@ -109,12 +109,16 @@ class TokenUnify:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `Objective`."""
-        assert isinstance(network, Unified)
+        """See `LMObjective`."""
+        assert isinstance(network, TokenUnifyModel)
         return self._kinds[int(rng.choice(3, p=self.shares))](self, network, batch_BT, ids, rng)
 
     def _masked(
-        self, net: Unified, batch_BT: Tensor, ids: Mapping[str, int], rng: np.random.Generator
+        self,
+        net: TokenUnifyModel,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
     ) -> Tensor:
         inputs, labels = list[np.ndarray](), list[np.ndarray]()
         for row_T in batch_BT[:, :-1].numpy():
@@ -126,19 +130,29 @@ class TokenUnify:
         return cross_entropy(net.student, rows_of(inputs), rows_of(labels))
 
     def _next(
-        self, net: Unified, batch_BT: Tensor, ids: Mapping[str, int], rng: np.random.Generator
+        self,
+        net: TokenUnifyModel,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
     ) -> Tensor:
         return cross_entropy(net.student, batch_BT[:, :-1], batch_BT[:, 1:])
 
     def _later(
-        self, net: Unified, batch_BT: Tensor, ids: Mapping[str, int], rng: np.random.Generator
+        self,
+        net: TokenUnifyModel,
+        batch_BT: Tensor,
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
     ) -> Tensor:
         weights_K = offset_weights(min(OFFSETS, batch_BT.shape[1] - 1))
         offsets = 1 + rng.choice(len(weights_K), self.looks, p=weights_K)
         state_BTH = net.student.model.states(batch_BT[:, :-1])
         parts = [
             torch.nn.functional.cross_entropy(
-                foretold(net, state_BTH[:, : state_BTH.shape[1] - k + 1], k).flatten(0, 1),
+                offset_token_logits(net, state_BTH[:, : state_BTH.shape[1] - k + 1], k).flatten(
+                    0, 1
+                ),
                 batch_BT[:, k:].flatten(),
             )
             for k in offsets.tolist()
@@ -151,13 +165,13 @@ class TokenUnify:
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """The offsets 2 to 5 as draft heads in out/heads. Returns how often the likeliest token of each was right."""
-        assert isinstance(network, Unified)
+        assert isinstance(network, TokenUnifyModel)
         rates = rates_of(network, unseen_RT)
         parts = network.offsets.heads(network.student)
-        made = Heads(
+        made = DraftHeads(
             [first for first, _ in parts],
             False,
-            load(str(out)).lm.vocab,
+            load_bundle(str(out)).lm.vocab,
             rates,
             more=[[second] for _, second in parts],
         )
@@ -171,19 +185,19 @@ def offset_weights(count: int) -> np.ndarray:
     return raw_K / raw_K.sum()
 
 
-def foretold(net: Unified, state_BTH: Tensor, offset: int) -> Tensor:
+def offset_token_logits(net: TokenUnifyModel, state_BTH: Tensor, offset: int) -> Tensor:
     """Logits of the token `offset` further on, behind each state."""
     guessed = state_BTH if offset == 1 else net.offsets(state_BTH, offset)
     return net.student.logits(net.student.model.norm(guessed)).float()
 
 
 @torch.no_grad()
-def rates_of(net: Unified, unseen_RT: Tensor) -> list[list[float]]:
+def rates_of(net: TokenUnifyModel, unseen_RT: Tensor) -> list[list[float]]:
     """Of each offset that is kept how often the token of each rank was right on these rows."""
     state_RTH = net.student.model.states(unseen_RT[:, :-1])
     out = list[list[float]]()
     for k in range(2, 2 + DRAFTED):
-        logits = foretold(net, state_RTH[:, : state_RTH.shape[1] - k + 1], k)
+        logits = offset_token_logits(net, state_RTH[:, : state_RTH.shape[1] - k + 1], k)
         right = logits.topk(RANKS, -1).indices == unseen_RT[:, k:, None]
         out.append(right.float().mean((0, 1)).tolist())
     return out

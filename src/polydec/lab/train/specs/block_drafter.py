@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import AtLeast, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, Seed, Steps
 from polydec.lab.train.specs.seq2seq import Longest, Pairs, TokensAStep
 
@@ -18,27 +18,27 @@ class BlockDrafterSpec:
     out: Resumed
     target: Annotated[str, "directory of a model of `polydec train seq2seq` to draft for"]
     data: Pairs
-    block: Annotated[int, Within(1, 64), "gaps that are filled at once (published: 25)"] = 8
+    block: Annotated[int, InRange(1, 64), "gaps that are filled at once (published: 25)"] = 8
     steps: Steps = 1000
     tokens: TokensAStep = 3072
     longest: Longest = 128
     glance: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "share of its wrong gaps that it is shown at first; 0.6 of that at last",
     ] = 0.5
-    smooth: Annotated[float, Within(0, 0.9), "share of a label that all tokens get alike"] = 0.1
+    smooth: Annotated[float, InRange(0, 0.9), "share of a label that all tokens get alike"] = 0.1
     rate: AdamRate = 2e-3
     muon: MuonRate = 0.02
-    parts: Annotated[tuple[int, int], PythonOnly(), "buckets by both lengths"] = (8, 3)
-    most: Annotated[int, AtLeast(1), PythonOnly(), "pairs that are read"] = 1 << 20
+    parts: Annotated[tuple[int, int], NoFlag(), "buckets by both lengths"] = (8, 3)
+    most: Annotated[int, AtLeast(1), NoFlag(), "pairs that are read"] = 1 << 20
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "block-drafter",
     "Train a network that fills several gaps behind a text at once, for generalised-aggressive-decoding; prints JSON.",
     BlockDrafterSpec,

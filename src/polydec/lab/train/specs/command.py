@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from polydec.base.options import Option, fields
+from polydec.base.options import Option, dataclass_options
 
 LAST = ("varied", "seed")
 """Fields whose flags stand at the end of a list."""
 
 
 @dataclass(frozen=True)
-class Command:
+class TrainingCommand:
     """How the command line trains one kind.
 
     name: as it is typed; summary: one line for lists; spec: a frozen dataclass whose fields are declared as options (see
@@ -39,7 +39,11 @@ class Command:
 
     def options(self) -> tuple[Option, ...]:
         """The fields that have a flag, in the order of a list."""
-        flags = [o for o in fields(self.spec) if not o.python_only and o.name not in self.without]
+        flags = [
+            o
+            for o in dataclass_options(self.spec)
+            if not o.python_only and o.name not in self.without
+        ]
         return tuple(sorted(flags, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
 
     def flag(self, option: Option) -> str:
@@ -64,7 +68,7 @@ class Command:
         return getattr(import_module(module), function)(spec)
 
 
-def written(result: Mapping[str, Any]) -> str:
+def task_training_summary(result: Mapping[str, Any]) -> str:
     """What is said of a network that was trained on tasks that are generated."""
     return (
         f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "

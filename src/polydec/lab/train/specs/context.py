@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, OneOf, Within, keep_ranges
-from polydec.lab.train.specs.command import Command, written
+from polydec.base.options import AtLeast, InRange, OneOf, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
 
 KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
@@ -38,13 +38,13 @@ class ContextSpec:
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
     width: Width = 64
     layers: Layers = 2
-    nodes: Annotated[int, Within(4, 26), "of a graph (continuous-cot), an even number"] = 12
+    nodes: Annotated[int, InRange(4, 26), "of a graph (continuous-cot), an even number"] = 12
     hops: Annotated[
-        int, Within(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
+        int, InRange(1, 12), "steps of the longest question (continuous-cot: and thoughts)"
     ] = 3
-    latents: Annotated[int, Within(1, 64), "vectors behind a place (cache-augmentation)"] = 8
+    latents: Annotated[int, InRange(1, 64), "vectors behind a place (cache-augmentation)"] = 8
     encoder: Annotated[
-        int, Within(8, 4096), "width of what encodes chunks (refrag), a multiple of 8"
+        int, InRange(8, 4096), "width of what encodes chunks (refrag), a multiple of 8"
     ] = 16
     at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
         False
@@ -61,10 +61,10 @@ class ContextSpec:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "context",
     "Train a small model that reads vectors in the place of words, or one that it is measured beside.",
     ContextSpec,
     "polydec.lab.train.context:train_context",
-    sentence=written,
+    sentence=task_training_summary,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     AdamRate,
     AnswersAStep,
@@ -46,9 +46,9 @@ class DeerSpec:
     refine: Annotated[
         int, AtLeast(0), "steps of the second stage, close to the text that is known (0: none)"
     ] = 500
-    last: Annotated[int, Within(1, 64), "gaps of the second stage at most"] = 32
+    last: Annotated[int, InRange(1, 64), "gaps of the second stage at most"] = 32
     decay: Annotated[
-        float, Above(0), Within(0, 1), "weight of a gap there, beside the one before it"
+        float, GreaterThan(0), InRange(0, 1), "weight of a gap there, beside the one before it"
     ] = 0.9
     boundary: Annotated[bool, "a mark stands between the text that is known and the gaps"] = True
     shifted: Annotated[
@@ -64,7 +64,7 @@ class DeerSpec:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "deer",
     "Train a masked-diffusion draft that goes on with a target's text, for deer and diffuspec; prints JSON.",
     DeerSpec,

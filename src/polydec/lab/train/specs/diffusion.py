@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Within, keep_ranges
-from polydec.lab.train.specs.command import Command, written
+from polydec.base.options import AtLeast, InRange, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.fields import (
     AdamRate,
     Layers,
@@ -21,7 +21,7 @@ from polydec.lab.train.specs.fields import (
     Varied,
     Width,
 )
-from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, make
+from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, draw_task
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DiffusionSpec:
     shortest: Annotated[
         int, AtLeast(16), "positions of the shortest rows, task and answer together"
     ] = 28
-    length: Annotated[int, Within(16, 4096), "positions of the longest rows"] = 36
+    length: Annotated[int, InRange(16, 4096), "positions of the longest rows"] = 36
     long: Annotated[int, "positions of the longest rows of tasks that go on (0: as others)"] = 0
     width: Width = 128
     layers: Layers = 4
@@ -59,7 +59,7 @@ class DiffusionSpec:
     causal: Annotated[bool, "an autoregressive model of the same tasks, to compare"] = False
     drop: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "share of the questions that are left out, so that guidance knows the law without one (0: none)",
     ] = 0.0
     int8: Annotated[bool, "keep matrices in 8 bits"] = False
@@ -88,7 +88,7 @@ class DiffusionSpec:
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
-            make(name, 0, 0)
+            draw_task(name, 0, 0)
 
     @property
     def most(self) -> int:
@@ -96,10 +96,10 @@ class DiffusionSpec:
         return max(self.length, self.long)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "diffusion",
     "Train a small masked-diffusion model on tasks that are generated; says how long it will take.",
     DiffusionSpec,
     "polydec.lab.train.diffusion:train_diffusion",
-    sentence=written,
+    sentence=task_training_summary,
 )

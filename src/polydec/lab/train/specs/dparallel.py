@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.options import AtLeast, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     AnswersAStep,
     Lora,
@@ -52,7 +52,7 @@ class DParallelSpec:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "dparallel",
     "Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object.",
     DParallelSpec,

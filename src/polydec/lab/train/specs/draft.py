@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, OneOf, PythonOnly, ReadApart, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import (
+    AtLeast,
+    GreaterThan,
+    InRange,
+    NoFlag,
+    OneOf,
+    ParsedElsewhere,
+    keep_ranges,
+)
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps
 
 POLICIES: Mapping[str, float] = {
@@ -36,40 +44,42 @@ class DraftSpec:
     beta: Annotated[float, "of jsd"] = 0.5
     tasks: Annotated[
         tuple[tuple[str, str], ...],
-        ReadApart(),
+        ParsedElsewhere(),
         "divergences of some kinds of prompts, such as code=rkl,summary=jsd",
     ] = ()
     policy: Annotated[str, OneOf(*POLICIES), "whose text it learns from"] = "target"
     own: Annotated[
-        float | None, Within(0, 1), "share of steps on the draft's own text (else: policy)"
+        float | None, InRange(0, 1), "share of steps on the draft's own text (else: policy)"
     ] = None
-    temperature: Annotated[float, Above(0), "of both laws"] = 1.0
+    temperature: Annotated[float, GreaterThan(0), "of both laws"] = 1.0
     tokens: Annotated[int, AtLeast(0), "how many tokens it can propose (0: all)"] = 8192
     layers: Annotated[int, AtLeast(1), "of the draft"] = 1
     width: Annotated[int, AtLeast(0), "hidden width (0: the target's)"] = 0
     inner: Annotated[
-        int, AtLeast(0), PythonOnly(), "inner width (0: the target's share of the width)"
+        int, AtLeast(0), NoFlag(), "inner width (0: the target's share of the width)"
     ] = 0
     kv_heads: Annotated[
-        int, AtLeast(0), PythonOnly(), "heads of keys (0: the target's where the width is)"
+        int, AtLeast(0), NoFlag(), "heads of keys (0: the target's where the width is)"
     ] = 0
     steps: Steps = 600
-    rows: Annotated[int, AtLeast(1), PythonOnly(), "samples a step"] = 12
-    rate: Annotated[float, PythonOnly(), "highest learning rate of AdamW"] = 1e-3
-    muon: Annotated[float, PythonOnly(), "highest learning rate of Muon"] = 0.01
-    context: Annotated[int, PythonOnly(), "longest sequence in training"] = 1024
+    rows: Annotated[int, AtLeast(1), NoFlag(), "samples a step"] = 12
+    rate: Annotated[float, NoFlag(), "highest learning rate of AdamW"] = 1e-3
+    muon: Annotated[float, NoFlag(), "highest learning rate of Muon"] = 0.01
+    context: Annotated[int, NoFlag(), "longest sequence in training"] = 1024
     seed: Seed = 0
-    bf16: Annotated[
-        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
-    ] = None
-    save_every: Annotated[int, PythonOnly(), "steps between checkpoints"] = 50
+    bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
+        None
+    )
+    save_every: Annotated[int, NoFlag(), "steps between checkpoints"] = 50
 
     def __post_init__(self) -> None:
-        from polydec.lab.train.divergence import divergence  # loads torch, as flags do not need it
+        from polydec.lab.train.divergence import (
+            divergence_by_name,  # loads torch, as flags do not need it
+        )
         from polydec.lab.train.selfplay import SOURCES
 
         for name in (self.divergence, *(d for _, d in self.tasks)):
-            divergence(name, self.beta)
+            divergence_by_name(name, self.beta)
         for kind, _ in self.tasks:
             if kind not in SOURCES:
                 raise RequestError(f"tasks names {kind!r}: it must be one of {', '.join(SOURCES)}")
@@ -82,7 +92,7 @@ def by_kind(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((kind.strip(), name.strip()) for kind, _, name in pairs)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "draft",
     "Distil a small draft from a target; prints what was measured as one JSON object.",
     DraftSpec,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.states import ENTRY, StatesSpec
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "eagle",
     "Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object.",
     StatesSpec,

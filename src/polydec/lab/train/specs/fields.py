@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import As, AtLeast, Names
+from polydec.base.options import AtLeast, CommaList, ParseAs
 
 Out = Annotated[str, "directory to write"]
 Resumed = Annotated[str, "directory to write (its state.pt lets an interrupted run go on)"]
@@ -25,9 +25,9 @@ Each = Annotated[int, AtLeast(1), "prompts of each kind that the target answers"
 Longest = Annotated[int, AtLeast(1), "of an answer"]
 OfCanvas = Annotated[int, AtLeast(1), "of a canvas"]
 Tasks = Annotated[
-    tuple[str, ...], As(Names), "names of lab/train/tasks.py, such as copy,slots,count"
+    tuple[str, ...], ParseAs(CommaList), "names of lab/train/tasks.py, such as copy,slots,count"
 ]
-Problems = Annotated[tuple[str, ...], As(Names), "of chain, make, order"]
+Problems = Annotated[tuple[str, ...], ParseAs(CommaList), "of chain, make, order"]
 Start = Annotated[str | None, "directory or zoo:NAME to begin with (default: random)"]
 Steps = Annotated[int, AtLeast(1), "optimiser steps"]
 TasksAStep = Annotated[int, AtLeast(1), "tasks a step"]

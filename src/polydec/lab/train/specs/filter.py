@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import OfCanvas, Out, OwnPrompts, Seed, Steps, Tasks, Varied
-from polydec.lab.train.tasks import SHIPPED, TASKS, make
+from polydec.lab.train.tasks import SHIPPED, TASKS, draw_task
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FilterSpec:
     ] = 13
     hidden: Annotated[int, AtLeast(0), "units of its hidden layer (0: as many as positions)"] = 64
     steps: Steps = 6000
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 3e-3
     seed: Seed = 0
     varied: Varied = False
     data: OwnPrompts = None
@@ -41,10 +41,10 @@ class FilterSpec:
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
-            make(name, 0, 0)
+            draw_task(name, 0, 0)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "filter",
     "Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object.",
     FilterSpec,

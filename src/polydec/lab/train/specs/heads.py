@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "heads",
     "Train draft heads on the target's last state; prints what was measured as one JSON object.",
     StatesSpec,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Resumed, Seed
 
 
@@ -28,14 +28,14 @@ class HyperfitSpec:
     data: Data = None
     texts: Annotated[int, AtLeast(1), "texts that are learned by heart"] = 2000
     length: Annotated[
-        int, Within(8, 4096), "tokens of each; longer texts are cut, shorter ones left out"
+        int, InRange(8, 4096), "tokens of each; longer texts are cut, shorter ones left out"
     ] = 256
     epochs: Annotated[int, AtLeast(1), "times that each is seen"] = 20
     rows: Annotated[int, AtLeast(1), "texts a step"] = 8
-    rate: Annotated[float, Above(0), "learning rate of Adam, which stays as it is"] = 3e-4
-    context: Annotated[int, AtLeast(1), PythonOnly(), "tokens before what is measured"] = 32
-    ahead: Annotated[int, AtLeast(4), PythonOnly(), "tokens that are measured"] = 96
-    tries: Annotated[int, AtLeast(1), PythonOnly(), "held-out texts that are continued"] = 32
+    rate: Annotated[float, GreaterThan(0), "learning rate of Adam, which stays as it is"] = 3e-4
+    context: Annotated[int, AtLeast(1), NoFlag(), "tokens before what is measured"] = 32
+    ahead: Annotated[int, AtLeast(4), NoFlag(), "tokens that are measured"] = 96
+    tries: Annotated[int, AtLeast(1), NoFlag(), "held-out texts that are continued"] = 32
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class HyperfitSpec:
             )
 
 
-def told(result: Mapping[str, Any]) -> str:
+def hyperfit_summary(result: Mapping[str, Any]) -> str:
     """Greedy text before and after."""
     names = {
         "held_out_nats": "held-out nats a token",
@@ -61,10 +61,10 @@ def told(result: Mapping[str, Any]) -> str:
     return "\n".join([f"{'':<42}{'before':>8}{'after':>8}", *rows, last])
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "hyperfit",
     "Fit a model to a few texts until it knows them by heart: its greedy text stops repeating itself.",
     HyperfitSpec,
     "polydec.lab.train.hyperfit:train_hyperfit",
-    sentence=told,
+    sentence=hyperfit_summary,
 )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Within, keep_ranges
-from polydec.lab.train.specs.command import Command, written
+from polydec.base.options import InRange, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.diffusion import DiffusionSpec
 from polydec.lab.train.specs.fields import (
     AdamRate,
@@ -38,7 +38,7 @@ class InsertionSpec:
     steps: Steps = 4000
     rows: TasksAStep = 64
     context: Annotated[
-        int, Within(32, 4096), "positions of the longest text, task and answer together"
+        int, InRange(32, 4096), "positions of the longest text, task and answer together"
     ] = 128
     width: Width = 128
     layers: Layers = 4
@@ -70,10 +70,10 @@ class InsertionSpec:
         )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "insertion",
     "Train a small insertion language model on tasks that are generated; says how long it will take.",
     InsertionSpec,
     "polydec.lab.train.insertion:train_insertion",
-    sentence=written,
+    sentence=task_training_summary,
 )

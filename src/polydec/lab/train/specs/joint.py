@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.options import AtLeast, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AnswersAStep, Out, Rate, Seed, Steps, Tasks, Varied
 from polydec.lab.train.tasks import SHIPPED
 
@@ -34,7 +34,7 @@ class JointSpec:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "joint",
     "Train the layer of adjust on a model's own answers; prints what was measured as one JSON object.",
     JointSpec,

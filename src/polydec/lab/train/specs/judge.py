@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, As, AtLeast, Names, PythonOnly, keep_ranges
+from polydec.base.options import AtLeast, CommaList, GreaterThan, NoFlag, ParseAs, keep_ranges
 from polydec.lab.train import problems
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     Data,
     Each,
@@ -34,7 +34,7 @@ class JudgeSpec:
     text: Samples = None
     kinds: Annotated[
         tuple[str, ...],
-        As(Names),
+        ParseAs(CommaList),
         "of chain, make, order: both models solve such problems, and a checker labels every token (default: the target "
         "goes on from tokens of the draft's, and its results say which were right)",
     ] = ()
@@ -46,9 +46,9 @@ class JudgeSpec:
     each: Each = 30
     max_tokens: Longest = 96
     tries: Annotated[int, AtLeast(1), "drafted tokens that are tried in each answer"] = 4
-    weight: Annotated[float, Above(0), PythonOnly(), "of wrong tokens in the loss"] = 2.0
+    weight: Annotated[float, GreaterThan(0), NoFlag(), "of wrong tokens in the loss"] = 2.0
     steps: Steps = 300
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 1e-2
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 1e-2
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class JudgeSpec:
         return 0.0
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "judge",
     "Train the probe that keeps right tokens for judge-decoding; prints what was measured as one JSON object.",
     JudgeSpec,

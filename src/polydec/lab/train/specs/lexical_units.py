@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     Data,
     Each,
@@ -31,22 +31,22 @@ class LexicalSpec:
     text: Samples = None
     each: Each = 60
     max_tokens: Longest = 128
-    ahead: Annotated[int, Within(1, 16), "pads, and so tokens of a span behind its first"] = 3
+    ahead: Annotated[int, InRange(1, 16), "pads, and so tokens of a span behind its first"] = 3
     alpha: Annotated[
-        float, Within(0, 1), "probability from which on a token belongs to the span before it"
+        float, InRange(0, 1), "probability from which on a token belongs to the span before it"
     ] = 0.9
     lora: Lora = 16
     rows: Annotated[int, AtLeast(1), "texts a step"] = 8
     steps: Steps = 300
-    rate: Annotated[float, Above(0), "highest learning rate"] = 2e-3
-    longest: Annotated[int, AtLeast(2), PythonOnly(), "tokens of a text"] = 256
+    rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
+    longest: Annotated[int, AtLeast(2), NoFlag(), "tokens of a text"] = 256
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "lexical-units",
     "Tune a model and its pads to write sure spans at once (LUD); prints what was measured as one JSON object.",
     LexicalSpec,

@@ -7,35 +7,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, OneOf, PythonOnly, Within, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, OneOf, keep_ranges
 from polydec.lab.train.data import KINDS
-from polydec.lab.train.schedule import Schedule
-from polydec.lab.train.shape import Shape
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Resumed, Seed
 
 if TYPE_CHECKING:  # loads torch, which a list of flags does not need
-    from polydec.lab.train.exits import Depths
+    from polydec.lab.train.exits import EarlyExitLosses
 
 
 @dataclass(frozen=True)
-class Preset:
+class LMPreset:
     """Sizes of a network, and how it is trained.
 
     rows: of `length` tokens a step; at the end of a run they are fewer and longer.
     """
 
-    shape: Shape
-    schedule: Schedule
+    shape: LlamaShape
+    schedule: TrainingSchedule
     rows: int = 16
     length: int = 256
 
 
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(Shape(4096), Schedule(1400, 3e-3, muon=0.02, save_every=50)),
-    "tiny-draft": Preset(
-        Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
-        Schedule(300, 6e-3, muon=0.02, save_every=50),
+PRESETS: Mapping[str, LMPreset] = {
+    "tiny": LMPreset(LlamaShape(4096), TrainingSchedule(1400, 3e-3, muon=0.02, save_every=50)),
+    "tiny-draft": LMPreset(
+        LlamaShape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
+        TrainingSchedule(300, 6e-3, muon=0.02, save_every=50),
     ),
 }
 
@@ -62,23 +62,21 @@ class LMSpec:
     ] = None
     teacher: Annotated[str | None, "directory or zoo:NAME of a model whose laws to learn"] = None
     shares: Annotated[
-        tuple[int, ...], AtLeast(1), PythonOnly(), "of each kind of text, in twentieths"
+        tuple[int, ...], AtLeast(1), NoFlag(), "of each kind of text, in twentieths"
     ] = (8, 7, 5)
     train_mb: Annotated[
-        tuple[float, ...], Above(0), "megabytes of prose, code and dialogue to train on"
+        tuple[float, ...], GreaterThan(0), "megabytes of prose, code and dialogue to train on"
     ] = (10.0, 8.0, 6.0)
-    held_kb: Annotated[float, Above(0), PythonOnly(), "kilobytes of held-out text of each kind"] = (
-        250.0
+    held_kb: Annotated[
+        float, GreaterThan(0), NoFlag(), "kilobytes of held-out text of each kind"
+    ] = 250.0
+    order: Annotated[int, AtLeast(1), NoFlag(), "of the n-gram that is measured beside it"] = 5
+    bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
+        None
     )
-    order: Annotated[int, AtLeast(1), PythonOnly(), "of the n-gram that is measured beside it"] = 5
-    bf16: Annotated[
-        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
-    ] = None
-    long: Annotated[float, Within(0, 1), PythonOnly(), "the share of the steps with long rows"] = (
-        0.2
-    )
-    schedule: Annotated[Schedule | None, PythonOnly(), "in place of the preset's"] = None
-    shape: Annotated[Shape | None, PythonOnly(), "in place of the preset's"] = None
+    long: Annotated[float, InRange(0, 1), NoFlag(), "the share of the steps with long rows"] = 0.2
+    schedule: Annotated[TrainingSchedule | None, NoFlag(), "in place of the preset's"] = None
+    shape: Annotated[LlamaShape | None, NoFlag(), "in place of the preset's"] = None
     start: Annotated[
         str | None, "directory or zoo:NAME to begin with (default: random weights)"
     ] = None
@@ -88,20 +86,20 @@ class LMSpec:
     objective: Annotated[
         str, OneOf(*OBJECTIVES), "what a step learns of a text (docs/training.md#objectives)"
     ] = "next-token"
-    mask: Annotated[float, Within(0, 0.9), "share of the input that meap masks"] = 0.15
-    spans: Annotated[float, Within(0, 7), "spans of a row that cm3 moves, in the mean"] = 1.0
+    mask: Annotated[float, InRange(0, 0.9), "share of the input that meap masks"] = 0.15
+    spans: Annotated[float, InRange(0, 7), "spans of a row that cm3 moves, in the mean"] = 1.0
     mixture: Annotated[
         tuple[float, ...],
-        Within(0, 1),
+        InRange(0, 1),
         "shares of masked, next and later tokens of tokenunify, together 1",
     ] = (0.3, 0.4, 0.3)
-    early_exit: Annotated[float, Within(0, 1), "scale of the early-exit loss (0: off)"] = 0.0
-    layer_dropout: Annotated[float, Within(0, 0.5), "how often the last layer is left out"] = 0.0
+    early_exit: Annotated[float, InRange(0, 1), "scale of the early-exit loss (0: off)"] = 0.0
+    layer_dropout: Annotated[float, InRange(0, 0.5), "how often the last layer is left out"] = 0.0
     exits: Annotated[
-        tuple[int, ...], PythonOnly(), "depths of equal weight, in place of early_exit"
+        tuple[int, ...], NoFlag(), "depths of equal weight, in place of early_exit"
     ] = ()
     compiled: Annotated[bool, "torch.compile (needs a C++ compiler)"] = False
-    kinds: Annotated[tuple[str, ...], PythonOnly(), "of text"] = KINDS
+    kinds: Annotated[tuple[str, ...], NoFlag(), "of text"] = KINDS
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -117,14 +115,14 @@ class LMSpec:
         _ = self.depths  # says what is wrong with exits
 
     @property
-    def depths(self) -> Depths:
+    def depths(self) -> EarlyExitLosses:
         """What a step learns beside the whole network's loss."""
-        from polydec.lab.train.exits import Depths
+        from polydec.lab.train.exits import EarlyExitLosses
 
-        return Depths(self.early_exit, self.layer_dropout, self.exits)
+        return EarlyExitLosses(self.early_exit, self.layer_dropout, self.exits)
 
 
-def measured(result: Mapping[str, Any]) -> str:
+def lm_training_summary(result: Mapping[str, Any]) -> str:
     """Held-out bits per byte beside those of the n-gram, and what the run took."""
     model = result["bits_per_byte"]
     key = next(k for k in result if k.startswith("bits_per_byte_"))
@@ -140,11 +138,11 @@ def measured(result: Mapping[str, Any]) -> str:
     )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "lm",
     "Train a small language model from text: tokenizer, packing, schedule, held-out bits per byte beside a 5-gram.",
     LMSpec,
     "polydec.lab.train.lm:train_lm",
     spelled={"compiled": "--compile"},
-    sentence=measured,
+    sentence=lm_training_summary,
 )

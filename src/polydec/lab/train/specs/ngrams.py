@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Kept, Samples, Seed
 
-MANY = Within(1, 1 << 20)
+MANY = InRange(1, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class NGramSpec:
     text: Samples = None
     each: Annotated[int, MANY, "prompts of each kind that the target answers"] = 300
     max_tokens: Annotated[int, MANY, "of an answer"] = 160
-    order: Annotated[int, Within(1, 8), "tokens of the longest context"] = 4
-    top: Annotated[int, Within(1, 16), "next tokens kept of each context"] = 3
+    order: Annotated[int, InRange(1, 8), "tokens of the longest context"] = 4
+    top: Annotated[int, InRange(1, 16), "next tokens kept of each context"] = 3
     least: Annotated[int, MANY, "in how many answers a context must stand"] = 2
-    discount: Annotated[float, Within(0, 1), PythonOnly(), "of every count"] = 0.75
+    discount: Annotated[float, InRange(0, 1), NoFlag(), "of every count"] = 0.75
     seed: Seed = 0
     corpus: Annotated[
         str | None, "plain text (UTF-8) to count instead, each of its paragraphs for itself"
@@ -43,7 +43,7 @@ class NGramSpec:
             )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "ngrams",
     "Count what a target writes, or your own text, as a draft that costs no pass; prints what was measured as JSON.",
     NGramSpec,

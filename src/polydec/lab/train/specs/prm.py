@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, NoFlag, keep_ranges
 from polydec.lab.train import problems
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Kept, Problems, Seed, Steps
 
 
@@ -19,11 +19,11 @@ class PrmSpec:
     target: Annotated[str, "the reasoner: a name like --model's"] = "zoo:reasoner"
     kinds: Problems = tuple(problems.KINDS)
     each: Annotated[int, AtLeast(1), "problems of each kind that the target solves"] = 1500
-    temperature: Annotated[float, Above(0), "at which it solves them"] = 0.8
-    inner: Annotated[int, AtLeast(1), PythonOnly(), "width of the head"] = 64
+    temperature: Annotated[float, GreaterThan(0), "at which it solves them"] = 0.8
+    inner: Annotated[int, AtLeast(1), NoFlag(), "width of the head"] = 64
     steps: Steps = 1500
-    rows: Annotated[int, AtLeast(1), PythonOnly(), "states a step"] = 256
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
+    rows: Annotated[int, AtLeast(1), NoFlag(), "states a step"] = 256
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 3e-3
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class PrmSpec:
         problems.require_kinds(self.kinds)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "prm",
     "Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object.",
     PrmSpec,

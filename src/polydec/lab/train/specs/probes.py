@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "probes",
     "Train probes that ride in the target's own pass; prints what was measured as one JSON object.",
     StatesSpec,

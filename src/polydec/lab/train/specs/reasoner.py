@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, Below, PythonOnly, Within, keep_ranges
+from polydec.base.options import AtLeast, InRange, LessThan, NoFlag, keep_ranges
 from polydec.lab.train import problems
-from polydec.lab.train.specs.command import Command, written
+from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.fields import (
     AdamRate,
     Layers,
@@ -38,18 +38,18 @@ class ReasonerSpec:
     kinds: Problems = tuple(problems.KINDS)
     steps: Steps = 1500
     rows: Annotated[int, AtLeast(1), "rows of 96 tokens a step"] = 16
-    length: Annotated[int, Within(96, CONTEXT), PythonOnly(), "tokens of a row"] = 96
+    length: Annotated[int, InRange(96, CONTEXT), NoFlag(), "tokens of a row"] = 96
     width: Width = 256
     layers: Layers = 6
     experts: Annotated[
         int,
-        Within(0, 64),
+        InRange(0, 64),
         "MLPs of half the size that a layer has, two of them for a token (0: one of full size)",
     ] = 0
     flawed: Annotated[
-        float, AtLeast(0), Below(1), "share of problems that are shown with a wrong step"
+        float, AtLeast(0), LessThan(1), "share of problems that are shown with a wrong step"
     ] = 0.5
-    judging: Annotated[float, PythonOnly(), "weight of the loss of that judgement"] = 1.0
+    judging: Annotated[float, NoFlag(), "weight of the loss of that judgement"] = 1.0
     seed: Seed = 0
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
@@ -75,10 +75,10 @@ class ReasonerSpec:
         problems.require_kinds(self.kinds)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "reasoner",
     "Train a small model on problems in several steps that are generated and checked; says how long it will take.",
     ReasonerSpec,
     "polydec.lab.train.reasoner:train_reasoner",
-    sentence=written,
+    sentence=task_training_summary,
 )

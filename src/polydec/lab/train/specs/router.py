@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, NoFlag, keep_ranges
 from polydec.lab.train import problems
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Kept, Problems, Seed, Steps
 
 
@@ -22,10 +22,10 @@ class RouterSpec:
     kinds: Problems = tuple(problems.KINDS)
     each: Annotated[int, AtLeast(1), "problems of each kind that both solve together"] = 400
     temperature: Annotated[float, AtLeast(0), "at which they solve them"] = 0.6
-    inner: Annotated[int, AtLeast(1), PythonOnly(), "width of the head"] = 32
+    inner: Annotated[int, AtLeast(1), NoFlag(), "width of the head"] = 32
     steps: Steps = 600
-    rows: Annotated[int, AtLeast(1), PythonOnly(), "states a step"] = 256
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 1e-3
+    rows: Annotated[int, AtLeast(1), NoFlag(), "states a step"] = 256
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 1e-3
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class RouterSpec:
         problems.require_kinds(self.kinds)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "router",
     "Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object.",
     RouterSpec,

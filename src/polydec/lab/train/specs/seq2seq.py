@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, Seed, Steps
 
 HEAD = 32
@@ -20,7 +20,7 @@ Pairs = Annotated[
 ]
 TokensAStep = Annotated[int, AtLeast(64), "positions of a step, what fills pairs up included"]
 Longest = Annotated[
-    int, Within(2, 2048), "tokens of a source, and of a target; longer pairs are left out"
+    int, InRange(2, 2048), "tokens of a source, and of a target; longer pairs are left out"
 ]
 
 
@@ -36,21 +36,21 @@ class Seq2SeqSpec:
     data: Pairs
     steps: Steps = 2000
     tokens: TokensAStep = 3072
-    encoder: Annotated[int, Within(1, 64), "layers of the encoder"] = 6
-    decoder: Annotated[int, Within(1, 64), "layers of the decoder"] = 2
-    width: Annotated[int, Within(32, 4096), "of the network, a multiple of 32"] = 128
-    inner: Annotated[int, Within(0, 1 << 16), "of its MLPs (0: four times the width)"] = 0
-    vocab: Annotated[int, Within(260, 65536), "tokens of the tokenizer that is trained"] = 1024
+    encoder: Annotated[int, InRange(1, 64), "layers of the encoder"] = 6
+    decoder: Annotated[int, InRange(1, 64), "layers of the decoder"] = 2
+    width: Annotated[int, InRange(32, 4096), "of the network, a multiple of 32"] = 128
+    inner: Annotated[int, InRange(0, 1 << 16), "of its MLPs (0: four times the width)"] = 0
+    vocab: Annotated[int, InRange(260, 65536), "tokens of the tokenizer that is trained"] = 1024
     tokenizer: Annotated[
         str | None, "directory or zoo:NAME whose tokenizer to use (default: train one)"
     ] = None
     longest: Longest = 128
-    smooth: Annotated[float, Within(0, 0.9), "share of a label that all tokens get alike"] = 0.0
+    smooth: Annotated[float, InRange(0, 0.9), "share of a label that all tokens get alike"] = 0.0
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
-    parts: Annotated[tuple[int, int], PythonOnly(), "buckets by both lengths"] = (8, 3)
-    most: Annotated[int, AtLeast(1), PythonOnly(), "pairs that are read"] = 1 << 20
-    warmup: Annotated[float, Above(0), PythonOnly(), "share of the steps"] = 0.05
+    parts: Annotated[tuple[int, int], NoFlag(), "buckets by both lengths"] = (8, 3)
+    most: Annotated[int, AtLeast(1), NoFlag(), "pairs that are read"] = 1 << 20
+    warmup: Annotated[float, GreaterThan(0), NoFlag(), "share of the steps"] = 0.05
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Seq2SeqSpec:
             raise RequestError(f"parts is {self.parts}: both must be at least 1")
 
 
-def learned(result: Mapping[str, Any]) -> str:
+def seq2seq_training_summary(result: Mapping[str, Any]) -> str:
     """What is printed of a run."""
     right = ""
     if result["held_out_nats"] is not None:
@@ -75,10 +75,10 @@ def learned(result: Mapping[str, Any]) -> str:
     )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "seq2seq",
     "Train a small encoder-decoder model from pairs of a source and a text: any depth of either, as a T5 directory.",
     Seq2SeqSpec,
     "polydec.lab.train.seq2seq:train_seq2seq",
-    sentence=learned,
+    sentence=seq2seq_training_summary,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     Data,
     Each,
@@ -40,15 +40,15 @@ class SkippingSpec:
     lora: Lora = 8
     rows: Annotated[int, AtLeast(1), "texts a step"] = 8
     steps: Steps = 300
-    rate: Annotated[float, Above(0), "highest learning rate"] = 2e-3
-    longest: Annotated[int, AtLeast(2), PythonOnly(), "tokens of a text"] = 512
+    rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
+    longest: Annotated[int, AtLeast(2), NoFlag(), "tokens of a text"] = 512
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "skipping",
     "Tune a model to write with few of its layers (Unified Layer Skipping); prints what was measured as one JSON object.",
     SkippingSpec,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, PythonOnly, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, Out, Seed, Steps
 
 
@@ -32,20 +32,22 @@ class SortedSpec:
     distil: Annotated[bool, "learn the target's laws, not the text's tokens"] = True
     steps: Steps = 400
     rate: Annotated[
-        float | None, PythonOnly(), "learning rate of AdamW (none: 1e-3, or at random 6e-3)"
+        float | None, NoFlag(), "learning rate of AdamW (none: 1e-3, or at random 6e-3)"
     ] = None
     muon: Annotated[
-        float | None, PythonOnly(), "learning rate of Muon (none: 0.01, or at random 0.02)"
+        float | None, NoFlag(), "learning rate of Muon (none: 0.01, or at random 0.02)"
     ] = None
-    train_mb: Annotated[
-        tuple[float, ...], PythonOnly(), "megabytes of prose, code and dialogue"
-    ] = (10.0, 8.0, 6.0)
-    held_kb: Annotated[float, PythonOnly(), "kilobytes of held-out text of each kind"] = 250.0
+    train_mb: Annotated[tuple[float, ...], NoFlag(), "megabytes of prose, code and dialogue"] = (
+        10.0,
+        8.0,
+        6.0,
+    )
+    held_kb: Annotated[float, NoFlag(), "kilobytes of held-out text of each kind"] = 250.0
     seed: Seed = 0
-    bf16: Annotated[
-        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
-    ] = None
-    more: Annotated[Mapping[str, Any] | None, PythonOnly(), "fields of LMSpec, for tests"] = None
+    bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
+        None
+    )
+    more: Annotated[Mapping[str, Any] | None, NoFlag(), "fields of LMSpec, for tests"] = None
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -53,7 +55,7 @@ class SortedSpec:
             raise RequestError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "sorted",
     "Train one draft that serves at half, three quarters and all of its layers (S2D).",
     SortedSpec,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
 
 SOME = ("tokens", "every", "start", "copies", "layers", "enters")
@@ -35,19 +35,19 @@ class StatesSpec:
     each: Each = 60
     max_tokens: Longest = 128
     temperature: Annotated[
-        float, AtLeast(0), PythonOnly(), "at which answers are written (0: greedy)"
+        float, AtLeast(0), NoFlag(), "at which answers are written (0: greedy)"
     ] = 0.0
     levels: Annotated[
-        int, Within(0, 16), "levels that training unrolls (0: as the kind has it)"
+        int, InRange(0, 16), "levels that training unrolls (0: as the kind has it)"
     ] = 0
     decay: Annotated[
-        float, Above(0), PythonOnly(), "weight of each level's loss beside the one before it"
+        float, GreaterThan(0), NoFlag(), "weight of each level's loss beside the one before it"
     ] = 0.8
     tokens: Annotated[int, AtLeast(0), "tokens of a head of its own (eagle-3; 0: all)"] = 0
     steps: Steps = 500
     rows: Annotated[int, AtLeast(1), "pieces of text a step"] = 8
     length: Annotated[int, AtLeast(1), "tokens of a piece of text"] = 48
-    rate: Annotated[float, Above(0), "highest learning rate"] = 2e-3
+    rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
     seed: Seed = 0
     save_every: Annotated[int, AtLeast(1), "steps between checkpoints"] = 100
     mixed: Annotated[bool, "answers at several temperatures, not greedy alone"] = False
@@ -65,17 +65,17 @@ class StatesSpec:
         int, AtLeast(1), "levels below the first are trained behind every so many tokens"
     ] = 1
     copies: Annotated[
-        int, Within(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
+        int, InRange(1, 16), "copies of each prompt token, whose laws are averaged (ppd)"
     ] = 1
-    layers: Annotated[int, Within(1, 16), "layers of the drafter, one behind another (eagle)"] = 1
+    layers: Annotated[int, InRange(1, 16), "layers of the drafter, one behind another (eagle)"] = 1
     enters: Annotated[
         tuple[int, ...],
-        Within(1, 4096),
+        InRange(1, 4096),
         "layer that each state enters, such as 1,2,3 (hidden-transfer; none: the middle one)",
     ] = ()
-    bf16: Annotated[
-        bool | None, PythonOnly(), "16-bit arithmetic (none: where the machine has it)"
-    ] = None
+    bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
+        None
+    )
     compute: Annotated[str | None, "the target's arithmetic while it writes and reads"] = None
 
     def __post_init__(self) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import As, AtLeast, Names, OneOf, Within, keep_ranges
+from polydec.base.options import AtLeast, CommaList, InRange, OneOf, ParseAs, keep_ranges
 from polydec.lab.train.automata import BUDGETS, TASKS
-from polydec.lab.train.specs.command import Command, written
+from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps
 
 HEAD = 32
@@ -28,16 +28,18 @@ class StepsSpec:
 
     out: Resumed
     task: Annotated[str, OneOf(*TASKS), "the automaton (docs/steps.md)"] = "s5"
-    budgets: Annotated[tuple[str, ...], As(Names), f"of {', '.join(BUDGETS)}"] = tuple(BUDGETS)
+    budgets: Annotated[tuple[str, ...], ParseAs(CommaList), f"of {', '.join(BUDGETS)}"] = tuple(
+        BUDGETS
+    )
     steps: Steps = 450
     rows: Annotated[int, AtLeast(1), "words a step"] = 64
     lengths: Annotated[
-        tuple[int, ...], Within(1, LONGEST), "symbols of the words that are learned from"
+        tuple[int, ...], InRange(1, LONGEST), "symbols of the words that are learned from"
     ] = (4, 8, 16, 32)
-    longest: Annotated[int, Within(1, LONGEST), "symbols of the longest word that can be asked"] = (
-        40
-    )
-    width: Annotated[int, Within(HEAD, 1024), "of the network, a multiple of 32"] = 128
+    longest: Annotated[
+        int, InRange(1, LONGEST), "symbols of the longest word that can be asked"
+    ] = 40
+    width: Annotated[int, InRange(HEAD, 1024), "of the network, a multiple of 32"] = 128
     layers: Layers = 2
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
@@ -58,10 +60,10 @@ class StepsSpec:
             )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "steps",
     "Train a small model on word problems of an automaton, with as many steps before the answer as a mark allows.",
     StepsSpec,
     "polydec.lab.train.steps:train_steps",
-    sentence=written,
+    sentence=task_training_summary,
 )

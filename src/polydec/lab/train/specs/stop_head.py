@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, Below, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, LessThan, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import (
     Data,
     Each,
@@ -39,25 +39,23 @@ class StopHeadSpec:
     mixing: Annotated[
         float,
         AtLeast(0),
-        Below(1),
+        LessThan(1),
         "share of the target's own tokens in what the draft reads",
     ] = 0.15
-    weight: Annotated[float, Above(0), "of rejections in the loss"] = 6.0
-    depth: Annotated[int, Within(0, 16), "blocks of the head"] = 3
+    weight: Annotated[float, GreaterThan(0), "of rejections in the loss"] = 6.0
+    depth: Annotated[int, InRange(0, 16), "blocks of the head"] = 3
     tied: Annotated[bool, "one block, applied depth times (as the authors' code has it)"] = False
-    rounds: Annotated[
-        int, AtLeast(1), PythonOnly(), "draws of the draft's tokens for each text"
-    ] = 2
+    rounds: Annotated[int, AtLeast(1), NoFlag(), "draws of the draft's tokens for each text"] = 2
     steps: Steps = 400
-    rows: Annotated[int, AtLeast(1), PythonOnly(), "positions a step"] = 512
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 1e-3
+    rows: Annotated[int, AtLeast(1), NoFlag(), "positions a step"] = 512
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 1e-3
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "stop-head",
     "Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object.",
     StopHeadSpec,

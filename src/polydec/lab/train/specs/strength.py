@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import InRange, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class StrengthSpec:
     target: Annotated[str, "the tuned model: a name like --model's"]
     draft: Annotated[str, "the model before tuning"]
     data: Annotated[str, "JSON lines with prompt and answer that neither was tuned on"]
-    head: Annotated[float, Within(0, 1), "as of the steering"] = 0.1
+    head: Annotated[float, InRange(0, 1), "as of the steering"] = 0.1
     raw: Annotated[bool, "no chat template"] = False
 
     def __post_init__(self) -> None:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "strength",
     "Find the strength for `--steer svdecode` under which right answers are likeliest; prints one JSON object.",
     StrengthSpec,

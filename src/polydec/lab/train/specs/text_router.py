@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, NoFlag, keep_ranges
 from polydec.lab.train import problems
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Kept, Problems, Seed, Steps
 
 
@@ -28,10 +28,10 @@ class TextRouterSpec:
     kinds: Problems = tuple(problems.KINDS)
     each: Annotated[int, AtLeast(1), "problems of each kind that both solve together"] = 400
     temperature: Annotated[float, AtLeast(0), "at which they solve them"] = 0.6
-    head: Annotated[int, AtLeast(1), PythonOnly(), "numbers between the state and the chance"] = 32
+    head: Annotated[int, AtLeast(1), NoFlag(), "numbers between the state and the chance"] = 32
     steps: Steps = 300
-    rows: Annotated[int, AtLeast(2), PythonOnly(), "texts a step, half of them of each class"] = 32
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 5e-4
+    rows: Annotated[int, AtLeast(2), NoFlag(), "texts a step, half of them of each class"] = 32
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 5e-4
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class TextRouterSpec:
         problems.require_kinds(self.kinds)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "text-router",
     "Train the router of arbitrage that reads the text, a language model of its own; prints what was measured as one JSON "
     "object.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from polydec.base.options import Above, AtLeast, PythonOnly, Within, keep_ranges
-from polydec.lab.train.specs.command import Command
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import OfCanvas, Out, Seed, Steps, Tasks, Varied
 from polydec.lab.train.tasks import SHIPPED
 
@@ -22,10 +22,10 @@ class ValueSpec:
     each: Annotated[int, AtLeast(1), "answers of each task"] = 60
     max_tokens: OfCanvas = 13
     temperature: Annotated[float, AtLeast(0), "at which the model answers"] = 1.0
-    width: Annotated[int, Within(4, 1 << 12), "of the network"] = 32
+    width: Annotated[int, InRange(4, 1 << 12), "of the network"] = 32
     rows: Annotated[int, AtLeast(1), "canvases a step"] = 64
     steps: Steps = 600
-    rate: Annotated[float, Above(0), PythonOnly(), "highest learning rate"] = 3e-3
+    rate: Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"] = 3e-3
     seed: Seed = 0
     varied: Varied = False
 
@@ -33,7 +33,7 @@ class ValueSpec:
         keep_ranges(self)
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "value",
     "Train the value network of svdd-mc from a model's own runs; prints what was measured as one JSON object.",
     ValueSpec,

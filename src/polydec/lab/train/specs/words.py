@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Above, AtLeast, OneOf, PythonOnly, Within, keep_ranges
+from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, OneOf, keep_ranges
 from polydec.lab.train.data import KINDS as TEXTS
-from polydec.lab.train.specs.command import Command
+from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AdamRate, Data, Layers, MuonRate, Resumed, Seed, Steps
 
 CONTEXT = 1024
@@ -33,15 +33,15 @@ class WordsSpec:
     kind: Annotated[str, OneOf(*UNITS), "of model (docs/words.md)"] = "word-pooled"
     steps: Steps = 600
     rows: Annotated[int, AtLeast(1), "rows a step"] = 16
-    length: Annotated[int, Within(16, CONTEXT), "bytes (or tokens) of a row"] = 256
-    width: Annotated[int, Within(64, 4096), "of the network, a multiple of 64"] = 128
+    length: Annotated[int, InRange(16, CONTEXT), "bytes (or tokens) of a row"] = 256
+    width: Annotated[int, InRange(64, 4096), "of the network, a multiple of 64"] = 128
     layers: Layers = 4
-    slots: Annotated[int, Within(1, 16), "vectors of a word (word-pooled)"] = 4
-    longest: Annotated[int, Within(2, 64), "bytes of a word at most (word-pooled, hat)"] = 12
-    vocab: Annotated[int, Within(260, 65536), "tokens of the vocabulary (tokens)"] = 1024
-    train_mb: Annotated[float, Above(0), "megabytes of each kind of text to train on"] = 4.0
-    held_kb: Annotated[float, Above(0), PythonOnly(), "kilobytes of held-out text"] = 60.0
-    texts: Annotated[tuple[str, ...], PythonOnly(), "kinds of text"] = TEXTS[:1]
+    slots: Annotated[int, InRange(1, 16), "vectors of a word (word-pooled)"] = 4
+    longest: Annotated[int, InRange(2, 64), "bytes of a word at most (word-pooled, hat)"] = 12
+    vocab: Annotated[int, InRange(260, 65536), "tokens of the vocabulary (tokens)"] = 1024
+    train_mb: Annotated[float, GreaterThan(0), "megabytes of each kind of text to train on"] = 4.0
+    held_kb: Annotated[float, GreaterThan(0), NoFlag(), "kilobytes of held-out text"] = 60.0
+    texts: Annotated[tuple[str, ...], NoFlag(), "kinds of text"] = TEXTS[:1]
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
@@ -52,7 +52,7 @@ class WordsSpec:
             raise RequestError(f"width is {self.width}: it must be a multiple of 64")
 
 
-def measured(result: Mapping[str, Any]) -> str:
+def word_training_summary(result: Mapping[str, Any]) -> str:
     """Held-out bits a byte, and what the run took."""
     bits = ", ".join(f"{kind} {b:.3f}" for kind, b in result["bits_per_byte"].items())
     return (
@@ -61,10 +61,10 @@ def measured(result: Mapping[str, Any]) -> str:
     )
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     "words",
     "Train a small model over bytes or words, whatever its units: each is a law of bytes that the engine decodes.",
     WordsSpec,
     "polydec.lab.train.words:train_words",
-    sentence=measured,
+    sentence=word_training_summary,
 )

@@ -18,7 +18,7 @@ from polydec.lab.train.data import BEGIN, END, SPECIAL
 from polydec.lab.train.specs.words import CONTEXT, WordsSpec
 from polydec.lab.train.tokens import mark_id, train_tokenizer
 from polydec.lab.train.word_kinds import word_pooled
-from polydec.lab.train.word_kinds.protocols import Kind, as_it_is
+from polydec.lab.train.word_kinds.protocols import WordModelKind, as_it_is
 from polydec.lab.train.word_kinds.word_pooled import WordPooled
 from polydec.models.formats.word_config import WordConfig
 
@@ -29,7 +29,7 @@ SPLIT = r"(?<=\S)(?=\s)"
 """Where it stands in a text."""
 
 
-def tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
+def build_hat_tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
     """Bytes, with an end mark wherever white space follows something else."""
     out = train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,))
     out.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
@@ -37,16 +37,16 @@ def tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
     return out
 
 
-def ends(tokens: Tokenizer) -> frozenset[int]:
+def hat_word_ends(tokens: Tokenizer) -> frozenset[int]:
     """The end mark, and the end of a text."""
     return frozenset((mark_id(tokens, WORD), mark_id(tokens, END)))
 
 
-def make(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
+def build_hat_network(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
     config = WordConfig(
         tokens.get_vocab_size(),
         mark_id(tokens, BEGIN),
-        tuple(sorted(ends(tokens))),
+        tuple(sorted(hat_word_ends(tokens))),
         spec.width,
         spec.layers,
         max(1, spec.width // 4 // 32) * 32,
@@ -59,4 +59,11 @@ def make(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
     return WordPooled(config, spec.seed)
 
 
-KIND = Kind(make, as_it_is, word_pooled.save, word_pooled.beside, tokenizer, ends)
+KIND = WordModelKind(
+    build_hat_network,
+    as_it_is,
+    word_pooled.save_word_pooled_network,
+    word_pooled.backbone_position_figures,
+    build_hat_tokenizer,
+    hat_word_ends,
+)

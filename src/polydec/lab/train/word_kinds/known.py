@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polydec.lab.train.word_kinds import hat, lexinvariant, plain_bytes, tokens, word_pooled
-from polydec.lab.train.word_kinds.protocols import Kind
+from polydec.lab.train.word_kinds.protocols import WordModelKind
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, WordModelKind] = {
     "bytes": plain_bytes.KIND,
     "lexinvariant": lexinvariant.KIND,
     "word-pooled": word_pooled.KIND,

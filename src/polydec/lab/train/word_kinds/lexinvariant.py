@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.lab.train.data import SPECIAL
-from polydec.lab.train.network import Llama
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.specs.words import WordsSpec
 from polydec.lab.train.tokens import mark_id
 from polydec.lab.train.word_kinds import plain_bytes
 from polydec.lab.train.word_kinds.positions import by_position
-from polydec.lab.train.word_kinds.protocols import Kind
+from polydec.lab.train.word_kinds.protocols import WordModelKind
 
 
-class Lexinvariant(nn.Module):
+class LexinvariantLlama(nn.Module):
     """A Llama that reads and writes by tables which are drawn anew: rows of N(0, 1 / width), tied; `fixed`: tokens whose rows
     are learned."""
 
-    def __init__(self, network: Llama, fixed: Sequence[int], seed: int) -> None:
+    def __init__(self, network: TrainableLlama, fixed: Sequence[int], seed: int) -> None:
         super().__init__()
         self.network, self.fixed, self.seed = network, sorted(fixed), seed
 
@@ -55,28 +55,32 @@ class Lexinvariant(nn.Module):
         return self.by_tables(token_BT, self.tables(1, self.seed).expand(len(token_BT), -1, -1))
 
 
-def learn(network: Lexinvariant, token_BT: Tensor, step: int) -> Tensor:
+def lexinvariant_logits(network: LexinvariantLlama, token_BT: Tensor, step: int) -> Tensor:
     """Logits by tables that are drawn for this step, one a row."""
     seed = (network.seed + 1) * 1_000_003 + step
     return network.by_tables(token_BT, network.tables(len(token_BT), seed))
 
 
-def make(spec: WordsSpec, tokenizer: Tokenizer) -> Lexinvariant:
+def build_lexinvariant_network(spec: WordsSpec, tokenizer: Tokenizer) -> LexinvariantLlama:
     fixed = [mark_id(tokenizer, mark) for mark in SPECIAL]
-    return Lexinvariant(plain_bytes.make(spec, tokenizer), fixed, spec.seed)
+    return LexinvariantLlama(plain_bytes.build_byte_network(spec, tokenizer), fixed, spec.seed)
 
 
-def save(out: Path, network: Lexinvariant, tokenizer: Tokenizer, spec: WordsSpec) -> None:
+def save_lexinvariant_network(
+    out: Path, network: LexinvariantLlama, tokenizer: Tokenizer, spec: WordsSpec
+) -> None:
     """A Llama directory with the table of the seed: its law is that of one draw, which every method decodes."""
-    made = plain_bytes.make(spec, tokenizer)
+    made = plain_bytes.build_byte_network(spec, tokenizer)
     made.load_state_dict(network.network.state_dict())
     with torch.no_grad():
         made.model.embed_tokens.weight.copy_(network.tables(1, network.seed)[0])
-    plain_bytes.save(out, made, tokenizer, spec)
+    plain_bytes.save_byte_network(out, made, tokenizer, spec)
 
 
 @torch.no_grad()
-def beside(network: Lexinvariant, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+def lexinvariant_figures(
+    network: LexinvariantLlama, texts: Sequence[Sequence[int]], length: int
+) -> Mapping[str, Any]:
     """Bits a byte by position, and whether renaming bytes changes nothing: the largest difference of a log-probability."""
     rows = [ids[:64] for ids in texts if len(ids) >= 64][:4]
     out: dict[str, Any] = {**by_position(network, texts, length)}
@@ -94,4 +98,6 @@ def beside(network: Lexinvariant, texts: Sequence[Sequence[int]], length: int) -
     return out
 
 
-KIND = Kind(make, learn, save, beside)
+KIND = WordModelKind(
+    build_lexinvariant_network, lexinvariant_logits, save_lexinvariant_network, lexinvariant_figures
+)

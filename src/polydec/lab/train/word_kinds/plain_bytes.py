@@ -10,31 +10,35 @@ import torch
 from tokenizers import Tokenizer
 
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.network import Llama, Shape, save_directory
+from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.lab.train.specs.words import CONTEXT, WordsSpec
 from polydec.lab.train.tokens import mark_id
 from polydec.lab.train.word_kinds.positions import by_position
-from polydec.lab.train.word_kinds.protocols import Kind, as_it_is, files_of
+from polydec.lab.train.word_kinds.protocols import WordModelKind, as_it_is, files_of
 
 
-def shape(spec: WordsSpec, vocab: int) -> Shape:
+def byte_network_shape(spec: WordsSpec, vocab: int) -> LlamaShape:
     """Sizes of the network, or of the backbone of a kind that has one."""
     heads = spec.width // 32
-    return Shape(vocab, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
+    return LlamaShape(vocab, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
 
 
-def make(spec: WordsSpec, tokenizer: Tokenizer) -> Llama:
-    return Llama(shape(spec, tokenizer.get_vocab_size()), seed=spec.seed)
+def build_byte_network(spec: WordsSpec, tokenizer: Tokenizer) -> TrainableLlama:
+    return TrainableLlama(byte_network_shape(spec, tokenizer.get_vocab_size()), seed=spec.seed)
 
 
-def save(out: Path, network: Llama, tokenizer: Tokenizer, spec: WordsSpec) -> None:
+def save_byte_network(
+    out: Path, network: TrainableLlama, tokenizer: Tokenizer, spec: WordsSpec
+) -> None:
     """A Llama directory."""
     config = network.s.config(bos=mark_id(tokenizer, BEGIN), eos=mark_id(tokenizer, END))
     save_directory(out, network, config, files=files_of(tokenizer), dtype=torch.float32)
 
 
-def beside(network: Llama, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+def byte_position_figures(
+    network: TrainableLlama, texts: Sequence[Sequence[int]], length: int
+) -> Mapping[str, Any]:
     return by_position(network, texts, length)
 
 
-KIND = Kind(make, as_it_is, save, beside)
+KIND = WordModelKind(build_byte_network, as_it_is, save_byte_network, byte_position_figures)

@@ -23,14 +23,14 @@ def of_bytes(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
     return train_tokenizer([], 256 + len(SPECIAL))
 
 
-def parting(tokenizer: Tokenizer) -> frozenset[int]:
+def word_end_bytes(tokenizer: Tokenizer) -> frozenset[int]:
     """Bytes that part words, and the end of a text."""
     parts = tokenizer.encode("".join(PARTS), add_special_tokens=False).ids
     return frozenset((*parts, mark_id(tokenizer, END)))
 
 
 @dataclass(frozen=True)
-class Kind:
+class WordModelKind:
     """make: a network that reads tokens [B, T], BEGIN first, and gives the logits of what follows each,
     [B, T, V]: whatever its units are, its law is one of texts. learn: the same logits as they are
     learned from at a step. save: writes a directory that `polydec.load` reads. beside: figures of its
@@ -42,7 +42,7 @@ class Kind:
     save: Callable[[Path, Any, Tokenizer, WordsSpec], None]
     beside: Callable[[Any, Sequence[Sequence[int]], int], Mapping[str, Any]]
     tokenizer: Callable[[WordsSpec, Sequence[str]], Tokenizer] = of_bytes
-    ends: Callable[[Tokenizer], frozenset[int]] = parting
+    ends: Callable[[Tokenizer], frozenset[int]] = word_end_bytes
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.base.files import replace
+from polydec.base.files import replace_file_atomically
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.network import Layer, Norm, Shape
+from polydec.lab.train.network import LlamaDecoderLayer, LlamaRMSNorm, LlamaShape
 from polydec.lab.train.specs.words import CONTEXT, WordsSpec
 from polydec.lab.train.tokens import mark_id
-from polydec.lab.train.word_kinds.protocols import PARTS, Kind, as_it_is, files_of
+from polydec.lab.train.word_kinds.protocols import PARTS, WordModelKind, as_it_is, files_of
 from polydec.models.formats.word_config import WordConfig
 
 NONE = -1
@@ -36,19 +36,20 @@ class WordPooled(nn.Module):
     def __init__(self, c: WordConfig, seed: int) -> None:
         super().__init__()
         self.c = c
-        self.small, self.large = sizes(c)
+        self.small, self.large = word_layer_shapes(c)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.embed_tokens = nn.Embedding(c.vocab, c.small)
             self.slots = nn.Parameter(torch.randn(c.slots, c.small) * 0.02)
             self.start = nn.Parameter(torch.randn(c.slots, c.width) * 0.02)
             self.encoder, self.decoder = (
-                nn.ModuleList(Layer(self.small) for _ in range(n)) for n in (c.encoder, c.decoder)
+                nn.ModuleList(LlamaDecoderLayer(self.small) for _ in range(n))
+                for n in (c.encoder, c.decoder)
             )
-            self.layers = nn.ModuleList(Layer(self.large) for _ in range(c.layers))
+            self.layers = nn.ModuleList(LlamaDecoderLayer(self.large) for _ in range(c.layers))
             self.up = nn.Linear(c.small, c.width, bias=False)
             self.down = nn.Linear(c.width, c.small, bias=False)
-            self.norm, self.last = Norm(c.width, c.eps), Norm(c.small, c.eps)
+            self.norm, self.last = LlamaRMSNorm(c.width, c.eps), LlamaRMSNorm(c.small, c.eps)
             for name, p in self.named_parameters():
                 if p.ndim == 2 and "proj" in name:
                     nn.init.normal_(p, std=p.shape[1] ** -0.5)
@@ -69,7 +70,7 @@ class WordPooled(nn.Module):
         pooled_BWNE[there_BW] = self.pooled(byte_QL).to(pooled_BWNE.dtype)
         state_QNE = self.down(self.read(pooled_BWNE))[there_BW]
         x_QSE = torch.cat([state_QNE, self.embedded(byte_QL)], 1)[:, :-1]
-        cos_SD, sin_SD = turns(self.small, x_QSE.shape[1])
+        cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
         for layer in self.decoder:
             x_QSE = layer(x_QSE, cos_SD, sin_SD)
         number_BW = (there_BW.flatten().cumsum(0) - 1).view(B, W)
@@ -95,7 +96,7 @@ class WordPooled(nn.Module):
         own_QNE = self.slots.expand(len(byte_QL), -1, -1)
         x_QSE = torch.cat([own_QNE, self.embedded(byte_QL)], 1)
         see_QS = F.pad(known_QL, (n, 0), value=True)
-        cos_SD, sin_SD = turns(self.small, x_QSE.shape[1])
+        cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
         for layer in self.encoder:
             x_QSE = layer(x_QSE, cos_SD, sin_SD, see_QS[:, None, None])
         return x_QSE[:, :n]
@@ -105,28 +106,28 @@ class WordPooled(nn.Module):
         B, W, n, _ = pooled_BWNE.shape
         read_BPH = self.up(pooled_BWNE[:, :-1]).flatten(1, 2)
         x_BPH = torch.cat([self.start.expand(B, -1, -1), read_BPH], 1)
-        cos_PD, sin_PD = turns(self.large, x_BPH.shape[1])
+        cos_PD, sin_PD = pooled_rotary_tables(self.large, x_BPH.shape[1])
         for layer in self.layers:
             x_BPH = layer(x_BPH, cos_PD, sin_PD)
         return self.norm(x_BPH).unflatten(1, (W, n))
 
 
-def sizes(c: WordConfig) -> tuple[Shape, Shape]:
+def word_layer_shapes(c: WordConfig) -> tuple[LlamaShape, LlamaShape]:
     """Of a layer inside a word, and of one of the backbone."""
     return (
-        Shape(c.vocab, c.small, 1, c.small // 32, c.small // 32, 3 * c.small, c.context),
-        Shape(c.vocab, c.width, 1, c.width // 32, c.width // 32, 3 * c.width, c.context),
+        LlamaShape(c.vocab, c.small, 1, c.small // 32, c.small // 32, 3 * c.small, c.context),
+        LlamaShape(c.vocab, c.width, 1, c.width // 32, c.width // 32, 3 * c.width, c.context),
     )
 
 
-def turns(s: Shape, length: int) -> tuple[Tensor, Tensor]:
+def pooled_rotary_tables(s: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the positions 0 to length - 1."""
     inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
 
-def make(spec: WordsSpec, tokenizer: Tokenizer) -> WordPooled:
+def build_word_pooled_network(spec: WordsSpec, tokenizer: Tokenizer) -> WordPooled:
     ends = tuple(tokenizer.encode(x, add_special_tokens=False).ids[0] for x in PARTS)
     begin, end = (mark_id(tokenizer, mark) for mark in (BEGIN, END))
     config = WordConfig(
@@ -143,19 +144,27 @@ def make(spec: WordsSpec, tokenizer: Tokenizer) -> WordPooled:
     return WordPooled(config, spec.seed)
 
 
-def save(out: Path, network: WordPooled, tokenizer: Tokenizer, spec: WordsSpec) -> None:
+def save_word_pooled_network(
+    out: Path, network: WordPooled, tokenizer: Tokenizer, spec: WordsSpec
+) -> None:
     """A directory whose law the engine has in models/nets/words.py."""
     config = network.c.to_json(eos=mark_id(tokenizer, END))
     out.mkdir(parents=True, exist_ok=True)
     weights = {k: v.detach().contiguous() for k, v in network.state_dict().items()}
-    replace(out / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"}))
+    replace_file_atomically(
+        out / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})
+    )
     for name, value in {**files_of(tokenizer), "config.json": config}.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=2) + "\n"
-        replace(out / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))
+        replace_file_atomically(
+            out / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8")
+        )
 
 
 @torch.no_grad()
-def beside(network: WordPooled, texts: Sequence[Sequence[int]], length: int) -> Mapping[str, Any]:
+def backbone_position_figures(
+    network: WordPooled, texts: Sequence[Sequence[int]], length: int
+) -> Mapping[str, Any]:
     """How many positions the backbone runs a byte."""
     rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
     words = sum(int(network.places(torch.tensor([ids]))[0].max()) for ids in rows)
@@ -163,4 +172,6 @@ def beside(network: WordPooled, texts: Sequence[Sequence[int]], length: int) -> 
     return {"backbone_positions_a_byte": network.c.slots * words / max(1, count)}
 
 
-KIND = Kind(make, as_it_is, save, beside)
+KIND = WordModelKind(
+    build_word_pooled_network, as_it_is, save_word_pooled_network, backbone_position_figures
+)

@@ -8,22 +8,28 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.core.canvas_law import Board, Canvas, Denoiser
+from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.decoder import Streams
-from polydec.core.law import normalise
+from polydec.core.law import normalise_log_weights
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.diffusion.loop.endings import Whole
-from polydec.methods.diffusion.loop.filling import Passed, Passes, Spot, Step, fill
-from polydec.methods.diffusion.loop.protocols import Ending, Refresh, Unmasker
-from polydec.methods.diffusion.loop.types import Look, filled, gaps
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.endings import FullLengthEnding
+from polydec.methods.diffusion.loop.filling import (
+    CanvasPass,
+    CanvasPasses,
+    FillingState,
+    FillingStep,
+    fill_canvases,
+)
+from polydec.methods.diffusion.loop.protocols import CanvasRefresh, EndingRule, Unmasker
+from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit, gap_positions
 
 
 @dataclass(frozen=True)
-class Denoising:
+class DenoisingDecoder:
     """A decoder of the diffusion family.
 
     The answer's max_tokens positions stand behind the prompt as gaps, but for those that the request gives. They are filled
@@ -32,17 +38,17 @@ class Denoising:
     before them. Gaps behind an end (EOS, a stop id) that was written are no part of the answer and are not filled.
 
     exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
-    end before it is written. written: passes are asked for the laws of the block's tokens as well (`Look.written`).
+    end before it is written. written: passes are asked for the laws of the block's tokens as well (`UnmaskerView.written`).
     prompt_kept: the prompt is fed by the first pass alone, and keeps its keys and values for good.
     """
 
     denoiser: Denoiser
     unmasker: Unmasker[Any]
-    refresh: Refresh
+    refresh: CanvasRefresh
     block: int = 0
     shapers: tuple[Shaper[Any], ...] = ()
     exact: bool = True
-    ending: Ending = field(default_factory=Whole)
+    ending: EndingRule = field(default_factory=FullLengthEnding)
     written: bool = False
     prompt_kept: bool = False
 
@@ -56,7 +62,7 @@ class Denoising:
         return getattr(self.unmasker, "unexercised", {})
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.denoiser.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
@@ -67,28 +73,34 @@ class Denoising:
         request: Request,
         rng: Streams,
         into: Transcript,
-        begin: Callable[[Request, Rng], Passes],
+        begin: Callable[[Request, Rng], CanvasPasses],
     ) -> list[Result]:
         """The loop from this canvas on, with passes that somebody else begins."""
-        return await fill(self.vocab, request, rng, into, self.start, begin)
+        return await fill_canvases(self.vocab, request, rng, into, self.start, begin)
 
-    def open(self, request: Request) -> Sight:
+    def open(self, request: Request) -> BoardReader:
         """A board for an answer."""
         begin = len(request.prompt)
-        return Sight(self, self.denoiser.open(begin + request.max_tokens, begin))
+        return BoardReader(self, self.denoiser.open(begin + request.max_tokens, begin))
 
-    def start(self, request: Request, ends: frozenset[int]) -> Spot:
+    def start(self, request: Request, ends: frozenset[int]) -> FillingState:
         """Before the first pass."""
         answer = request.given or (None,) * request.max_tokens
         canvas: Canvas = (*request.prompt, *answer)
         return self._at(canvas, self.unmasker.start(canvas), None, 0, len(request.prompt), ends)
 
-    def after(self, spot: Spot, edit: Edit, state: Any, last: int | None = None) -> Spot:
+    def after(
+        self, spot: FillingState, edit: TextEdit, state: Any, last: int | None = None
+    ) -> FillingState:
         """After a pass whose edit this is; last: where the answer ends, None where that is not known."""
-        canvas = filled(spot.canvas, edit)[: None if last is None else last + 1 + self.ending.spare]
+        canvas = canvas_with_edit(spot.canvas, edit)[
+            : None if last is None else last + 1 + self.ending.spare
+        ]
         return self._at(canvas, state, spot, spot.passes + 1, spot.begin, spot.ends)
 
-    def again(self, spot: Spot, after: Spot, state: Any, positions: Collection[int]) -> Spot:
+    def again(
+        self, spot: FillingState, after: FillingState, state: Any, positions: Collection[int]
+    ) -> FillingState:
         """As `after`, which a pass from `spot` led to, but these positions of its block are gaps once more. state: what the
         unmasker came to. Nothing of the block is final."""
         canvas = tuple(None if i in positions else x for i, x in enumerate(after.canvas))
@@ -101,17 +113,17 @@ class Denoising:
         self,
         canvas: Canvas,
         state: Any,
-        before: Spot | None,
+        before: FillingState | None,
         passes: int,
         begin: int,
         ends: frozenset[int],
-    ) -> Spot:
+    ) -> FillingState:
         block, step = self._block(canvas, begin, ends), 0
         if block and (before is None or block.start != before.block.start):
-            state = self.unmasker.enter(state, len(gaps(canvas, block.start, block.stop)))
+            state = self.unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
         elif before is not None:
             step = before.step + 1
-        return Spot(canvas, state, block, step, passes, begin, ends)
+        return FillingState(canvas, state, block, step, passes, begin, ends)
 
     def _block(self, canvas: Canvas, begin: int, ends: frozenset[int]) -> range:
         """The first block that has a gap, up to the first end that stands in it; empty where no gap is left to be filled."""
@@ -126,7 +138,7 @@ class Denoising:
         start = low + (first - low) // size * size
         return range(max(start, begin), min(start + size, high, end))
 
-    def feed(self, spot: Spot, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
+    def feed(self, spot: FillingState, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
         """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept.
         ahead: so many positions behind the block are fed in any case."""
         feed, own = (
@@ -142,45 +154,54 @@ class Denoising:
             return feed
         return [p for p in feed if start <= p < stop]
 
-    def rows(self, spot: Spot, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
+    def rows(self, spot: FillingState, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
         """The gaps whose laws the next pass is asked for; ahead: so many positions behind the block, too."""
         everywhere = self.unmasker.everywhere or self.ending.everywhere
         stop = feed[-1] + 1 if everywhere else spot.block.stop + ahead
-        rows = gaps(spot.canvas, spot.block.start, stop)
+        rows = gap_positions(spot.canvas, spot.block.start, stop)
         fed = feed if isinstance(feed, range) else frozenset(feed)
         return tuple(r for r in rows if r in fed)
 
-    def standing(self, spot: Spot, feed: Sequence[int]) -> tuple[int, ...]:
+    def standing(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
         """The tokens of the block whose laws the next pass is asked for."""
         if not self.written:
             return ()
         fed = frozenset(feed)
         return tuple(i for i in spot.block if spot.canvas[i] is not None and i in fed)
 
-    def step(self, spot: Spot, look: Look, feed: Sequence[int], edit: Edit, state: Any) -> Step:
+    def step(
+        self,
+        spot: FillingState,
+        look: UnmaskerView,
+        feed: Sequence[int],
+        edit: TextEdit,
+        state: Any,
+    ) -> FillingStep:
         """An edit that was chosen under these laws, with the end that they foretell."""
         last = self.ending.find(look, edit)
         edit = _ended(look, edit, last)
-        return Step(look, feed, edit, self.after(spot, edit, state, last))
+        return FillingStep(look, feed, edit, self.after(spot, edit, state, last))
 
-    def look(self, spot: Spot, rows: tuple[int, ...], logw_RV: Tensor) -> Look:
-        return Look(spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends)
+    def look(self, spot: FillingState, rows: tuple[int, ...], logw_RV: Tensor) -> UnmaskerView:
+        return UnmaskerView(
+            spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends
+        )
 
 
 @dataclass(eq=False)
-class Sight:
+class BoardReader:
     """A board under `how`, and the canvas that it was given last."""
 
-    how: Denoising
-    board: Board
+    how: DenoisingDecoder
+    board: CanvasSession
     before: Canvas | None = None
 
-    def feed(self, spot: Spot, ahead: int = 0) -> Sequence[int]:
+    def feed(self, spot: FillingState, ahead: int = 0) -> Sequence[int]:
         """What the next pass feeds; from then on this canvas is the last."""
         feed, self.before = self.how.feed(spot, self.before, ahead), spot.canvas
         return feed
 
-    async def look(self, spot: Spot, ahead: int = 0) -> tuple[Look, Sequence[int]]:
+    async def look(self, spot: FillingState, ahead: int = 0) -> tuple[UnmaskerView, Sequence[int]]:
         """The laws of a canvas, and what was fed for them; ahead: those of so many positions behind the block, too."""
         feed = self.feed(spot, ahead)
         rows = self.how.rows(spot, feed, ahead)
@@ -191,13 +212,13 @@ class Sight:
             return self.how.look(spot, rows, logw_RV), feed
         at = {r: i for i, r in enumerate(asked)}
         look = self.how.look(spot, rows, logw_RV[[at[r] for r in rows]])
-        sure_S = normalise(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
+        sure_S = normalise_log_weights(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
         written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
         return replace(look, written=written), feed
 
-    def fork(self) -> Sight:
+    def fork(self) -> BoardReader:
         """A twin that goes on from the same passes."""
-        return Sight(self.how, self.board.fork(), self.before)
+        return BoardReader(self.how, self.board.fork(), self.before)
 
     def close(self) -> None:
         self.board.close()
@@ -207,20 +228,20 @@ class Sight:
 class OneEdit:
     """Passes of which each gives one edit: the unmasker's."""
 
-    sight: Sight
+    sight: BoardReader
     rng: Rng
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         how = self.sight.how
         look, feed = await self.sight.look(spot)
         edit, state = how.unmasker.choose(spot.state, look, self.rng)
-        return Passed((how.step(spot, look, feed, edit, state),), len(feed))
+        return CanvasPass((how.step(spot, look, feed, edit, state),), len(feed))
 
     def close(self) -> None:
         self.sight.close()
 
 
-def _ended(look: Look, edit: Edit, last: int | None) -> Edit:
+def _ended(look: UnmaskerView, edit: TextEdit, last: int | None) -> TextEdit:
     """The edit, with the likeliest end at position `last` where there is none yet, and nothing behind it."""
     if last is None:
         return edit
@@ -228,4 +249,4 @@ def _ended(look: Look, edit: Edit, last: int | None) -> Edit:
     if look.canvas[last] is None and write.get(last) not in look.ends:
         row_V = look.shaped_RV[look.rows.index(last)]
         write[last] = max(look.ends, key=lambda x: float(row_V[x]))
-    return Edit(write=tuple(sorted(write.items())))
+    return TextEdit(write=tuple(sorted(write.items())))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.types import Look
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.types import UnmaskerView
 
 
 @dataclass(frozen=True)
-class Whole:
+class FullLengthEnding:
     """Nowhere: the canvas keeps its length.
 
     Exact: changes no law.
@@ -23,12 +23,12 @@ class Whole:
     def spare(self) -> int:
         return 0
 
-    def find(self, look: Look, edit: Edit) -> int | None:
+    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         return None
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedEnding:
     """At the first end that this pass writes; else at the surest gap whose likeliest token is an end, where its probability
     reaches `least`, or every known gap behind it says the same. What lies behind is cut off and costs nothing any more.
 
@@ -44,7 +44,7 @@ class Predicted:
     spare: int = 0
     everywhere: ClassVar[bool] = True
 
-    def find(self, look: Look, edit: Edit) -> int | None:
+    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         written = [p for p, x in edit.write if x in look.ends]
         if written:
             return min(written)

@@ -9,13 +9,13 @@ from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, OneEdit
+from polydec.core.types import Exactness, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder, OneEdit
 from polydec.methods.diffusion.loop.types import Rank
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class DrawnOrderDenoising:
     """Every answer is filled by a loop of its own, made for a rank of each position that was drawn for it: whoever chooses what
     is fed knows then which gaps come next.
 
@@ -25,7 +25,7 @@ class Foreseen:
     Reduces to: the loop itself where `make` does not look at ranks.
     """
 
-    make: Callable[[Rank], Denoising]
+    make: Callable[[Rank], DenoisingDecoder]
 
     @property
     def exactness(self) -> Exactness:
@@ -36,7 +36,7 @@ class Foreseen:
         return self.make(()).unexercised
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.make(()).vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:

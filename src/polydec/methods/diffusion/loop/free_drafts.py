@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot, Step
-from polydec.methods.diffusion.loop.types import Look, gaps
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState, FillingStep
+from polydec.methods.diffusion.loop.types import UnmaskerView, gap_positions
 
 
 @dataclass(frozen=True)
-class FreeDrafts:
+class FreeDraftDenoising:
     """Writes what `base` writes, with fewer passes. From one pass's laws the unmasker's next edits are guessed: its edit now,
     and what it would do then if the laws of the gaps that are left stayed as they are. One pass over all these canvases side
     by side gives the laws that each of them really has: boards that share what the passes so far have left. Guesses are taken
@@ -34,7 +34,7 @@ class FreeDrafts:
     confidence, which puts blocks in the same order.
     """
 
-    base: Denoising
+    base: DenoisingDecoder
     drafts: int = 4
     eager: bool = False
 
@@ -52,7 +52,7 @@ class FreeDrafts:
         return self.base.exactness
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     @property
@@ -63,17 +63,20 @@ class FreeDrafts:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(
-            request, rng, into, lambda r, own: _Checked(self, [self.base.open(r)], own.shared())
+            request,
+            rng,
+            into,
+            lambda r, own: _FreeDraftPasses(self, [self.base.open(r)], own.shared()),
         )
 
-    def guesses(self, spot: Spot, look: Look, rng: Rng) -> list[Spot]:
+    def guesses(self, spot: FillingState, look: UnmaskerView, rng: Rng) -> list[FillingState]:
         """The spots that follow one while laws stay as `look` has them."""
-        out, known = list[Spot](), frozenset(look.rows)
+        out, known = list[FillingState](), frozenset(look.rows)
         while (
             len(out) + 1 < self.drafts
             and spot.block
             and (self.eager or spot.block.start in look.block)
-            and known.issuperset(gaps(spot.canvas, spot.block.start, spot.block.stop))
+            and known.issuperset(gap_positions(spot.canvas, spot.block.start, spot.block.stop))
         ):
             keep = [i for i, r in enumerate(look.rows) if spot.canvas[r] is None]
             stale = replace(look.only(keep), canvas=spot.canvas, block=spot.block, step=spot.passes)
@@ -83,7 +86,9 @@ class FreeDrafts:
                 out.append(spot)
         return out
 
-    def taken(self, spot: Spot, look: Look, rng: Rng) -> tuple[Edit, Spot, Look]:
+    def taken(
+        self, spot: FillingState, look: UnmaskerView, rng: Rng
+    ) -> tuple[TextEdit, FillingState, UnmaskerView]:
         """What `base` does at this spot under these laws: its edit, where that leads, and what it saw."""
         look = look.inside() if self.eager else look
         look = look if look.step == spot.passes else replace(look, step=spot.passes)
@@ -93,34 +98,34 @@ class FreeDrafts:
 
 
 @dataclass(eq=False)
-class _Checked:
+class _FreeDraftPasses:
     """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass runs one for each guess;
     last: the laws of the last canvas that stood."""
 
-    how: FreeDrafts
-    sights: list[Sight]
+    how: FreeDraftDenoising
+    sights: list[BoardReader]
     rng: Rng
-    last: Look | None = None
+    last: UnmaskerView | None = None
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         how = self.how
         guesses = [] if self.last is None else how.guesses(spot, self.last, self.rng)
         spots = [spot, *guesses]
         self.sights += [self.sights[0].fork() for _ in guesses]
-        seen = await gather(
+        seen = await gather_coroutines(
             *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
         )
-        steps, at, further = list[Step](), 0, [0]
+        steps, at, further = list[FillingStep](), 0, [0]
         while further:
             at = further[-1]
             laws, feed = seen[at]
             edit, spot, look = how.taken(spot, laws, self.rng)
-            steps.append(Step(look, feed, edit, spot))
+            steps.append(FillingStep(look, feed, edit, spot))
             further = [j for j in range(at + 1, len(spots)) if spots[j].canvas == spot.canvas]
         self.last, kept = seen[at][0], self.sights.pop(at)
         self.close()
         self.sights = [kept]
-        return Passed(tuple(steps), sum(len(feed) for _, feed in seen))
+        return CanvasPass(tuple(steps), sum(len(feed) for _, feed in seen))
 
     def close(self) -> None:
         for sight in self.sights:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from math import exp
 
 from polydec.core.decoder import Streams
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Draft, Edit, Exactness, Vocab, Want
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot
+from polydec.core.types import Draft, Exactness, ScoreRequest, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState
 
 
 @dataclass(frozen=True)
-class Guided:
+class GuidedDenoising:
     """A token is drawn for every gap of the block of `base`, and an autoregressive model reads them from the left in one pass.
     Written are the first of them that it finds likely, at least one: no token is ever its own.
 
@@ -31,7 +31,7 @@ class Guided:
     stochastic (chance alone) acceptance.
     """
 
-    base: Denoising
+    base: DenoisingDecoder
     guide: Target
     chunk: int = 32
     top: int = 1
@@ -44,24 +44,26 @@ class Guided:
         return Exactness.APPROXIMATE
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(request, rng, into, self._begin)
 
-    def _begin(self, request: Request, rng: Rng) -> _Reading:
+    def _begin(self, request: Request, rng: Rng) -> _GuidedPasses:
         sight = self.base.open(request)
-        return _Reading(self, sight, rng, self.guide.open(request.prompt), len(request.prompt) - 1)
+        return _GuidedPasses(
+            self, sight, rng, self.guide.open(request.prompt), len(request.prompt) - 1
+        )
 
-    def accepted(self, scores: Scores, tokens: Sequence[int | None], rng: Rng) -> int:
+    def accepted(self, scores: DraftScores, tokens: Sequence[int | None], rng: Rng) -> int:
         """How many of these, from the first, it finds likely; a None stands for what is known anyway."""
         for j, x in enumerate(tokens):
             if x is not None and not self._likely(scores, j, x, rng.at(j)):
                 return j
         return len(tokens)
 
-    def _likely(self, scores: Scores, j: int, x: int, rng: Rng) -> bool:
+    def _likely(self, scores: DraftScores, j: int, x: int, rng: Rng) -> bool:
         if self.top and x not in scores.topk(j, self.top)[0]:
             return False
         bar = self.least
@@ -75,16 +77,16 @@ class Guided:
 
 
 @dataclass(eq=False)
-class _Reading:
+class _GuidedPasses:
     """Draft, read, write. session: of the guide; read: the last position that it knows, its root."""
 
-    how: Guided
-    sight: Sight
+    how: GuidedDenoising
+    sight: BoardReader
     rng: Rng
     session: Session
     read: int
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         how = self.how
         look, feed = await self.sight.look(spot)
         drawn = dict(zip(look.rows, look.tokens(self.rng), strict=True))
@@ -94,11 +96,11 @@ class _Reading:
         self.read = first - 1
         chain = range(first, min(first + how.chunk, spot.block.stop))
         tokens = [drawn[p] if (x := spot.canvas[p]) is None else x for p in chain]
-        scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), Want())
+        scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), ScoreRequest())
         draws = self.rng.at("accept", spot.passes)
         count = max(1, how.accepted(scores, [drawn.get(p) for p in chain], draws))
-        edit = Edit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
-        return Passed((how.base.step(spot, look, feed, edit, spot.state),), len(feed))
+        edit = TextEdit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
+        return CanvasPass((how.base.step(spot, look, feed, edit, spot.state),), len(feed))
 
     def close(self) -> None:
         self.sight.close()

@@ -8,13 +8,13 @@ from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot
+from polydec.core.types import Exactness, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState
 
 
 @dataclass(frozen=True)
-class Handed:
+class FirstTokenDenoising:
     """`base` over a block-causal model, but where a block of the model begins with a gap, its first pass, which feeds the block
     before it as well, now that it is whole, fills that gap alone: as an autoregressive model writes its next token. So every
     other gap of a block sees a token of it.
@@ -25,32 +25,32 @@ class Handed:
     it: its head is shifted, and the last token before the block says the same without them.
     """
 
-    base: Denoising
+    base: DenoisingDecoder
 
     @property
     def exactness(self) -> Exactness:
         return self.base.exactness
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(
-            request, rng, into, lambda r, own: _Handing(self.base, self.base.open(r), own)
+            request, rng, into, lambda r, own: _FirstTokenPasses(self.base, self.base.open(r), own)
         )
 
 
 @dataclass(eq=False)
-class _Handing:
+class _FirstTokenPasses:
     """Passes of `base`, and those that begin a block. last: the block that such a pass began last."""
 
-    base: Denoising
-    sight: Sight
+    base: DenoisingDecoder
+    sight: BoardReader
     rng: Rng
     last: int = -1
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         base, first = self.base, spot.block.start
         begins = first % base.denoiser.block == 0 and spot.canvas[first] is None
         # to the rule that feeds, a block's passes begin behind the one that filled its first gap
@@ -61,7 +61,7 @@ class _Handing:
             edit, state = look.edit([0], [look.token(0, self.rng)]), spot.state
         else:
             edit, state = base.unmasker.choose(spot.state, look, self.rng)
-        return Passed((base.step(spot, look, feed, edit, state),), len(feed))
+        return CanvasPass((base.step(spot, look, feed, edit, state),), len(feed))
 
     def close(self) -> None:
         self.sight.close()

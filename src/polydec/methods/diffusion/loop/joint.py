@@ -11,10 +11,10 @@ from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot, Step
-from polydec.methods.diffusion.loop.types import gaps
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState, FillingStep
+from polydec.methods.diffusion.loop.types import gap_positions
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
 """(embeddings, states) -> states, [1, T, H] each: what the states become once these tokens stand."""
@@ -33,7 +33,7 @@ class JointDenoising:
     Source: ADJUST, approximate joint sampling for diffusion language models (2025), with the lowest entropy first.
     """
 
-    base: Denoising
+    base: DenoisingDecoder
     adjust: Adjust
     count: int = 4
 
@@ -42,27 +42,27 @@ class JointDenoising:
         return self.base.exactness if self.count == 1 else Exactness.APPROXIMATE
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(
-            request, rng, into, lambda r, own: _Adjusted(self, self.base.open(r), own)
+            request, rng, into, lambda r, own: _JointPasses(self, self.base.open(r), own)
         )
 
 
 @dataclass(frozen=True)
-class _Adjusted:
+class _JointPasses:
     """Passes of several edits each."""
 
     how: JointDenoising
-    sight: Sight
+    sight: BoardReader
     rng: Rng
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         base, model, first = self.how.base, self.how.base.denoiser, spot
         feed = self.sight.feed(spot)
-        states, steps = await self.sight.board.read(spot.canvas, feed), list[Step]()
+        states, steps = await self.sight.board.read(spot.canvas, feed), list[FillingStep]()
         while not steps or (len(steps) < self.how.count and _goes_on(spot, first)):
             if steps:
                 embedded = model.embed(spot.canvas[: len(states)])
@@ -74,15 +74,15 @@ class _Adjusted:
             spot = steps[-1].spot
         write = sorted(pair for step in steps for pair in step.edit.write)
         parts = tuple((step.look, step.edit) for step in steps)
-        whole = Step(steps[0].look, feed, Edit(write=tuple(write)), spot, parts)
-        return Passed((whole,), len(feed))
+        whole = FillingStep(steps[0].look, feed, TextEdit(write=tuple(write)), spot, parts)
+        return CanvasPass((whole,), len(feed))
 
     def close(self) -> None:
         self.sight.close()
 
 
-def _goes_on(spot: Spot, first: Spot) -> bool:
+def _goes_on(spot: FillingState, first: FillingState) -> bool:
     """Whether the block still has a gap."""
     return spot.block.start == first.block.start and bool(
-        gaps(spot.canvas, spot.block.start, spot.block.stop)
+        gap_positions(spot.canvas, spot.block.start, spot.block.stop)
     )

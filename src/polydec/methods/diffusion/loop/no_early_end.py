@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from polydec.core.canvas_law import Board, Canvas, Denoiser
+from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.law import NEG_INF
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 
 
 @dataclass(frozen=True)
-class NoEarlyEnd:
+class NoEarlyEndDenoiser:
     """The denoiser's laws without `ends` at positions before `first`; confidence is of what is left.
 
     Exact: law, of the model that is bent so.
@@ -28,7 +28,7 @@ class NoEarlyEnd:
     layers: ClassVar[int] = 0
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.denoiser.vocab
 
     @property
@@ -65,7 +65,7 @@ class NoEarlyEnd:
 class NoEarlyEndBoard:
     """A board of the denoiser, without early ends."""
 
-    def __init__(self, model: NoEarlyEnd, board: Board) -> None:
+    def __init__(self, model: NoEarlyEndDenoiser, board: CanvasSession) -> None:
         self._model, self._board = model, board
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.canvas_law import Board, Canvas, Denoiser
-from polydec.core.effects import gather
-from polydec.core.law import NEG_INF, normalise
-from polydec.core.types import Vocab
+from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import NEG_INF, normalise_log_weights
+from polydec.core.types import TokenVocabulary
 
 
 @dataclass(frozen=True)
-class Prompted:
+class PromptGuidedDenoiser:
     """log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised: of the canvas whose prompt is
     gaps, too. Both run in the same pass.
 
@@ -38,7 +38,7 @@ class Prompted:
             raise RequestError(f"scale is {self.scale}: it must be at least 0")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.denoiser.vocab
 
     @property
@@ -58,30 +58,32 @@ class Prompted:
         return self.denoiser.embed(canvas).repeat(1, 2)
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Of states that `PromptedBoard.read` gave: those with the prompt, and those without it beside them."""
+        """Of states that `PromptGuidedBoard.read` gave: those with the prompt, and those without it beside them."""
         told_RH, untold_RH = state_RH.chunk(2, -1)
         return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
 
     def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
         """The log-weights of both, mixed."""
-        with_RV, without_RV = normalise(told_RV), normalise(untold_RV)
+        with_RV, without_RV = normalise_log_weights(told_RV), normalise_log_weights(untold_RV)
         out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
         return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
 
-    def open(self, length: int, prompt: int = 0) -> PromptedBoard:
+    def open(self, length: int, prompt: int = 0) -> PromptGuidedBoard:
         told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
-        return PromptedBoard(self, prompt, told, untold)
+        return PromptGuidedBoard(self, prompt, told, untold)
 
 
-class PromptedBoard:
+class PromptGuidedBoard:
     """Two boards: one with the prompt, and one on which it is gaps."""
 
-    def __init__(self, model: Prompted, prompt: int, told: Board, untold: Board) -> None:
+    def __init__(
+        self, model: PromptGuidedDenoiser, prompt: int, told: CanvasSession, untold: CanvasSession
+    ) -> None:
         self._model, self._prompt, self._told, self._untold = model, prompt, told, untold
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         return self._model.bent(
-            *await gather(
+            *await gather_coroutines(
                 self._told.score(canvas, rows, feed),
                 self._untold.score(self._blank(canvas), rows, feed),
             )
@@ -89,7 +91,7 @@ class PromptedBoard:
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         return torch.cat(
-            await gather(
+            await gather_coroutines(
                 self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)
             ),
             -1,
@@ -98,8 +100,8 @@ class PromptedBoard:
     def _blank(self, canvas: Canvas) -> Canvas:
         return (*(None,) * self._prompt, *canvas[self._prompt :])
 
-    def fork(self) -> PromptedBoard:
-        return PromptedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
+    def fork(self) -> PromptGuidedBoard:
+        return PromptGuidedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
 
     def close(self) -> None:
         self._told.close()

@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol, TypeVar
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.methods.diffusion.loop.types import Look
+from polydec.core.types import Exactness, TextEdit
+from polydec.methods.diffusion.loop.types import UnmaskerView
 
 U = TypeVar("U")
 
@@ -32,13 +32,13 @@ class Unmasker(Protocol[U]):
         """A block of `count` gaps begins."""
         ...
 
-    def choose(self, state: U, look: Look, rng: Rng) -> tuple[Edit, U]:
+    def choose(self, state: U, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, U]:
         """Writes into at least one of look.rows, and nothing else. Draws are made at rng.at("token", position, step) and
         rng.at("order", step)."""
         ...
 
 
-class Refresh(Protocol):
+class CanvasRefresh(Protocol):
     """Which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
@@ -48,14 +48,14 @@ class Refresh(Protocol):
         ...
 
 
-class Ending(Protocol):
+class EndingRule(Protocol):
     """Where an answer ends before its end is written. spare: gaps behind the end that stay on the canvas."""
 
     everywhere: ClassVar[bool]
 
     @property
     def spare(self) -> int: ...
-    def find(self, look: Look, edit: Edit) -> int | None:
+    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         """The position of the answer's last token, which becomes an end (EOS, a stop id) if it is none; what lies behind it is
         cut off the canvas, but for `spare` gaps, and never fed again. None: not known. look: before the edit."""
         ...

@@ -11,14 +11,14 @@ from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot, Step
-from polydec.methods.diffusion.loop.types import Look, best
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState, FillingStep
+from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 
 @dataclass(frozen=True)
-class Remasking:
+class RemaskingDenoising:
     """`base`, and `again` further passes in each block: each makes gaps of the `count` tokens of the block that the model was
     least sure of when they were written, and fills as many gaps, those that it is surest of now. They come behind the share
     `late` of the passes that the block is given, or where it is whole before that. The other passes are those of `base`.
@@ -33,7 +33,7 @@ class Remasking:
     chance that grows as confidence falls; here, as in ParallelBench, the least sure tokens are.
     """
 
-    base: Denoising
+    base: DenoisingDecoder
     again: int = 2
     count: int = 1
     late: float = 0.875
@@ -54,22 +54,22 @@ class Remasking:
         return reasons
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(
-            request, rng, into, lambda r, own: _Remasking(self, self.base.open(r), own)
+            request, rng, into, lambda r, own: _RemaskingPasses(self, self.base.open(r), own)
         )
 
 
 @dataclass(eq=False)
-class _Remasking:
+class _RemaskingPasses:
     """start: of the block that is filled; given: passes that it is given; done: further ones that were begun; sure: of each
     position of it that was written how sure the model was then; due: whether the next pass is a further one."""
 
-    how: Remasking
-    sight: Sight
+    how: RemaskingDenoising
+    sight: BoardReader
     rng: Rng
     start: int = -1
     given: int = 0
@@ -77,7 +77,7 @@ class _Remasking:
     due: bool = False
     sure: dict[int, float] = field(default_factory=dict[int, float])
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         how, base = self.how, self.how.base
         if spot.block.start != self.start:
             self.start, self.done, self.due, self.sure = spot.block.start, 0, False, {}
@@ -87,16 +87,16 @@ class _Remasking:
         step = base.step(spot, look, feed, edit, state)
         at = {r: i for i, r in enumerate(look.rows)}
         self.sure |= {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write}
-        return Passed((replace(step, spot=self._after(spot, step, state)),), len(feed))
+        return CanvasPass((replace(step, spot=self._after(spot, step, state)),), len(feed))
 
-    def _chosen(self, spot: Spot, look: Look) -> tuple[Edit, Any]:
+    def _chosen(self, spot: FillingState, look: UnmaskerView) -> tuple[TextEdit, Any]:
         if not self.due:
             return self.how.base.unmasker.choose(spot.state, look, self.rng)
         look = look.inside()
         tokens = look.tokens(self.rng)
-        return look.edit(best(look.confidence(tokens), self.how.count), tokens), spot.state
+        return look.edit(best_indices(look.confidence(tokens), self.how.count), tokens), spot.state
 
-    def _after(self, spot: Spot, step: Step, state: Any) -> Spot:
+    def _after(self, spot: FillingState, step: FillingStep, state: Any) -> FillingState:
         """Where the pass leads, with gaps where tokens are taken back."""
         how, after = self.how, step.spot
         left = not after.block or after.block.start != self.start
@@ -113,7 +113,7 @@ class _Remasking:
         first = next(i for i in after.block if after.canvas[i] is None)
         return replace(after, final=self.start if self.done < how.again else first)
 
-    def _unsure(self, after: Spot) -> frozenset[int]:
+    def _unsure(self, after: FillingState) -> frozenset[int]:
         """The written positions of the block, up to its end, that the model was least sure of; the first ones on a tie."""
         canvas = after.canvas
         end = next((p for p in sorted(self.sure) if canvas[p] in after.ends), len(canvas))

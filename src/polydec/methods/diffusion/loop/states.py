@@ -10,7 +10,7 @@ from torch import Tensor
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness
-from polydec.methods.diffusion.loop.types import Look, Pace, best
+from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, best_indices
 
 ONE_A_PASS: Mapping[str, str] = {"parallel": "it fills one gap a pass"}
 """Why a contract sees no pass of an unmasker that fills several gaps."""
@@ -34,7 +34,7 @@ def unexercised_by_steps(self: SteppedUnmasker) -> Mapping[str, str]:
 
 
 @property
-def approximate(self: object) -> Exactness:
+def approximate_exactness(self: object) -> Exactness:
     """`Unmasker.exactness` of one that promises no law."""
     return Exactness.APPROXIMATE
 
@@ -57,13 +57,13 @@ def new_pace(self: object, state: Pace, count: int) -> Pace:
     return count, 0
 
 
-def drawn(look: Look, rng: Rng) -> tuple[Look, tuple[int, ...], Tensor]:
+def draw_block_tokens(look: UnmaskerView, rng: Rng) -> tuple[UnmaskerView, tuple[int, ...], Tensor]:
     """The gaps of the block, a token drawn for each, and the model's own probability of it, R."""
     look = look.inside()
     tokens = look.tokens(rng)
     return look, tokens, look.confidence(tokens)
 
 
-def surest(score_R: Tensor, bar: float) -> set[int]:
+def surest_gaps(score_R: Tensor, bar: float) -> set[int]:
     """The best one, and all of at least `bar`."""
-    return {*best(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}
+    return {*best_indices(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}

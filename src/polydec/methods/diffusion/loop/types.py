@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from polydec.core.canvas_law import Canvas
-from polydec.core.law import normalise, probs
+from polydec.core.law import float64_probabilities, normalise_log_weights
 from polydec.core.protocols import Shaper
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
+from polydec.core.types import TextEdit
 
 
-def gaps(canvas: Canvas, start: int = 0, stop: int | None = None) -> tuple[int, ...]:
+def gap_positions(canvas: Canvas, start: int = 0, stop: int | None = None) -> tuple[int, ...]:
     """The positions of [start, stop) that are gaps, ascending."""
     return tuple(i for i, x in enumerate(canvas[start:stop], start) if x is None)
 
 
-def filled(canvas: Canvas, edit: Edit) -> Canvas:
+def canvas_with_edit(canvas: Canvas, edit: TextEdit) -> Canvas:
     """The canvas with an edit's writes in it."""
     out = list(canvas)
     for position, token in edit.write:
@@ -31,7 +31,7 @@ def filled(canvas: Canvas, edit: Edit) -> Canvas:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class UnmaskerView:
     """What an unmasker sees of one pass.
 
     canvas: as it was fed; block: the positions that may be filled now; rows: the gaps whose laws are known, ascending: those
@@ -39,7 +39,7 @@ class Look:
     logw_RV: the model's log-weights there, float64, not normalised, -inf at the mask token; shapers: bend the law that
     tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer;
     written: of positions of the block where a token stands the greatest probability that the model gives there, as far as
-    these were asked for (`Denoising.written`) and fed.
+    these were asked for (`DenoisingDecoder.written`) and fed.
     """
 
     canvas: Canvas
@@ -54,7 +54,7 @@ class Look:
     @cached_property
     def logp_RV(self) -> Tensor:
         """The model's own laws, unshaped."""
-        return normalise(self.logw_RV)
+        return normalise_log_weights(self.logw_RV)
 
     @cached_property
     def shaped_RV(self) -> Tensor:
@@ -64,7 +64,7 @@ class Look:
         rows = list(self.logw_RV)
         for s in self.shapers:
             rows = [s.shape(s.start(()), w_V) for w_V in rows]
-        return normalise(torch.stack(rows))
+        return normalise_log_weights(torch.stack(rows))
 
     @cached_property
     def likeliest(self) -> tuple[int, ...]:
@@ -74,15 +74,15 @@ class Look:
     @property
     def complete(self) -> bool:
         """Whether the law of every gap of the canvas is known."""
-        return len(self.rows) == len(gaps(self.canvas))
+        return len(self.rows) == len(gap_positions(self.canvas))
 
-    def only(self, keep: Sequence[int]) -> Look:
+    def only(self, keep: Sequence[int]) -> UnmaskerView:
         """Some of the rows, by their indices."""
         return replace(
             self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)]
         )
 
-    def inside(self) -> Look:
+    def inside(self) -> UnmaskerView:
         """The rows of the block alone."""
         keep = [i for i, r in enumerate(self.rows) if r in self.block]
         return self if len(keep) == len(self.rows) else self.only(keep)
@@ -92,7 +92,7 @@ class Look:
 
         A Gumbel-argmax draws from the same law; this one inverts its distribution.
         """
-        p_V = probs(self.shaped_RV[i])
+        p_V = float64_probabilities(self.shaped_RV[i])
         return rng.at("token", self.rows[i], self.step).categorical(p_V)
 
     def tokens(self, rng: Rng) -> tuple[int, ...]:
@@ -108,20 +108,20 @@ class Look:
     @cached_property
     def entropy_R(self) -> Tensor:
         """Of the model's own laws, in nats."""
-        return entropy(self.logp_RV)
+        return row_entropy(self.logp_RV)
 
-    def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> Edit:
+    def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> TextEdit:
         """Fill the rows of these indices, tokens[i] being row i's."""
-        return Edit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
+        return TextEdit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
 
 
-def entropy(logp_RV: Tensor) -> Tensor:
+def row_entropy(logp_RV: Tensor) -> Tensor:
     """Of each row of log-probabilities, in nats."""
     p_RV = logp_RV.exp()
     return -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
 
 
-def best(score_R: Tensor, count: int) -> list[int]:
+def best_indices(score_R: Tensor, count: int) -> list[int]:
     """Indices of the highest scores, best first, the lowest index first on a tie."""
     return sorted(range(len(score_R)), key=lambda i: (-float(score_R[i]), i))[:count]
 
@@ -130,12 +130,12 @@ Rank = tuple[float, ...]
 """Of each position of a canvas when its turn comes, the lowest first; () stands for an order from the left."""
 
 
-def ranked(positions: Sequence[int], rank: Rank) -> list[int]:
+def sort_by_rank(positions: Sequence[int], rank: Rank) -> list[int]:
     """These positions, those whose turn comes first at the front."""
     return sorted(positions, key=lambda p: (rank[p] if rank else 0.0, p))
 
 
-def quota(count: int, steps: int, step: int) -> int:
+def pass_quota(count: int, steps: int, step: int) -> int:
     """How many of `count` gaps pass `step` (from 0) of `steps` fills: as even as can be, the earlier ones one more. Their sum
     is `count`; steps = 0 means one a pass."""
     if not steps:
@@ -147,6 +147,6 @@ Pace = tuple[int, int]
 """The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes so far."""
 
 
-def due(pace: Pace, steps: int, left: int) -> int:
+def bounded_pass_quota(pace: Pace, steps: int, left: int) -> int:
     """How many gaps this pass fills: at least one, at most those that are left."""
-    return max(1, min(left, quota(pace[0], steps, pace[1])))
+    return max(1, min(left, pass_quota(pace[0], steps, pace[1])))

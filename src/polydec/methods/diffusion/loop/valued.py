@@ -12,14 +12,14 @@ from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Transcript
-from polydec.core.types import Exactness, Vocab
-from polydec.methods.diffusion.loop.denoising import Denoising, Sight
-from polydec.methods.diffusion.loop.filling import Passed, Spot
-from polydec.methods.diffusion.loop.worths import Reader, Value
+from polydec.core.types import Exactness, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import BoardReader, DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState
+from polydec.methods.diffusion.loop.worths import CanvasValue, CanvasValueReader
 
 
 @dataclass(frozen=True)
-class Valued:
+class SoftValueDenoising:
     """Of each pass's laws the unmasker of `base` draws `tries` edits, independently. A `value` foretells what the answer will
     be worth that each of them leads to. One of the edits is taken, with probability in proportion to exp(worth / heat), and the
     others are forgotten.
@@ -33,8 +33,8 @@ class Valued:
     is left to chance, and the released code takes the best.
     """
 
-    base: Denoising
-    value: Value
+    base: DenoisingDecoder
+    value: CanvasValue
     tries: int = 8
     heat: float = 0.0
 
@@ -47,15 +47,15 @@ class Valued:
         return self.base.unexercised
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(request, rng, into, self._begin)
 
-    def _begin(self, request: Request, rng: Rng) -> _Tried:
+    def _begin(self, request: Request, rng: Rng) -> _SoftValuePasses:
         reader = self.value.open(self.base, request.prompt)
-        return _Tried(self, self.base.open(request), rng, reader)
+        return _SoftValuePasses(self, self.base.open(request), rng, reader)
 
     def taken(self, worth_M: Tensor, rng: Rng) -> int:
         """Which of the edits is taken."""
@@ -65,15 +65,15 @@ class Valued:
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _SoftValuePasses:
     """Draw, try, take."""
 
-    how: Valued
-    sight: Sight
+    how: SoftValueDenoising
+    sight: BoardReader
     rng: Rng
-    reader: Reader
+    reader: CanvasValueReader
 
-    async def next(self, spot: Spot) -> Passed:
+    async def next(self, spot: FillingState) -> CanvasPass:
         base, rng = self.how.base, self.rng
         look, feed = await self.sight.look(spot)
         drawn = [
@@ -88,7 +88,7 @@ class _Tried:
             worth, fed = dict(zip(steps, worths, strict=True)), fed + more
             worth_M = torch.tensor([worth[e] for e, _ in drawn], dtype=torch.float64)
             edit = drawn[self.how.taken(worth_M, rng.at("taken", spot.passes))][0]
-        return Passed((steps[edit],), fed)
+        return CanvasPass((steps[edit],), fed)
 
     def close(self) -> None:
         self.sight.close()

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from polydec.core.canvas_law import Canvas
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Session, Target
-from polydec.core.types import Draft, Edit, Reads, Vocab, Want
-from polydec.methods.diffusion.loop.denoising import Denoising
-from polydec.methods.diffusion.loop.filling import Spot
-from polydec.methods.diffusion.loop.types import filled, gaps
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TextEdit, TokenVocabulary
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.loop.filling import FillingState
+from polydec.methods.diffusion.loop.types import canvas_with_edit, gap_positions
 
 LEAST = -1e4
 """The value of an answer with a token that a judge rules out, and of no answer a lower one."""
 
 
-class Judge(Protocol):
+class AnswerJudge(Protocol):
     """What answers to one prompt are worth."""
 
     async def ready(self) -> None:
@@ -32,92 +32,94 @@ class Judge(Protocol):
     def close(self) -> None: ...
 
 
-class Reward(Protocol):
+class AnswerReward(Protocol):
     """A black box over finished answers."""
 
-    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge: ...
+    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge: ...
 
 
-class Reader(Protocol):
+class CanvasValueReader(Protocol):
     """Foretells what canvases of one answer will be worth."""
 
-    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+    async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
         """Of each spot, and how many positions were fed to the model for it."""
         ...
 
     def close(self) -> None: ...
 
 
-class Value(Protocol):
+class CanvasValue(Protocol):
     """What a canvas with gaps will be worth."""
 
-    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader: ...
+    def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader: ...
 
 
 @dataclass(frozen=True)
-class Finished:
+class PosteriorMeanValue:
     """The worth of the answer that the model would give at once: one look at the canvas, and the likeliest token in each gap
     (SVDD-PM)."""
 
-    reward: Reward
+    reward: AnswerReward
 
-    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader:
-        return _Finishing(base, self.reward.open(prompt, base.vocab))
+    def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
+        return _PosteriorMeanReader(base, self.reward.open(prompt, base.vocab))
 
 
 @dataclass(frozen=True)
-class _Finishing:
-    base: Denoising
-    judge: Judge
+class _PosteriorMeanReader:
+    base: DenoisingDecoder
+    judge: AnswerJudge
 
-    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+    async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
         await self.judge.ready()
-        valued = await gather(*(self._value(spot) for spot in spots))
+        valued = await gather_coroutines(*(self._value(spot) for spot in spots))
         return [value for value, _ in valued], sum(fed for _, fed in valued)
 
-    async def _value(self, spot: Spot) -> tuple[float, int]:
+    async def _value(self, spot: FillingState) -> tuple[float, int]:
         canvas, fed = await self._finished(spot)
         return await self.judge.worth(answer_of(canvas, spot)), fed
 
-    async def _finished(self, spot: Spot) -> tuple[Canvas, int]:
+    async def _finished(self, spot: FillingState) -> tuple[Canvas, int]:
         """The canvas with the likeliest token in each gap that the model sees, and what was fed for it."""
         if not spot.block:
             return spot.canvas, 0
         board = self.base.denoiser.open(len(spot.canvas), spot.begin)
         try:
             feed = self.base.feed(spot, None)
-            rows = gaps(spot.canvas, spot.begin, feed[-1] + 1)
+            rows = gap_positions(spot.canvas, spot.begin, feed[-1] + 1)
             tokens = [int(x) for x in (await board.score(spot.canvas, rows, feed)).argmax(-1)]
         finally:
             board.close()
-        return filled(spot.canvas, Edit(write=tuple(zip(rows, tokens, strict=True)))), len(feed)
+        return canvas_with_edit(
+            spot.canvas, TextEdit(write=tuple(zip(rows, tokens, strict=True)))
+        ), len(feed)
 
     def close(self) -> None:
         self.judge.close()
 
 
 @dataclass(frozen=True)
-class Foretold:
+class LearnedCanvasValue:
     """The worth that a trained network foretells of the canvas itself (SVDD-MC): no look of the model, and no reward asked."""
 
     network: Callable[[Canvas], float]
 
-    def open(self, base: Denoising, prompt: Sequence[int]) -> Reader:
-        return _Foretelling(self.network)
+    def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
+        return _LearnedValueReader(self.network)
 
 
 @dataclass(frozen=True)
-class _Foretelling:
+class _LearnedValueReader:
     network: Callable[[Canvas], float]
 
-    async def values(self, spots: Sequence[Spot]) -> tuple[list[float], int]:
+    async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
         return [self.network(spot.canvas) for spot in spots], 0
 
     def close(self) -> None:
         pass
 
 
-def answer_of(canvas: Canvas, spot: Spot) -> list[int]:
+def answer_of(canvas: Canvas, spot: FillingState) -> list[int]:
     """The answer's tokens up to the first gap or end, the end included."""
     answer = canvas[spot.begin :]
     stop = next((i for i, x in enumerate(answer) if x is None), len(answer))
@@ -126,17 +128,17 @@ def answer_of(canvas: Canvas, spot: Spot) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Likely:
+class LikelihoodReward:
     """The mean log-probability of an answer's tokens under an autoregressive model, in nats."""
 
     model: Target
 
-    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
-        return _Reading(self.model.open(prompt), prompt[-1])
+    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        return _LikelihoodJudge(self.model.open(prompt), prompt[-1])
 
 
 @dataclass(eq=False)
-class _Reading:
+class _LikelihoodJudge:
     """session: of the model, which knows the prompt from the first answer on."""
 
     session: Session
@@ -145,13 +147,13 @@ class _Reading:
 
     async def ready(self) -> None:
         if not self.read:
-            await self.session.prefill(Want(law=Reads.NOTHING))
+            await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         self.read = True
 
     async def worth(self, tokens: Sequence[int]) -> float:
         reader = self.session.fork()
         try:
-            scores = await reader.score(Draft.chain(self.root, tokens[:-1]), Want())
+            scores = await reader.score(Draft.chain(self.root, tokens[:-1]), ScoreRequest())
             return sum(max(scores.logp(i, (x,))[0], LEAST) for i, x in enumerate(tokens)) / len(
                 tokens
             )
@@ -163,19 +165,19 @@ class _Reading:
 
 
 @dataclass(frozen=True)
-class OfText:
+class AnswerTextReward:
     """What a function says of the answer's text, its end left out; of a model without a tokenizer the ids as numbers."""
 
     judge: Callable[[str], float]
 
-    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
-        return _Asking(self.judge, vocab)
+    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        return _TextJudge(self.judge, vocab)
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _TextJudge:
     judge: Callable[[str], float]
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     async def ready(self) -> None:
         pass
@@ -191,23 +193,23 @@ class _Asking:
 
 
 @dataclass(frozen=True)
-class Near:
+class TargetLengthReward:
     """`reward`, and `pull` less for each token that an answer is longer or shorter than `length`, its end not counted; 0: no
     length is wanted."""
 
-    reward: Reward
+    reward: AnswerReward
     length: int = 0
     pull: float = 1.0
 
-    def open(self, prompt: Sequence[int], vocab: Vocab) -> Judge:
+    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
         judge = self.reward.open(prompt, vocab)
-        return _Measuring(judge, self, vocab.eos) if self.length else judge
+        return _TargetLengthJudge(judge, self, vocab.eos) if self.length else judge
 
 
 @dataclass(frozen=True)
-class _Measuring:
-    judge: Judge
-    how: Near
+class _TargetLengthJudge:
+    judge: AnswerJudge
+    how: TargetLengthReward
     ends: frozenset[int]
 
     async def ready(self) -> None:

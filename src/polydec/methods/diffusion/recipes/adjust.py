@@ -8,7 +8,7 @@ from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="adjust",
@@ -23,7 +23,7 @@ CARD = Card(
     reduces_to="dream for count = 1",
     parent="dream",
     home="drawn text (temperature 1) whose tokens depend on each other",
-    needs=(Trained("joint"),),
+    needs=(ArtefactNeed("joint"),),
     published="MAUVE 0.87 where independent marginals reach 0.31, at 4 tokens a pass (Dream-7B-Base)",
 )
 
@@ -38,11 +38,11 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.joint import JointDenoising
-    from polydec.methods.diffusion.refreshes.full import Full
-    from polydec.methods.diffusion.unmaskers.entropy import Entropy
-    from polydec.models.learned.kinds.joint import Joint
+    from polydec.methods.diffusion.refreshes.full import FullRefresh
+    from polydec.methods.diffusion.unmaskers.entropy import EntropyUnmasker
+    from polydec.models.learned.kinds.joint import JointSamplerLayer
 
-    base = Denoising(kit.denoiser, Entropy(), Full(), block, kit.shapers)
-    return JointDenoising(base, kit.need(Joint), count)
+    base = DenoisingDecoder(kit.denoiser, EntropyUnmasker(), FullRefresh(), block, kit.shapers)
+    return JointDenoising(base, kit.need(JointSamplerLayer), count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -33,7 +33,7 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Within(0, 2),
+        InRange(0, 2),
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 0.9,
     block: Annotated[
@@ -42,10 +42,14 @@ def build(
         "positions of a part of the model's block that is filled first (0: all of it)",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes.blockwise import Blockwise
-    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
+    from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
-    return Denoising(
-        kit.denoiser, Threshold(threshold), Blockwise(kit.denoiser.block), block, kit.shapers
+    return DenoisingDecoder(
+        kit.denoiser,
+        ThresholdUnmasker(threshold),
+        BlockwiseRefresh(kit.denoiser.block),
+        block,
+        kit.shapers,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -53,26 +53,30 @@ def build(
     ] = False,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.agreement import Agreement
-    from polydec.methods.diffusion.unmaskers.coherent import Coherent, by_entropy, by_probability
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.agreement import AgreementUnmasker
+    from polydec.methods.diffusion.unmaskers.coherent import (
+        CoherentUnmasker,
+        by_entropy,
+        by_probability,
+    )
 
-    return Denoising(
+    return DenoisingDecoder(
         kit.denoiser,
-        Agreement(most=width + 1, count=count)
+        AgreementUnmasker(most=width + 1, count=count)
         if agree
-        else Coherent(
+        else CoherentUnmasker(
             depth, width, slack, most, count, steps, by_probability if likely else by_entropy
         ),
-        kept(kit.denoiser.block, cache),
+        refresh_for_cache(kit.denoiser.block, cache),
         block,
         kit.shapers,
         not cache,

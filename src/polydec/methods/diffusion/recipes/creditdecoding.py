@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,27 +31,32 @@ def build(
     kit: Kit,
     *,
     threshold: Annotated[
-        float, Within(0, 2), "confidence, credit counted in, from which a token is written at once"
+        float, InRange(0, 2), "confidence, credit counted in, from which a token is written at once"
     ] = 0.9,
-    alpha: Annotated[float, Within(0, 16), "weight of the credits' logarithm in the logits"] = 0.7,
+    alpha: Annotated[float, InRange(0, 16), "weight of the credits' logarithm in the logits"] = 0.7,
     gamma: Annotated[
-        float, Within(0, 16), "power of a likeliest token's probability that is its gain"
+        float, InRange(0, 16), "power of a likeliest token's probability that is its gain"
     ] = 0.2,
-    beta: Annotated[float, Within(0, 1), "share of the credits that the next pass keeps"] = 0.8,
+    beta: Annotated[float, InRange(0, 1), "share of the credits that the next pass keeps"] = 0.8,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.credit import Credit
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.credit import CreditUnmasker
 
-    refresh = kept(kit.denoiser.block, cache)
-    return Denoising(
-        kit.denoiser, Credit(threshold, alpha, gamma, beta), refresh, block, kit.shapers, not cache
+    refresh = refresh_for_cache(kit.denoiser.block, cache)
+    return DenoisingDecoder(
+        kit.denoiser,
+        CreditUnmasker(threshold, alpha, gamma, beta),
+        refresh,
+        block,
+        kit.shapers,
+        not cache,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,7 +32,7 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Within(0, 2),
+        InRange(0, 2),
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 2.0,
     every: Annotated[int, AtLeast(1), "passes of a block after which everything is fed again"] = 8,
@@ -44,14 +44,14 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes.delayed import Delayed
-    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes.delayed import DelayedRefresh
+    from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
-    return Denoising(
+    return DenoisingDecoder(
         kit.denoiser,
-        Threshold(threshold),
-        Delayed(every),
+        ThresholdUnmasker(threshold),
+        DelayedRefresh(every),
         block,
         kit.shapers,
         every == 1 and not prompt,

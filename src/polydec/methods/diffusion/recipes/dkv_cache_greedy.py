@@ -39,16 +39,16 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.foreseen import Foreseen
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.foreseen import DrawnOrderDenoising
     from polydec.methods.diffusion.loop.types import Rank
-    from polydec.methods.diffusion.refreshes.window import Window
-    from polydec.methods.diffusion.unmaskers.in_order import InOrder
+    from polydec.methods.diffusion.refreshes.window import WindowRefresh
+    from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
 
-    def make(rank: Rank) -> Denoising:
-        refresh = Window(width, every, count, rank)
-        return Denoising(
-            kit.denoiser, InOrder(count, rank), refresh, block, kit.shapers, every == 1
+    def make(rank: Rank) -> DenoisingDecoder:
+        refresh = WindowRefresh(width, every, count, rank)
+        return DenoisingDecoder(
+            kit.denoiser, InOrderUnmasker(count, rank), refresh, block, kit.shapers, every == 1
         )
 
-    return Foreseen(make) if shuffled else make(())
+    return DrawnOrderDenoising(make) if shuffled else make(())

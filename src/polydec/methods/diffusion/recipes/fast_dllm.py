@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -33,7 +33,7 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Within(0, 2),
+        InRange(0, 2),
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 0.9,
     block: Annotated[
@@ -41,18 +41,18 @@ def build(
     ] = 32,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
-    return Denoising(
+    return DenoisingDecoder(
         kit.denoiser,
-        Threshold(threshold),
-        kept(kit.denoiser.block, cache),
+        ThresholdUnmasker(threshold),
+        refresh_for_cache(kit.denoiser.block, cache),
         block,
         kit.shapers,
         not cache,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,7 +30,7 @@ def build(
     *,
     factor: Annotated[
         float,
-        Within(0, 64),
+        InRange(0, 64),
         "how much is risked; 1: a greedy pass writes the likeliest tokens together",
     ] = 1.0,
     block: Annotated[
@@ -38,14 +38,19 @@ def build(
     ] = 32,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.factor import Factor
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.factor import FactorUnmasker
 
-    return Denoising(
-        kit.denoiser, Factor(factor), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    return DenoisingDecoder(
+        kit.denoiser,
+        FactorUnmasker(factor),
+        refresh_for_cache(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,7 +32,7 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Within(0, 2),
+        InRange(0, 2),
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 0.9,
     block: Annotated[
@@ -49,18 +49,18 @@ def build(
         "a block's first token is written alone, by the pass that finishes the block before it, as published",
     ] = False,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.handed import Handed
-    from polydec.methods.diffusion.refreshes.blockwise import Blockwise
-    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.handed import FirstTokenDenoising
+    from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
+    from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
     own = kit.denoiser.block
-    base = Denoising(
+    base = DenoisingDecoder(
         kit.denoiser,
-        Threshold(threshold),
-        Blockwise(own, cache, (block or own) if rerun else 0),
+        ThresholdUnmasker(threshold),
+        BlockwiseRefresh(own, cache, (block or own) if rerun else 0),
         block,
         kit.shapers,
         not cache,
     )
-    return Handed(base) if handed else base
+    return FirstTokenDenoising(base) if handed else base

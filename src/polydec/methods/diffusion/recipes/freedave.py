@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,10 +31,10 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    drafts: Annotated[int, Within(1, 64), "canvases of a pass"] = 4,
+    drafts: Annotated[int, InRange(1, 64), "canvases of a pass"] = 4,
     threshold: Annotated[
         float,
-        Within(0, 2),
+        InRange(0, 2),
         "probability from which a token is written at once (above 1: one a pass)",
     ] = 2.0,
     block: Annotated[
@@ -42,18 +42,20 @@ def build(
     ] = 32,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block, and shared by its canvases: 0 none, 1 those before it, 2 all others",
     ] = 0,
     eager: Annotated[
         bool, "guess on into the blocks behind the one that is filled (without a cache)"
     ] = False,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.free_drafts import FreeDrafts
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.threshold import Threshold
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.free_drafts import FreeDraftDenoising
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
-    refresh = kept(kit.denoiser.block, cache)
-    base = Denoising(kit.denoiser, Threshold(threshold), refresh, block, kit.shapers, not cache)
-    return FreeDrafts(base, drafts, eager)
+    refresh = refresh_for_cache(kit.denoiser.block, cache)
+    base = DenoisingDecoder(
+        kit.denoiser, ThresholdUnmasker(threshold), refresh, block, kit.shapers, not cache
+    )
+    return FreeDraftDenoising(base, drafts, eager)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -34,9 +34,9 @@ def build(
     top: Annotated[
         int, AtLeast(0), "a token stands that is among the guide's so many likeliest (0: wherever)"
     ] = 1,
-    least: Annotated[float, Within(0, 1), "and has at least this probability under it"] = 0.0,
+    least: Annotated[float, InRange(0, 1), "and has at least this probability under it"] = 0.0,
     relative: Annotated[
-        float, Within(0, 1), "and at least this share of the likeliest token's probability"
+        float, InRange(0, 1), "and at least this share of the likeliest token's probability"
     ] = 0.0,
     chance: Annotated[
         bool, "and is accepted by a draw, with the probability that it has (stochastic: top=0)"
@@ -48,12 +48,14 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.guided import Guided
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.refreshes.frozen import Frozen
-    from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRight
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.guided import GuidedDenoising
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.refreshes.frozen import FrozenRefresh
+    from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
 
-    refresh = Frozen() if freeze else exact(kit.denoiser.block)
-    base = Denoising(kit.denoiser, LeftToRight(), refresh, block, kit.shapers, not freeze)
-    return Guided(base, kit.drafting, chunk, top, least, relative, chance)
+    refresh = FrozenRefresh() if freeze else exact_refresh(kit.denoiser.block)
+    base = DenoisingDecoder(
+        kit.denoiser, LeftToRightUnmasker(), refresh, block, kit.shapers, not freeze
+    )
+    return GuidedDenoising(base, kit.drafting, chunk, top, least, relative, chance)

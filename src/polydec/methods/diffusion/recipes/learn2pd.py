@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="learn2pd",
@@ -24,7 +24,7 @@ CARD = Card(
     reduces_to="llada for threshold = 1 without end-of-text prediction",
     parent="fast-dllm",
     home="one kind of text, canvases longer than answers",
-    needs=(Trained("filter"),),
+    needs=(ArtefactNeed("filter"),),
     published="up to 22.58 times one token a pass without loss of accuracy, 57.51 times with a cache "
     "(LLaDA-8B-Instruct, GSM8K, 1,024 tokens)",
 )
@@ -34,34 +34,36 @@ def build(
     kit: Kit,
     *,
     threshold: Annotated[
-        float, Within(0, 1), "of the filter: how likely right a token must be to be written at once"
+        float,
+        InRange(0, 1),
+        "of the filter: how likely right a token must be to be written at once",
     ] = 0.96,
     ending: Annotated[bool, "cut the canvas where an end is written or surely predicted"] = True,
     sure: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "probability from which a predicted end cuts (0: any does, as released)",
     ] = 0.9,
     spare: Annotated[int, AtLeast(0), "gaps behind that end that stay on the canvas"] = 0,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.endings import Predicted, Whole
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.filtered import Filtered
-    from polydec.models.learned.kinds.filter import Filter
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.endings import FullLengthEnding, PredictedEnding
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.filtered import FilteredUnmasker
+    from polydec.models.learned.kinds.filter import ConfidenceFilter
 
-    return Denoising(
+    return DenoisingDecoder(
         kit.denoiser,
-        Filtered(kit.need(Filter), threshold),
-        kept(kit.denoiser.block, cache),
-        kit.need(Filter).size,
+        FilteredUnmasker(kit.need(ConfidenceFilter), threshold),
+        refresh_for_cache(kit.denoiser.block, cache),
+        kit.need(ConfidenceFilter).size,
         kit.shapers,
         not cache,
-        Predicted(sure, spare) if ending else Whole(),
-        kit.need(Filter).written,
+        PredictedEnding(sure, spare) if ending else FullLengthEnding(),
+        kit.need(ConfidenceFilter).written,
     )

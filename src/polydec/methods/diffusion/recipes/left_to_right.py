@@ -33,10 +33,14 @@ def build(
         int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRight
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
 
-    return Denoising(
-        kit.denoiser, LeftToRight(steps), exact(kit.denoiser.block), block, kit.shapers
+    return DenoisingDecoder(
+        kit.denoiser,
+        LeftToRightUnmasker(steps),
+        exact_refresh(kit.denoiser.block),
+        block,
+        kit.shapers,
     )

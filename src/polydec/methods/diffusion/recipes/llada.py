@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -35,21 +35,26 @@ def build(
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
     guidance: Annotated[
         float,
-        Within(0, 16),
+        InRange(0, 16),
         "how much stronger the prompt is made, at twice the positions (0: not)",
     ] = 0.0,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.prompted import Prompted
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.confidence import Confidence
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.prompted import PromptGuidedDenoiser
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
-    denoiser = Prompted(kit.denoiser, guidance) if guidance else kit.denoiser
-    return Denoising(
-        denoiser, Confidence(steps), kept(kit.denoiser.block, cache), block, kit.shapers, not cache
+    denoiser = PromptGuidedDenoiser(kit.denoiser, guidance) if guidance else kit.denoiser
+    return DenoisingDecoder(
+        denoiser,
+        ConfidenceUnmasker(steps),
+        refresh_for_cache(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,23 +30,28 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    threshold: Annotated[float, Within(0, 2), "probability of an anchor"] = 0.9,
-    relaxed: Annotated[float, Within(0, 2), "probability that is enough near an anchor"] = 0.75,
+    threshold: Annotated[float, InRange(0, 2), "probability of an anchor"] = 0.9,
+    relaxed: Annotated[float, InRange(0, 2), "probability that is enough near an anchor"] = 0.75,
     radius: Annotated[int, AtLeast(0), "positions to either side of an anchor that are near"] = 4,
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.local import Local
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.local import LocalLeapUnmasker
 
-    refresh = kept(kit.denoiser.block, cache)
-    return Denoising(
-        kit.denoiser, Local(threshold, relaxed, radius), refresh, block, kit.shapers, not cache
+    refresh = refresh_for_cache(kit.denoiser.block, cache)
+    return DenoisingDecoder(
+        kit.denoiser,
+        LocalLeapUnmasker(threshold, relaxed, radius),
+        refresh,
+        block,
+        kit.shapers,
+        not cache,
     )

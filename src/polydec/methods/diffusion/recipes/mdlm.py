@@ -36,8 +36,10 @@ def build(
         int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 
-    return Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
+    return DenoisingDecoder(
+        kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
+    )

@@ -44,10 +44,12 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.unmaskers.confidence import Confidence
-    from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommit
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
+    from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
 
-    unmasker = EarlyCommit(Confidence(), early, middle, late, passes=passes)
-    return Denoising(kit.denoiser, unmasker, exact(kit.denoiser.block), block, kit.shapers)
+    unmasker = EarlyCommitUnmasker(ConfidenceUnmasker(), early, middle, late, passes=passes)
+    return DenoisingDecoder(
+        kit.denoiser, unmasker, exact_refresh(kit.denoiser.block), block, kit.shapers
+    )

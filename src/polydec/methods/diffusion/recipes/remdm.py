@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -34,22 +34,26 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
-    again: Annotated[int, Within(0, 1024), "further passes of a block, which take tokens back"] = 2,
+    again: Annotated[
+        int, InRange(0, 1024), "further passes of a block, which take tokens back"
+    ] = 2,
     count: Annotated[int, AtLeast(1), "tokens that such a pass takes back, and gaps it fills"] = 1,
     late: Annotated[
-        float, Within(0, 1), "share of a block's passes behind which they come"
+        float, InRange(0, 1), "share of a block's passes behind which they come"
     ] = 0.875,
     cache: Annotated[
         int,
-        Within(0, 2),
+        InRange(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.remasking import Remasking
-    from polydec.methods.diffusion.refreshes import kept
-    from polydec.methods.diffusion.unmaskers.confidence import Confidence
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.remasking import RemaskingDenoising
+    from polydec.methods.diffusion.refreshes import refresh_for_cache
+    from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
-    rule = kept(kit.denoiser.block, cache)
-    base = Denoising(kit.denoiser, Confidence(steps), rule, block, kit.shapers, not cache)
-    return Remasking(base, again, count, late, steps)
+    rule = refresh_for_cache(kit.denoiser.block, cache)
+    base = DenoisingDecoder(
+        kit.denoiser, ConfidenceUnmasker(steps), rule, block, kit.shapers, not cache
+    )
+    return RemaskingDenoising(base, again, count, late, steps)

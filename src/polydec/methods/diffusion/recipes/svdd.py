@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,7 +30,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 64), "edits that are drawn for each pass"] = 8,
+    tries: Annotated[int, InRange(1, 64), "edits that are drawn for each pass"] = 8,
     heat: Annotated[
         float,
         AtLeast(0),
@@ -45,12 +45,18 @@ def build(
     ] = 0,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.valued import Valued
-    from polydec.methods.diffusion.loop.worths import Finished, Likely, Near
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.valued import SoftValueDenoising
+    from polydec.methods.diffusion.loop.worths import (
+        LikelihoodReward,
+        PosteriorMeanValue,
+        TargetLengthReward,
+    )
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 
-    base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
-    reward = Near(Likely(kit.drafting), length, pull)
-    return Valued(base, Finished(reward), tries, heat)
+    base = DenoisingDecoder(
+        kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
+    )
+    reward = TargetLengthReward(LikelihoodReward(kit.drafting), length, pull)
+    return SoftValueDenoising(base, PosteriorMeanValue(reward), tries, heat)

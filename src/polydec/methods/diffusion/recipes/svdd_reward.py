@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="svdd-reward",
@@ -22,14 +22,14 @@ CARD = Card(
     reduces_to="mdlm for tries = 1",
     parent="svdd",
     home="drawn text (temperature 1) that should have a property which can be tested",
-    needs=(Trained("reward"),),
+    needs=(ArtefactNeed("reward"),),
 )
 
 
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 64), "edits that are drawn for each pass"] = 8,
+    tries: Annotated[int, InRange(1, 64), "edits that are drawn for each pass"] = 8,
     heat: Annotated[
         float,
         AtLeast(0),
@@ -44,13 +44,19 @@ def build(
     ] = 0,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import Denoising
-    from polydec.methods.diffusion.loop.valued import Valued
-    from polydec.methods.diffusion.loop.worths import Finished, Near, OfText
-    from polydec.methods.diffusion.refreshes import exact
-    from polydec.methods.diffusion.unmaskers.at_random import AtRandom
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.valued import SoftValueDenoising
+    from polydec.methods.diffusion.loop.worths import (
+        AnswerTextReward,
+        PosteriorMeanValue,
+        TargetLengthReward,
+    )
+    from polydec.methods.diffusion.refreshes import exact_refresh
+    from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
     from polydec.models.learned.kinds.reward import TextReward
 
-    base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
-    reward = Near(OfText(kit.need(TextReward).judge), length, pull)
-    return Valued(base, Finished(reward), tries, heat)
+    base = DenoisingDecoder(
+        kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
+    )
+    reward = TargetLengthReward(AnswerTextReward(kit.need(TextReward).judge), length, pull)
+    return SoftValueDenoising(base, PosteriorMeanValue(reward), tries, heat)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from polydec.methods.diffusion.refreshes.blockwise import Blockwise
-from polydec.methods.diffusion.refreshes.dual import Dual
-from polydec.methods.diffusion.refreshes.full import Full
-from polydec.methods.diffusion.refreshes.prefix import Prefix
+from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
+from polydec.methods.diffusion.refreshes.dual import DualRefresh
+from polydec.methods.diffusion.refreshes.full import FullRefresh
+from polydec.methods.diffusion.refreshes.prefix import PrefixRefresh
 
 
-def exact(size: int) -> Full | Blockwise:
+def exact_refresh(size: int) -> FullRefresh | BlockwiseRefresh:
     """The cheapest rule that leaves the laws of a model with blocks of `size` positions (0: none) as they are."""
-    return Blockwise(size) if size else Full()
+    return BlockwiseRefresh(size) if size else FullRefresh()
 
 
-def kept(size: int, cache: int) -> Full | Blockwise | Prefix | Dual:
+def refresh_for_cache(
+    size: int, cache: int
+) -> FullRefresh | BlockwiseRefresh | PrefixRefresh | DualRefresh:
     """By how much is kept while a block is filled, as recipes' `cache` counts it: 0 nothing that changes a law, 1 what stands
     before the block, 2 all but the block."""
-    return (exact(size), Prefix(), Dual())[cache]
+    return (exact_refresh(size), PrefixRefresh(), DualRefresh())[cache]

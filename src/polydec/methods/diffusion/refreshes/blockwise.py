@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.canvas_law import Canvas
-from polydec.methods.diffusion.loop.types import gaps
+from polydec.methods.diffusion.loop.types import gap_positions
 
 
 @dataclass(frozen=True)
-class Blockwise:
+class BlockwiseRefresh:
     """Of a block-causal model whose blocks have `size` positions: a pass feeds its own block, and together with the first pass
     of a block the one before it, now that it is whole. The first pass of an answer feeds all up to its first block's end.
 
@@ -32,7 +32,7 @@ class Blockwise:
             return range(stop)
         if self.inner and step and not self._again(canvas, block):
             return range(block.start, block.stop)
-        first = gaps(before)[0]
+        first = gap_positions(before)[0]
         return range(first // self.size * self.size, stop)
 
     def _again(self, canvas: Canvas, block: range) -> bool:

@@ -9,7 +9,7 @@ from polydec.core.canvas_law import Canvas
 
 
 @dataclass(frozen=True)
-class Delayed:
+class DelayedRefresh:
     """A pass feeds the gaps and what the pass before has written; every `every` passes of a block, and in its first two, all
     positions. So what is kept was never computed while a gap stood there.
 

@@ -8,7 +8,7 @@ from polydec.core.canvas_law import Canvas
 
 
 @dataclass(frozen=True)
-class Dual:
+class DualRefresh:
     """The first pass of a block feeds all positions, the others the block alone.
 
     Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.

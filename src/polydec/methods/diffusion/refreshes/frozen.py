@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.canvas_law import Canvas
-from polydec.methods.diffusion.loop.types import gaps
+from polydec.methods.diffusion.loop.types import gap_positions
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenRefresh:
     """The first pass of an answer feeds all positions, the others the block and what stands behind it.
 
     delay: the first pass of a block feeds what was written last before it once more: the pass that wrote it saw gaps there.
@@ -26,5 +26,5 @@ class Frozen:
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         if before is None or (self.every and step % self.every == 0):
             return range(len(canvas))
-        late = gaps(before, 0, block.start) if self.delay else ()
+        late = gap_positions(before, 0, block.start) if self.delay else ()
         return range(min((block.start, *late)), len(canvas))

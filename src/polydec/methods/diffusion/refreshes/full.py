@@ -10,7 +10,7 @@ from polydec.core.canvas_law import Canvas
 
 
 @dataclass(frozen=True)
-class Full:
+class FullRefresh:
     """All positions of the canvas, in every pass.
 
     Exact: the laws are the model's.

@@ -8,7 +8,7 @@ from polydec.core.canvas_law import Canvas
 
 
 @dataclass(frozen=True)
-class Prefix:
+class PrefixRefresh:
     """The first pass of a block feeds all positions, the others the block and all behind it.
 
     Exact: no; what stands before the block does not see what is written in it. Under a block-causal model it would be.

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from polydec.core.canvas_law import Canvas
-from polydec.methods.diffusion.loop.types import Rank, gaps, ranked
+from polydec.methods.diffusion.loop.types import Rank, gap_positions, sort_by_rank
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowRefresh:
     """A pass feeds what the pass before has written, the `count` gaps of the block whose turn comes next, and around each of
     these the `width` nearest other gaps, one at its left and one at its right by turns; every `every` passes of a block, and in
     its first two, all positions. Only gaps that were fed can be filled.
 
-    width: at least 0; every, count: at least 1; rank: whose turn comes next, as `InOrder` has it (none: from the left, so that
-    all neighbours stand at the right).
+    width: at least 0; every, count: at least 1; rank: whose turn comes next, as `InOrderUnmasker`
+    has it (none: from the left, so that all neighbours stand at the right).
 
     Exact: no; gaps outside the window keep what they saw, too.
     Reduces to: full for every = 1; delayed for a window over all gaps.
@@ -33,13 +33,13 @@ class Window:
         if before is None or step < 2 or step % self.every == 0:
             return range(len(canvas))
         new = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
-        left = gaps(canvas, block.start)
-        now = ranked(gaps(canvas, block.start, block.stop), self.rank)[: self.count]
-        near = {p for at in now for p in around(at, left)[: self.width]}
+        left = gap_positions(canvas, block.start)
+        now = sort_by_rank(gap_positions(canvas, block.start, block.stop), self.rank)[: self.count]
+        near = {p for at in now for p in neighbours_by_turns(at, left)[: self.width]}
         return sorted({*new, *now, *near})
 
 
-def around(at: int, positions: Sequence[int]) -> list[int]:
+def neighbours_by_turns(at: int, positions: Sequence[int]) -> list[int]:
     """The other ones of these ascending positions, one at the left and one at the right by turns, the nearest first."""
     before = [p for p in reversed(positions) if p < at]
     behind = [p for p in positions if p > at]

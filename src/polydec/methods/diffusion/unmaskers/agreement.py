@@ -8,16 +8,16 @@ from typing import ClassVar
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate
-from polydec.methods.diffusion.loop.types import Look, best
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import approximate_exactness
+from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 State = tuple[Mapping[int, int], int, int]
 """Of the surest gaps of the pass before the likeliest token; passes of this block so far; gaps at its begin."""
 
 
 @dataclass(frozen=True)
-class Agreement:
+class AgreementUnmasker:
     """Compares the surest gaps with those of the pass before. Where the surest of all was among them, every gap that is in both
     sets with the same likeliest token is written; else the surest alone.
 
@@ -34,7 +34,7 @@ class Agreement:
     most: int = 5
     count: int = 0
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
 
     def start(self, canvas: Canvas) -> State:
         return {}, 0, 0
@@ -42,12 +42,12 @@ class Agreement:
     def enter(self, state: State, count: int) -> State:
         return {}, 0, count
 
-    def choose(self, state: State, look: Look, rng: Rng) -> tuple[Edit, State]:
+    def choose(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
         look, (before, step, count) = look.inside(), state
         tokens = look.tokens(rng)
         likeliest = look.logp_RV.argmax(-1).tolist()
         order, size = (
-            best(look.confidence(tokens), len(look.rows)),
+            best_indices(look.confidence(tokens), len(look.rows)),
             self._size(step, len(look.rows), count),
         )
         chosen = order[:1]

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.diffusion.loop.states import new_pace, no_pace, unexercised_by_steps
-from polydec.methods.diffusion.loop.types import Look, Pace, due
+from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pass_quota
 
 
 @dataclass(frozen=True)
-class AtRandom:
+class AtRandomUnmasker:
     """Which gaps are filled is drawn at random, whatever their laws.
 
     steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
@@ -33,10 +33,10 @@ class AtRandom:
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE if self.steps else Exactness.LAW
 
-    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         look = look.inside()
         even_R = torch.ones(len(look.rows), dtype=torch.float64)
         chosen = rng.at("order", look.step).without_replacement(
-            even_R, due(state, self.steps, len(look.rows))
+            even_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -11,29 +11,35 @@ from torch import Tensor
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate
-from polydec.methods.diffusion.loop.types import Look, Pace, best, due, entropy
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import approximate_exactness
+from polydec.methods.diffusion.loop.types import (
+    Pace,
+    UnmaskerView,
+    best_indices,
+    bounded_pass_quota,
+    row_entropy,
+)
 
 History = tuple[Mapping[int, Tensor], ...]
 """Of the last passes, the oldest first: of the clearest gaps that stayed gaps the law, p_V by position."""
 
-Rank = Callable[[Look], Tensor]
+Rank = Callable[[UnmaskerView], Tensor]
 """A score of each row, R: how clear its law is by the rule that decides where passes do not agree."""
 
 
-def by_entropy(look: Look) -> Tensor:
+def by_entropy(look: UnmaskerView) -> Tensor:
     """The lowest entropy first, as the schedule `dream` has it."""
     return -look.entropy_R
 
 
-def by_probability(look: Look) -> Tensor:
+def by_probability(look: UnmaskerView) -> Tensor:
     """The highest probability of a likeliest token first, as the schedule `llada` has it without chance."""
     return look.logp_RV.max(-1).values
 
 
 @dataclass(frozen=True)
-class Coherent:
+class CoherentUnmasker:
     """Looks at the `width` gaps of lowest entropy that were among the lowest in the last `depth` - 1 passes of the block, too.
     Of the mean of a gap's laws in these passes the entropy is low where the model was sure, and did not change its mind with
     the context. Written are all gaps whose mean law has at most `most` nats and at most `slack` more than the best one; where
@@ -59,7 +65,7 @@ class Coherent:
     steps: int = 0
     rank: Rank = by_entropy
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
 
     def start(self, canvas: Canvas) -> tuple[History, Pace]:
         return (), (0, 0)
@@ -68,11 +74,11 @@ class Coherent:
         return (), (count, 0)
 
     def choose(
-        self, state: tuple[History, Pace], look: Look, rng: Rng
-    ) -> tuple[Edit, tuple[History, Pace]]:
+        self, state: tuple[History, Pace], look: UnmaskerView, rng: Rng
+    ) -> tuple[TextEdit, tuple[History, Pace]]:
         look, (before, pace) = look.inside(), state
-        clearest = best(self.rank(look), len(look.rows))
-        budget = due(pace, self.steps, len(look.rows)) if self.steps else self.count
+        clearest = best_indices(self.rank(look), len(look.rows))
+        budget = bounded_pass_quota(pace, self.steps, len(look.rows)) if self.steps else self.count
         chosen = self._chosen(self._agreed(before, look, clearest[: self.width]), clearest, budget)
         left = [i for i in clearest if i not in chosen][: self.width]
         law_RV = look.logp_RV.exp()
@@ -92,7 +98,9 @@ class Coherent:
         bar = min(agreed[0][0] + self.slack, self.most) if agreed else 0.0
         return [i for nats, i in agreed if nats <= bar] or clearest[:1]
 
-    def _agreed(self, state: History, look: Look, candidates: list[int]) -> list[tuple[float, int]]:
+    def _agreed(
+        self, state: History, look: UnmaskerView, candidates: list[int]
+    ) -> list[tuple[float, int]]:
         """Of these rows those that were among the clearest in all passes before, with the nats of their mean laws, the least
         first."""
         known = [i for i in candidates if all(look.rows[i] in laws for laws in state)]
@@ -105,5 +113,5 @@ class Coherent:
                 for i in known
             ]
         )
-        nats_R = entropy(mean_RV.log())
-        return [(float(nats_R[j]), known[j]) for j in best(-nats_R, len(known))]
+        nats_R = row_entropy(mean_RV.log())
+        return [(float(nats_R[j]), known[j]) for j in best_indices(-nats_R, len(known))]

@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
+from polydec.core.types import TextEdit
 from polydec.methods.diffusion.loop.states import (
-    approximate,
+    approximate_exactness,
     new_pace,
     no_pace,
     unexercised_by_steps,
 )
-from polydec.methods.diffusion.loop.types import Look, Pace, best, due
+from polydec.methods.diffusion.loop.types import (
+    Pace,
+    UnmaskerView,
+    best_indices,
+    bounded_pass_quota,
+)
 
 
 @dataclass(frozen=True)
-class Confidence:
+class ConfidenceUnmasker:
     """A token is drawn for every gap; those that the model itself, unshaped, finds likeliest are written.
 
     steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
@@ -29,12 +34,14 @@ class Confidence:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_pace, new_pace
     unexercised = unexercised_by_steps
 
-    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         look = look.inside()
         tokens = look.tokens(rng)
-        chosen = best(look.confidence(tokens), due(state, self.steps, len(look.rows)))
+        chosen = best_indices(
+            look.confidence(tokens), bounded_pass_quota(state, self.steps, len(look.rows))
+        )
         return look.edit(chosen, tokens), (state[0], state[1] + 1)

@@ -9,16 +9,16 @@ from typing import ClassVar
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate, surest
-from polydec.methods.diffusion.loop.types import Look
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import approximate_exactness, surest_gaps
+from polydec.methods.diffusion.loop.types import UnmaskerView
 
 Credits = Mapping[int, Mapping[int, float]]
 """By position, the credit of each token that was the likeliest there."""
 
 
 @dataclass(frozen=True)
-class Credit:
+class CreditUnmasker:
     """The threshold rule over logits to which alpha log(1 + credit) is added. In every pass each gap's likeliest token, of
     probability q, gains q ** gamma; what was there before is multiplied by beta first. A block begins without credits.
 
@@ -32,7 +32,7 @@ class Credit:
     gamma: float = 0.2
     beta: float = 0.8
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
 
     def start(self, canvas: Canvas) -> Credits:
         return {}
@@ -40,7 +40,7 @@ class Credit:
     def enter(self, state: Credits, count: int) -> Credits:
         return {}
 
-    def choose(self, state: Credits, look: Look, rng: Rng) -> tuple[Edit, Credits]:
+    def choose(self, state: Credits, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Credits]:
         look = look.inside()
         credits = {r: self._gained(state.get(r, {}), look, i) for i, r in enumerate(look.rows)}
         logw_RV = look.logw_RV.clone()
@@ -50,10 +50,12 @@ class Credit:
         look = replace(look, logw_RV=logw_RV)
         tokens = look.tokens(rng)
         sure_R = look.confidence(tokens)
-        chosen = surest(sure_R, self.threshold)
+        chosen = surest_gaps(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), credits
 
-    def _gained(self, before: Mapping[int, float], look: Look, i: int) -> Mapping[int, float]:
+    def _gained(
+        self, before: Mapping[int, float], look: UnmaskerView, i: int
+    ) -> Mapping[int, float]:
         """A gap's credits with what this pass adds."""
         out = {token: self.beta * credit for token, credit in before.items()}
         likeliest = int(look.logp_RV[i].argmax())

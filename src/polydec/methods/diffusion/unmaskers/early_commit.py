@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.diffusion.loop.protocols import Unmasker
-from polydec.methods.diffusion.loop.types import Look, gaps
+from polydec.methods.diffusion.loop.types import UnmaskerView, gap_positions
 
 State = tuple[Any, int, int]
 """Of the unmasker below; passes so far; passes that are expected."""
 
 
 @dataclass(frozen=True)
-class EarlyCommit:
+class EarlyCommitUnmasker:
     """Fills as `base` does until, over the answer's gaps up to the first whose likeliest token ends it, the mean distance of
     the two highest logits reaches a bound; then the rest of the canvas takes its likeliest tokens under
     the laws that tokens are drawn from, and that was the last pass.
@@ -44,19 +44,19 @@ class EarlyCommit:
         return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> State:
-        return self.base.start(canvas), 0, self.passes or len(gaps(canvas))
+        return self.base.start(canvas), 0, self.passes or len(gap_positions(canvas))
 
     def enter(self, state: State, count: int) -> State:
         return self.base.enter(state[0], count), *state[1:]
 
-    def choose(self, state: State, look: Look, rng: Rng) -> tuple[Edit, State]:
+    def choose(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
         below, done, expected = state
         if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
             return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)
         edit, below = self.base.choose(below, look.inside(), rng)
         return edit, (below, done + 1, expected)
 
-    def _gap(self, look: Look) -> float:
+    def _gap(self, look: UnmaskerView) -> float:
         """The mean distance of the best two logits over the answer's gaps."""
         two_R2 = look.logw_RV.topk(2, dim=-1).values
         last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)

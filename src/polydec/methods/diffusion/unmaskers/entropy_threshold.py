@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate, no_state, still_none
-from polydec.methods.diffusion.loop.types import Look, best
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import approximate_exactness, no_state, still_none
+from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 
 @dataclass(frozen=True)
-class EntropyThreshold:
+class EntropyThresholdUnmasker:
     """The gap of the block whose law has the lowest entropy is written, and every other of at most `threshold` nats.
 
     threshold: nats of the model's own law, unshaped; below 0 only the clearest is written.
@@ -24,13 +24,16 @@ class EntropyThreshold:
 
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_state, still_none
 
-    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look = look.inside()
         nats_R = look.entropy_R
         chosen = sorted(
-            {*best(-nats_R, 1), *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold)}
+            {
+                *best_indices(-nats_R, 1),
+                *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold),
+            }
         )
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

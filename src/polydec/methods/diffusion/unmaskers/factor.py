@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate, drawn, no_state, still_none
-from polydec.methods.diffusion.loop.types import Look, best
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import (
+    approximate_exactness,
+    draw_block_tokens,
+    no_state,
+    still_none,
+)
+from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 
 @dataclass(frozen=True)
-class Factor:
+class FactorUnmasker:
     """A token is drawn for every gap of the block. Of these, surest first, as many are written as have (j + 1)(1 - c_j) <=
     factor one after another, c_j being the j-th highest confidence; at least one.
 
@@ -25,12 +30,12 @@ class Factor:
 
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_state, still_none
 
-    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look, tokens, sure_R = drawn(look, rng)
-        order = best(sure_R, len(look.rows))
+    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        look, tokens, sure_R = draw_block_tokens(look, rng)
+        order = best_indices(sure_R, len(look.rows))
         falls = (
             n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2)
         )  # its rank j is n + 1

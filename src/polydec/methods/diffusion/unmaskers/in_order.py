@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.diffusion.loop.states import ONE_A_PASS, no_state, still_none
-from polydec.methods.diffusion.loop.types import Look, Rank, ranked
+from polydec.methods.diffusion.loop.types import Rank, UnmaskerView, sort_by_rank
 
 
 @dataclass(frozen=True)
-class InOrder:
+class InOrderUnmasker:
     """The gaps of the block whose turn it is are filled.
 
     count: gaps of a pass, at least 1; rank: of each position of the canvas, the lowest first (none: from the left).
@@ -35,8 +35,8 @@ class InOrder:
     def unexercised(self) -> Mapping[str, str]:
         return {} if self.count > 1 else ONE_A_PASS
 
-    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look = look.inside()
         at = {r: i for i, r in enumerate(look.rows)}
-        chosen = [at[r] for r in ranked(look.rows, self.rank)[: self.count]]
+        chosen = [at[r] for r in sort_by_rank(look.rows, self.rank)[: self.count]]
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.diffusion.loop.states import new_pace, no_pace, unexercised_by_steps
-from polydec.methods.diffusion.loop.types import Look, Pace, due
+from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pass_quota
 
 
 @dataclass(frozen=True)
-class LeftToRight:
+class LeftToRightUnmasker:
     """The leftmost gaps are filled.
 
     steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
@@ -30,7 +30,7 @@ class LeftToRight:
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE if self.steps else Exactness.LAW
 
-    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         look = look.inside()
-        chosen = range(due(state, self.steps, len(look.rows)))
+        chosen = range(bounded_pass_quota(state, self.steps, len(look.rows)))
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
-from polydec.methods.diffusion.loop.states import approximate, drawn, no_state, still_none
-from polydec.methods.diffusion.loop.types import Look, best
+from polydec.core.types import TextEdit
+from polydec.methods.diffusion.loop.states import (
+    approximate_exactness,
+    draw_block_tokens,
+    no_state,
+    still_none,
+)
+from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalLeapUnmasker:
     """A token is drawn for every gap of the block. Those of at least `threshold` are anchors. Written are the surest one, the
     anchors, and what lies at most `radius` positions from an anchor and has at least `relaxed`. What is written so is no
     anchor in the same pass, and neither are tokens that stood before.
@@ -26,11 +31,11 @@ class Local:
     relaxed: float = 0.75
     radius: int = 4
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_state, still_none
 
-    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look, tokens, sure_R = drawn(look, rng)
+    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        look, tokens, sure_R = draw_block_tokens(look, rng)
         anchors = [i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold]
         near = {
             i
@@ -38,7 +43,7 @@ class Local:
             if any(abs(r - look.rows[a]) <= self.radius for a in anchors)
         }
         chosen = {
-            *best(sure_R, 1),
+            *best_indices(sure_R, 1),
             *anchors,
             *(i for i in near if float(sure_R[i]) >= self.relaxed),
         }

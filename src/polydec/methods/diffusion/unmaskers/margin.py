@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
+from polydec.core.types import TextEdit
 from polydec.methods.diffusion.loop.states import (
-    approximate,
+    approximate_exactness,
     new_pace,
     no_pace,
     unexercised_by_steps,
 )
-from polydec.methods.diffusion.loop.types import Look, Pace, best, due
+from polydec.methods.diffusion.loop.types import (
+    Pace,
+    UnmaskerView,
+    best_indices,
+    bounded_pass_quota,
+)
 
 
 @dataclass(frozen=True)
-class Margin:
+class MarginUnmasker:
     """Gaps are ranked by the model's highest probability less its second highest (top-k margin).
 
     steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
@@ -29,12 +34,14 @@ class Margin:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_pace, new_pace
     unexercised = unexercised_by_steps
 
-    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         look = look.inside()
         two_R2 = look.logp_RV.exp().topk(2, dim=-1).values
-        chosen = best(two_R2[:, 0] - two_R2[:, 1], due(state, self.steps, len(look.rows)))
+        chosen = best_indices(
+            two_R2[:, 0] - two_R2[:, 1], bounded_pass_quota(state, self.steps, len(look.rows))
+        )
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit
+from polydec.core.types import TextEdit
 from polydec.methods.diffusion.loop.states import (
     ONE_A_PASS,
-    approximate,
-    drawn,
+    approximate_exactness,
+    draw_block_tokens,
     no_state,
     still_none,
-    surest,
+    surest_gaps,
 )
-from polydec.methods.diffusion.loop.types import Look
+from polydec.methods.diffusion.loop.types import UnmaskerView
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdUnmasker:
     """A token is drawn for every gap of the block; the surest one is written, and every other of at least this confidence.
 
     threshold: the model's own probability of a token, unshaped; above 1 only the surest is written, at 0 all are.
@@ -32,14 +32,14 @@ class Threshold:
 
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
-    exactness = approximate
+    exactness = approximate_exactness
     start, enter = no_state, still_none
 
     @property
     def unexercised(self) -> Mapping[str, str]:
         return ONE_A_PASS if self.threshold > 1.0 else {}
 
-    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look, tokens, sure_R = drawn(look, rng)
-        chosen = surest(sure_R, self.threshold)
+    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        look, tokens, sure_R = draw_block_tokens(look, rng)
+        chosen = surest_gaps(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), None

@@ -10,23 +10,23 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.insertion_law import Inserter, Offer, Slate
-from polydec.core.law import NEG_INF, normalise, probs
+from polydec.core.effects import gather_coroutines
+from polydec.core.insertion_law import Inserter, InsertionScores, InsertionSession
+from polydec.core.law import NEG_INF, float64_probabilities, normalise_log_weights
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request, Result, TokenLogprob
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Vocab
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
 from polydec.methods.insertion.loop.stats import InsertStats
-from polydec.methods.insertion.loop.types import Sheet
+from polydec.methods.insertion.loop.types import InsertionSheet
 
 Put = tuple[int, int]
 """A slot (an index into those that were offered) and the token that is put there."""
 
 
 @dataclass(frozen=True)
-class Inserting:
+class InsertionDecoder:
     """A decoder of the insertion family.
 
     Each pass feeds prompt, answer and, unless it is ignored, the end behind them. A slot is chosen by how likely the next token
@@ -64,15 +64,15 @@ class Inserting:
         return Exactness.LAW if self.draw and self.count == 1 else Exactness.APPROXIMATE
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.model.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a slate of its own: a prompt sees the answer, so nothing can be shared."""
-        texts, slates = [into.open(choice) for choice in request.choices], list[Slate]()
+        texts, slates = [into.open(choice) for choice in request.choices], list[InsertionSession]()
         try:
             slates += [self.model.open(len(request.prompt) + request.max_tokens) for _ in texts]
-            return await gather(
+            return await gather_coroutines(
                 *(
                     _write(self, request, slate, text, rng(text.choice or 0))
                     for slate, text in zip(slates, texts, strict=True)
@@ -88,13 +88,13 @@ class Inserting:
         masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
         return None if any(m.forbids(m.start(()), end) for m in masks) else end
 
-    def start(self, request: Request) -> Sheet:
+    def start(self, request: Request) -> InsertionSheet:
         """Before the first pass; an end that is given stands behind the answer anyway."""
         answer = request.given or (None,) * request.max_tokens
         ended = answer[-1] is not None and answer[-1] == self.end(request)
-        return Sheet.of(answer[:-1] if ended else answer)
+        return InsertionSheet.of(answer[:-1] if ended else answer)
 
-    def whole(self, offer: Offer, rng: Rng, step: int) -> bool:
+    def whole(self, offer: InsertionScores, rng: Rng, step: int) -> bool:
         """Whether nothing is missing."""
         if self.draw:
             return bool(
@@ -104,7 +104,7 @@ class Inserting:
             )
         return offer.whole >= self.least
 
-    def chosen(self, offer: Offer, most: int, rng: Rng, step: int) -> list[Put]:
+    def chosen(self, offer: InsertionScores, most: int, rng: Rng, step: int) -> list[Put]:
         """What the pass puts in: up to `count` slots, each once, at most `most`."""
         logp_S, out = offer.logp_S.clone(), list[Put]()
         for i in range(min(self.count, most)):
@@ -113,13 +113,20 @@ class Inserting:
             if bool((logp_S == NEG_INF).all()):
                 break
             slot = (
-                rng.at("slot", step, i).categorical(probs(normalise(logp_S)))
+                rng.at("slot", step, i).categorical(
+                    float64_probabilities(normalise_log_weights(logp_S))
+                )
                 if self.draw
                 else int(logp_S.argmax())
             )
             logp_S[slot] = NEG_INF
             out.append(
-                (slot, rng.at("token", step, i).categorical(probs(self.law(offer.logw_SV[slot]))))
+                (
+                    slot,
+                    rng.at("token", step, i).categorical(
+                        float64_probabilities(self.law(offer.logw_SV[slot]))
+                    ),
+                )
             )
         return out
 
@@ -127,10 +134,12 @@ class Inserting:
         """The law that a slot's token is drawn from, normalised."""
         for s in self.shapers:
             logw_V = s.shape(s.start(()), logw_V)
-        return normalise(logw_V)
+        return normalise_log_weights(logw_V)
 
 
-async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng: Rng) -> Result:
+async def _write(
+    how: InsertionDecoder, request: Request, slate: InsertionSession, text: AnswerText, rng: Rng
+) -> Result:
     """Pass after pass until nothing is missing, or no slot is open."""
     begin, sheet, end, stats = (
         len(request.prompt),
@@ -141,7 +150,7 @@ async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng
     notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
     done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
     if sheet.token:
-        text.edit(Edit(insert=tuple(enumerate(sheet.token, begin))), final=0)
+        text.edit(TextEdit(insert=tuple(enumerate(sheet.token, begin))), final=0)
     while slots := sheet.slots:
         fed = (*request.prompt, *sheet.token, *(() if end is None else (end,)))
         offer = await slate.score(fed, [begin - 1 + i for i in slots])
@@ -155,25 +164,25 @@ async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng
         if not puts:
             raise RequestError("the model offers no token for any slot: the answer cannot go on")
         sheet, edit = _put(how, request, sheet, slots, offer, puts, notes)
-        text.edit(Edit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
+        text.edit(TextEdit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
     last = begin + len(sheet.token)
     ends = end is not None and len(sheet.token) < request.max_tokens
     text.edit(
-        Edit(write=((last, done.token),) if ends else ()),
+        TextEdit(write=((last, done.token),) if ends else ()),
         notes=dict(enumerate((*notes, done), begin)),
     )
     return text.result(stats)
 
 
 def _put(
-    how: Inserting,
+    how: InsertionDecoder,
     request: Request,
-    sheet: Sheet,
+    sheet: InsertionSheet,
     slots: tuple[int, ...],
-    offer: Offer,
+    offer: InsertionScores,
     puts: list[Put],
     notes: list[TokenLogprob],
-) -> tuple[Sheet, list[tuple[int, int]]]:
+) -> tuple[InsertionSheet, list[tuple[int, int]]]:
     """The sheet with these tokens in it, and where they stand then, ascending; their notes go among the others."""
     out = list[tuple[int, int]]()
     for slot, token in sorted(puts):
@@ -186,11 +195,11 @@ def _put(
     return sheet, out
 
 
-def _note(how: Inserting, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
+def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
     """Of a token its log-probability in its slot, with the k likeliest ones of the model there (None: nobody asks)."""
     if k is None:
         return TokenLogprob(token, 0.0, 0.0, ())
-    row_V, top = normalise(logw_V), ()
+    row_V, top = normalise_log_weights(logw_V), ()
     if k:
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         top = tuple(zip(map(int, token_K), map(float, value_K)))

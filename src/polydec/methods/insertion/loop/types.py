@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Sheet:
+class InsertionSheet:
     """An answer while it grows.
 
     token: what stands; behind: of the prompt's last token and of each of these the gap that opens behind it, None where
@@ -20,7 +20,7 @@ class Sheet:
     room: tuple[int, ...]
 
     @staticmethod
-    def of(answer: Sequence[int | None]) -> Sheet:
+    def of(answer: Sequence[int | None]) -> InsertionSheet:
         """None stands for a gap; a run of so many is one that takes up to so many tokens."""
         token, behind, room = list[int](), list[int | None]([None]), list[int]()
         for before, x in pairwise((0, *answer)):
@@ -32,18 +32,18 @@ class Sheet:
             else:
                 behind[-1] = len(room)
                 room.append(1)
-        return Sheet(tuple(token), tuple(behind), tuple(room))
+        return InsertionSheet(tuple(token), tuple(behind), tuple(room))
 
     @property
     def slots(self) -> tuple[int, ...]:
         """Where a token may be put: 0 is behind the prompt, i behind token i - 1."""
         return tuple(i for i, gap in enumerate(self.behind) if gap is not None and self.room[gap])
 
-    def put(self, slot: int, token: int) -> Sheet:
+    def put(self, slot: int, token: int) -> InsertionSheet:
         """With one more token in an open slot."""
         gap, stop = self.behind[slot], slot + 1
         room = tuple(n - (i == gap) for i, n in enumerate(self.room))
-        return Sheet(
+        return InsertionSheet(
             (*self.token[:slot], token, *self.token[slot:]),
             (*self.behind[:stop], gap, *self.behind[stop:]),
             room,

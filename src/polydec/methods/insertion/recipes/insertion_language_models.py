@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,7 +30,9 @@ def build(
     kit: Kit,
     *,
     least: Annotated[
-        float, Within(0, 1), "probability that nothing is missing from which on the answer is whole"
+        float,
+        InRange(0, 1),
+        "probability that nothing is missing from which on the answer is whole",
     ] = 0.5,
     draw: Annotated[
         bool, "slots and the end are drawn, too: with temperature 1 the model's own law"
@@ -39,9 +41,9 @@ def build(
         int, AtLeast(1), "tokens of a pass, in as many slots, which do not see each other"
     ] = 1,
     share: Annotated[
-        float, Within(0, 1), "how likely the next token must come to a slot beside the first"
+        float, InRange(0, 1), "how likely the next token must come to a slot beside the first"
     ] = 0.3,
 ) -> Decoder:
-    from polydec.methods.insertion.loop.inserting import Inserting
+    from polydec.methods.insertion.loop.inserting import InsertionDecoder
 
-    return Inserting(kit.inserter, kit.shapers, count, least, draw, share)
+    return InsertionDecoder(kit.inserter, kit.shapers, count, least, draw, share)

@@ -9,26 +9,26 @@ from dataclasses import dataclass, replace
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
-from polydec.methods.search.loop.protocols import Reward
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.types import Steps
-from polydec.methods.speculative.loop.walk import Method
+from polydec.methods.search.loop.types import StepBoundary
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class AStarNode:
     """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
     number: in the order of finding; drawn: steps that were drawn behind it; wait: what that costs it; found: the steps that
     were."""
 
-    attempt: Attempt
+    attempt: SearchAttempt
     rng: Rng
     cost: float = 0.0
     hope: float = 0.0
@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class AStar:
+class AStarSearch:
     """Takes the most promising beginning, draws `width` next steps behind it, asks the reward of each, and goes on so until the
     most promising one is a whole solution. Of a step that is drawn twice one stays.
 
@@ -69,8 +69,8 @@ class AStar:
     Source: Chatziveroglou, "A*-decoding: token-efficient inference scaling" (2025).
     """
 
-    method: Method
-    reward: Reward
+    method: SpeculativeMethod
+    reward: ProcessReward
     width: int = 4
     delimiter: str = "\n"
     longest: int = 64
@@ -97,27 +97,34 @@ class AStar:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A search for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Search(self, answer, opened).run(Node(root, rng(answer.choice or 0)))
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            return await _AStarRun(self, answer, opened).run(
+                AStarNode(root, rng(answer.choice or 0))
+            )
 
         return await for_each(self.method, request, into, write)
 
 
-class _Search:
+class _AStarRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: AStar, answer: Text, opened: list[Attempt]) -> None:
+    def __init__(self, plan: AStarSearch, answer: AnswerText, opened: list[SearchAttempt]) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
         self._spent, self._first = SearchStats(), -1
-        self._steps, self._count = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
+        self._steps, self._count = (
+            StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words),
+            0,
+        )
 
-    async def run(self, root: Node) -> Result:
+    async def run(self, root: AStarNode) -> Result:
         open_, plan = [root], self._plan
         while (
             not (best := min(open_, key=lambda n: n.order)).attempt.ended
@@ -139,19 +146,21 @@ class _Search:
         self._answer.follow(last.text)
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
-    async def _expand(self, node: Node) -> list[Node]:
+    async def _expand(self, node: AStarNode) -> list[AStarNode]:
         """What is new behind a node, and the node itself where it waits."""
         plan = self._plan
         numbers = range(node.drawn, node.drawn + plan.width)
         streams = [_stream(node, i) for i in numbers]
         drawn = self._forks(node, plan.width)
-        await gather(*(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True)))
-        once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
+        await gather_coroutines(
+            *(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True))
+        )
+        once = dict[tuple[int, ...], tuple[SearchAttempt, Rng]]()
         for attempt, stream in zip(drawn, streams, strict=True):
             if (text := tuple(attempt.text.tokens)) not in node.found:
                 once.setdefault(text, (attempt, stream))
         begun = node.attempt.logp
-        await gather(
+        await gather_coroutines(
             *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
         )
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
@@ -169,14 +178,14 @@ class _Search:
         )
         return [*waiting, *(self._node(node, *pair) for pair in once.values())]
 
-    async def _valued(self, attempt: Attempt, logp: float, parent: Node) -> None:
+    async def _valued(self, attempt: SearchAttempt, logp: float, parent: AStarNode) -> None:
         """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
         if self._plan.sure is None or math.exp(logp) < self._plan.sure:
             await attempt.judge(self._plan.reward)
         else:
             attempt.value = 1.0 - parent.hope
 
-    def _forks(self, node: Node, count: int) -> list[Attempt]:
+    def _forks(self, node: AStarNode, count: int) -> list[SearchAttempt]:
         """So many that go on from a node, which is over with that unless it waits."""
         drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._opened += drawn
@@ -184,24 +193,24 @@ class _Search:
             node.attempt.close()
         return drawn
 
-    def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
+    def _node(self, parent: AStarNode, attempt: SearchAttempt, rng: Rng) -> AStarNode:
         self._count += 1
         value = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
         hope = 1.0 - value
         fall = max(0.0, hope - parent.hope)
-        return Node(
+        return AStarNode(
             attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._count
         )
 
-    def _settle(self, texts: Sequence[Text]) -> None:
+    def _settle(self, texts: Sequence[AnswerText]) -> None:
         """What all that may still win begin with is certain."""
-        sure = len(common(texts))
+        sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(Edit())
+            self._answer.edit(TextEdit())
         self._answer.follow(texts[0], sure)
 
 
-def _stream(node: Node, number: int) -> Rng:
+def _stream(node: AStarNode, number: int) -> Rng:
     """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
     return node.rng.at("step", len(node.attempt.text.tokens), number) if number else node.rng

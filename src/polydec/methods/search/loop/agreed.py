@@ -46,7 +46,7 @@ NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
 
 
 @dataclass(frozen=True)
-class Statement:
+class AnswerStatement:
     """Something that an answer says, or that follows from it. key: by which it is compared; said: how it is written."""
 
     key: tuple[object, ...]
@@ -54,7 +54,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AnswerAgreement:
     """The most exact statement that at least `share` of the answers support. An answer supports what it says and what follows
     from it: a day its month, year, decade and century; a number its roundings, "about 1200"; a name what it lies within, by
     `within`, and "Lyon, France" also "France". Answers that say nothing support nothing. Where two statements have so many
@@ -76,10 +76,10 @@ class Agreed:
         if not 0.0 < self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must be above 0, to 1")
 
-    def of(self, answers: Sequence[str]) -> Statement | None:
+    def of(self, answers: Sequence[str]) -> AnswerStatement | None:
         """What they say together; None where they agree in nothing."""
         ladders = self.ladders(answers)
-        support = defaultdict[Statement, list[str]](list)
+        support = defaultdict[AnswerStatement, list[str]](list)
         for ladder in ladders:
             for statement in ladder:
                 support[statement].append(statement.said)
@@ -99,36 +99,36 @@ class Agreed:
             )
         ]
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
-        return None if best is None else Statement(best.key, min(support[best]))
+        return None if best is None else AnswerStatement(best.key, min(support[best]))
 
-    def read(self, claim: str, answers: Sequence[str]) -> Statement:
+    def read(self, claim: str, answers: Sequence[str]) -> AnswerStatement:
         """What somebody says of these answers, not empty, as a statement of the kind that they are."""
         return self.ladders([*answers, claim])[-1][0]
 
-    def ladders(self, answers: Sequence[str]) -> list[tuple[Statement, ...]]:
+    def ladders(self, answers: Sequence[str]) -> list[tuple[AnswerStatement, ...]]:
         """What each answer supports, the most exact first; nothing for an empty one."""
         dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)
         numbers = [Decimal(a.replace(",", "")) for a in answers if NUMBER.fullmatch(a)]
         digits = max((x.adjusted() for x in numbers if x), default=0)
         return [self._ladder(answer.strip(), dated, digits) for answer in answers]
 
-    def _ladder(self, answer: str, dated: bool, digits: int) -> tuple[Statement, ...]:
+    def _ladder(self, answer: str, dated: bool, digits: int) -> tuple[AnswerStatement, ...]:
         if date := _date(answer, years=dated):
             return date
         if NUMBER.fullmatch(answer):
             return _roundings(Decimal(answer.replace(",", "")), answer, digits)
         return self._places(answer) if answer else ()
 
-    def _places(self, answer: str) -> tuple[Statement, ...]:
+    def _places(self, answer: str) -> tuple[AnswerStatement, ...]:
         """A name and what it lies within: what is written behind it, then what is known of the last."""
         parts = [p.strip() for p in answer.split(",")]
         chain = [", ".join(parts[i:]) for i in range(len(parts))] if all(parts) else [answer]
         while (above := self.within.get(answer_of(chain[-1], ""))) is not None:
             chain.append(above)
-        return tuple(Statement((answer_of(name, ""),), name) for name in chain)
+        return tuple(AnswerStatement((answer_of(name, ""),), name) for name in chain)
 
 
-def _date(answer: str, years: bool) -> tuple[Statement, ...]:
+def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
     """A date and what it lies in; nothing where it is none. years: whether a bare year is one."""
     answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
     match = next((m for form in DATES if (m := form.fullmatch(answer))), None)
@@ -148,16 +148,18 @@ def _date(answer: str, years: bool) -> tuple[Statement, ...]:
     day = int(parts["day"]) if "day" in parts else None
     if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
         return ()
-    out = [Statement(("date", century), f"{ordinal(century)} century")]
+    out = [AnswerStatement(("date", century), f"{ordinal_number(century)} century")]
     if decade is not None:
-        out.append(Statement(("date", century, decade), f"{decade}0s"))
+        out.append(AnswerStatement(("date", century, decade), f"{decade}0s"))
     if year is not None:
-        out.append(Statement(("date", century, decade, year), str(year)))
+        out.append(AnswerStatement(("date", century, decade, year), str(year)))
     if month is not None:
-        out.append(Statement(("date", century, decade, year, month), f"{MONTHS[month - 1]} {year}"))
+        out.append(
+            AnswerStatement(("date", century, decade, year, month), f"{MONTHS[month - 1]} {year}")
+        )
         if day is not None:
             out.append(
-                Statement(
+                AnswerStatement(
                     ("date", century, decade, year, month, day), f"{day} {MONTHS[month - 1]} {year}"
                 )
             )
@@ -170,7 +172,7 @@ def _counts(answer: str) -> bool:
     return bool(NUMBER.fullmatch(text)) and not re.fullmatch(_YEAR, text)
 
 
-def ordinal(number: int) -> str:
+def ordinal_number(number: int) -> str:
     """1st, 2nd, 3rd, 4th …"""
     end = (
         "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -178,11 +180,11 @@ def ordinal(number: int) -> str:
     return f"{number}{end}"
 
 
-def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[Statement, ...]:
+def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStatement, ...]:
     """A number and what it is rounded to, place by place up to the first one of the largest number."""
     exponent = value.normalize().as_tuple().exponent
     finest = min(int(exponent), 0) if value else 0
-    out = [Statement(("number", value.normalize()), spelled)]
+    out = [AnswerStatement(("number", value.normalize()), spelled)]
     for place in range(finest, digits + 1):
         round_ = (
             value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
@@ -190,11 +192,11 @@ def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[Statement, ..
             else (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
         )
         if round_:  # "about 0" says nothing of a number
-            out.append(Statement(("about", place, round_.normalize()), f"about {round_:f}"))
+            out.append(AnswerStatement(("about", place, round_.normalize()), f"about {round_:f}"))
     return tuple(out)
 
 
-def hierarchy(text: str) -> dict[str, str]:
+def parse_name_hierarchy(text: str) -> dict[str, str]:
     """What lies within what, from "Lyon < France; France < Europe". Raises RequestError for what reads otherwise
     or goes round."""
     out = dict[str, str]()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.rng import Rng
-from polydec.methods.search.loop.protocols import Case, Reward
+from polydec.methods.search.loop.protocols import ArbiterCase, ProcessReward
 
 
 @dataclass(frozen=True)
-class ByRouter:
+class RouterArbiter:
     """Where a router expects the target to do better by at least `tau`, from the draft model's own state behind its step. The
     target is not asked.
 
@@ -17,15 +17,15 @@ class ByRouter:
     Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text (ByReading).
     """
 
-    router: Reward
+    router: ProcessReward
     tau: float = 0.5
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         return await case.drafted(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
-class ByReading:
+class ReadingArbiter:
     """The same by a router that is a language model of its own: it reads the problem and all steps, each behind a mark of who
     wrote it. Neither model is asked.
 
@@ -33,30 +33,30 @@ class ByReading:
     Source: "Arbitrage" (2025).
     """
 
-    router: Reward
+    router: ProcessReward
     tau: float = 0.5
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         return await case.told(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
-class ByValue:
+class ValueArbiter:
     """Where the step is worth less than `tau` by a reward on the target's states; the target reads every step.
 
     reward: a process reward model; tau: 0 takes every step of the draft model's, above 1 none.
     Source: Liao et al., "Reward-guided speculative decoding for efficient LLM reasoning" (2025).
     """
 
-    reward: Reward
+    reward: ProcessReward
     tau: float = 0.7
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         return await case.read(self.reward) < self.tau
 
 
 @dataclass(frozen=True)
-class ByAdvantage:
+class AdvantageArbiter:
     """Where the target's own step is worth more than the draft model's by over `tau`. Both are written and judged, so it saves
     nothing: it is what a router is taught by, and may reach at best.
 
@@ -64,19 +64,19 @@ class ByAdvantage:
     Source: "Arbitrage" (2025), its oracle.
     """
 
-    reward: Reward
+    reward: ProcessReward
     tau: float = 0.0
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         drafted = await case.read(self.reward)
         return await case.written(self.reward) - drafted > self.tau
 
 
 @dataclass(frozen=True)
-class ByChance:
+class ChanceArbiter:
     """At random, whatever the step is: what a rule that looks at it has to beat. share: of steps that the target writes."""
 
     share: float
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         return bool(rng.bernoulli(self.share))

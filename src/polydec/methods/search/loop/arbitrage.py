@@ -11,36 +11,36 @@ from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each
-from polydec.methods.search.loop.protocols import Arbiter, Reward
-from polydec.methods.search.loop.types import Steps, Written
-from polydec.methods.speculative.loop.walk import Method, Walk
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each
+from polydec.methods.search.loop.protocols import ProcessReward, StepArbiter
+from polydec.methods.search.loop.types import StepBoundary, WrittenStep
+from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
 
 
 @dataclass(frozen=True)
-class Reader:
+class StepReader:
     """A model that reads for a router what was written, and by whom. method: over that model's law; small, big: the token that
     stands before a step of the draft model's and of the target's; context: tokens that it can read."""
 
-    method: Method
+    method: SpeculativeMethod
     small: int
     big: int
     context: int
 
-    def tokens(self, steps: Sequence[Written]) -> tuple[int, ...]:
+    def tokens(self, steps: Sequence[WrittenStep]) -> tuple[int, ...]:
         """Of steps, each behind the mark of who wrote it."""
-        return marked(steps, self.small, self.big)
+        return mark_step_writers(steps, self.small, self.big)
 
 
-def marked(steps: Sequence[Written], small: int, big: int) -> tuple[int, ...]:
+def mark_step_writers(steps: Sequence[WrittenStep], small: int, big: int) -> tuple[int, ...]:
     """The tokens of steps, each behind the mark of who wrote it: the draft model or the target."""
     return tuple(x for step in steps for x in (big if step.target else small, *step.tokens))
 
 
 @dataclass(frozen=True)
-class Arbitrage:
+class ArbitrageSearch:
     """`small` writes a step; `arbiter` says whether it stands, or `big` writes one in its place, from the same beginning. So
     step after step. The target reads what the draft model wrote only when it is called, all at once.
 
@@ -57,12 +57,12 @@ class Arbitrage:
     Source: "Arbitrage: Efficient reasoning via advantage-aware speculation" (2025).
     """
 
-    big: Method
-    small: Method
-    arbiter: Arbiter
+    big: SpeculativeMethod
+    small: SpeculativeMethod
+    arbiter: StepArbiter
     delimiter: str = "\n"
     longest: int = 64
-    reader: Reader | None = None
+    reader: StepReader | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -72,14 +72,16 @@ class Arbitrage:
         self.vocab.require_same(self.small.target.vocab, "the draft")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.big.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Steps of each choice for themselves."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            course = _Course(self, request, into, answer, root, opened)
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            course = _ArbitrageRun(self, request, into, answer, root, opened)
             try:
                 return await course.run(rng(answer.choice or 0))
             finally:
@@ -88,18 +90,18 @@ class Arbitrage:
         return await for_each(self.small, request, into, write)
 
 
-class _Course:
+class _ArbitrageRun:
     """Of one answer: an arbiter's Case. small: stands behind what is final; big: the same, less the tokens in `lag`, None
     before it is called; opened: attempts that whoever began this closes in the end."""
 
     def __init__(
         self,
-        plan: Arbitrage,
+        plan: ArbitrageSearch,
         request: Request,
         into: Transcript,
-        answer: Text,
-        small: Attempt,
-        opened: list[Attempt],
+        answer: AnswerText,
+        small: SearchAttempt,
+        opened: list[SearchAttempt],
     ) -> None:
         self._plan, self._request, self._into, self._answer, self._opened = (
             plan,
@@ -109,20 +111,22 @@ class _Course:
             opened,
         )
         self._small, self._tried = small, small
-        self._big: Attempt | None = None
-        self._lag, self._targets = list[int](), list[Attempt]()
-        self._read: Attempt | None = None  # the target behind the step that stands for judgement
-        self._own: Attempt | None = None  # the target behind a step of its own in its place
-        self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
+        self._big: SearchAttempt | None = None
+        self._lag, self._targets = list[int](), list[SearchAttempt]()
+        self._read: SearchAttempt | None = (
+            None  # the target behind the step that stands for judgement
+        )
+        self._own: SearchAttempt | None = None  # the target behind a step of its own in its place
+        self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
         self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
-        self._written = list[Written]()  # the steps that stand
+        self._written = list[WrittenStep]()  # the steps that stand
         self._reader: Walk | None = None  # the reader behind so many of them
         self._seen = 0
         self._told: Walk | None = None  # the reader behind the step that is judged, too
 
     async def run(self, rng: Rng) -> Result:
         self._rng, arbiter = rng, self._plan.arbiter
-        self._answer.edit(Edit())  # the clock of decoding starts
+        self._answer.edit(TextEdit())  # the clock of decoding starts
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
             self._read = self._own = None
@@ -133,7 +137,7 @@ class _Course:
                 await arbiter.prefers(self, rng.at("arbiter", at)),
             )
             await (self._replace(at) if called else self._keep(drafted))
-            self._stands(Written(called, tuple(self._answer.tokens[at:])))
+            self._stands(WrittenStep(called, tuple(self._answer.tokens[at:])))
             self._stats = self._stats.plus(
                 ArbitrageStats(
                     steps=1,
@@ -150,27 +154,27 @@ class _Course:
             )
         )
 
-    async def drafted(self, reward: Reward) -> float:
+    async def drafted(self, reward: ProcessReward) -> float:
         return await self._tried.judge(reward)
 
-    async def read(self, reward: Reward) -> float:
+    async def read(self, reward: ProcessReward) -> float:
         if self._read is None:
             self._read = self._fork_big(await self._caught_up())
             await self._read.say(self._tried.text.tokens[len(self._answer.tokens) :])
         return await self._read.judge(reward)
 
-    async def written(self, reward: Reward) -> float:
+    async def written(self, reward: ProcessReward) -> float:
         return await (await self._step()).judge(reward)
 
     @property
-    def steps(self) -> Sequence[Written]:
+    def steps(self) -> Sequence[WrittenStep]:
         drafted = tuple(self._tried.text.tokens[len(self._answer.tokens) :])
-        return (*self._written, Written(False, drafted))
+        return (*self._written, WrittenStep(False, drafted))
 
     async def own(self) -> Sequence[int]:
         return (await self._step()).text.tokens[len(self._answer.tokens) :]
 
-    async def told(self, reward: Reward) -> float:
+    async def told(self, reward: ProcessReward) -> float:
         reader, prompt = self._plan.reader, self._request.prompt
         if reader is None:
             raise RequestError("this arbiter asks a reader, and there is none")
@@ -187,7 +191,7 @@ class _Course:
         self._stats = self._stats.plus(ArbitrageStats(routed=len(missed) + len(drafted)))
         return reward.chance(await self._told.state())
 
-    def _stands(self, step: Written) -> None:
+    def _stands(self, step: WrittenStep) -> None:
         """The reader goes on behind a step that it has read, and else reads it later."""
         self._written.append(step)
         if self._told is None:
@@ -205,7 +209,7 @@ class _Course:
             if walk is not None:
                 walk.close()
 
-    async def _step(self) -> Attempt:
+    async def _step(self) -> SearchAttempt:
         """A step of the target's own, in place of the draft model's."""
         if self._own is None:
             self._own = self._fork_big(await self._caught_up())
@@ -233,19 +237,19 @@ class _Course:
         else:
             self._next(self._read)
 
-    def _next(self, big: Attempt) -> None:
+    def _next(self, big: SearchAttempt) -> None:
         """The target goes on from here; what else it has tried is over."""
         for other in (self._big, self._read, self._own):
             if other is not None and other is not big:
                 other.close()
         self._big = big
 
-    async def _caught_up(self) -> Attempt:
+    async def _caught_up(self) -> SearchAttempt:
         """The target behind what is final."""
         if self._big is None:
-            base = Reads.NOTHING if self._request.logprobs is None else Reads.ROW
+            base = RowDetail.NOTHING if self._request.logprobs is None else RowDetail.ROW
             walk = await Walk.open(self._plan.big, self._request.prompt, base=base, whole=True)
-            self._big = Attempt(walk, self._into.hypothesis(), self._request.logprobs)
+            self._big = SearchAttempt(walk, self._into.hypothesis(), self._request.logprobs)
             self._opened.append(self._big)
             self._targets.append(self._big)
         if self._lag:
@@ -253,12 +257,12 @@ class _Course:
             self._lag = []
         return self._big
 
-    def _fork(self, attempt: Attempt) -> Attempt:
+    def _fork(self, attempt: SearchAttempt) -> SearchAttempt:
         twin = attempt.fork(self._answer.choice or 0)
         self._opened.append(twin)
         return twin
 
-    def _fork_big(self, attempt: Attempt) -> Attempt:
+    def _fork_big(self, attempt: SearchAttempt) -> SearchAttempt:
         twin = self._fork(attempt)
         self._targets.append(twin)
         return twin

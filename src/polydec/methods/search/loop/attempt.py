@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from polydec.core.effects import Coro, gather
-from polydec.core.protocols import Scores
+from polydec.core.effects import Coro, gather_coroutines
+from polydec.core.protocols import DraftScores
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Reads, Words
-from polydec.methods.search.loop.protocols import Reward
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import RowDetail, TokenCodec
+from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.types import Steps, Tried
+from polydec.methods.search.loop.types import CandidateText, StepBoundary
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.loop.walk import Method, Round, Walk
+from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk, WalkRound
 
 
-class Attempt:
+class SearchAttempt:
     """A beginning of a text, and the walk that goes on from it. The attempt owns the walk.
 
     asked: how many alternatives the request wants beside each token, None: no log-probabilities. logp: of the text, under the
@@ -30,7 +30,7 @@ class Attempt:
 
     __slots__ = ("_asked", "_fed", "_walk", "logp", "spent", "text", "value")
 
-    def __init__(self, walk: Walk, text: Text, asked: int | None) -> None:
+    def __init__(self, walk: Walk, text: AnswerText, asked: int | None) -> None:
         self._walk, self.text, self._asked = walk, text, asked
         self._fed = False  # whether the last token was fed: by a look, or for a reward
         self.logp, self.spent = 0.0, SearchStats()
@@ -45,13 +45,13 @@ class Attempt:
         """Log-probability of a token, on average."""
         return self.logp / max(1, len(self.text.tokens))
 
-    def tried(self, words: Words | None) -> Tried:
+    def tried(self, words: TokenCodec | None) -> CandidateText:
         """As whoever picks sees it. words: of the vocabulary, for a request that asks for tokens only."""
         tokens = tuple(self.text.tokens)
         text = self.text.text or (words.decode(tokens) if words is not None else "")
-        return Tried(text, tokens, self.mean, self.value)
+        return CandidateText(text, tokens, self.mean, self.value)
 
-    async def look(self, rng: Rng) -> Round:
+    async def look(self, rng: Rng) -> WalkRound:
         """One pass: what may be taken next."""
         r = await self._walk.round(rng, self.text.room, self.text.ends)
         new = len(r.draft) - self._fed
@@ -59,14 +59,17 @@ class Attempt:
         self._fed = True
         return r
 
-    def take(self, r: Round, steps: Steps | None = None, begin: int = 0) -> bool:
+    def take(self, r: WalkRound, steps: StepBoundary | None = None, begin: int = 0) -> bool:
         """Go on with what a pass gave; whether the text has ended, or the step of it that began with token `begin`. What stands
         behind that is not taken."""
         count, over = 0, False
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
             self.text.write(
-                (x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked)
+                (x,),
+                ()
+                if self._asked is None
+                else logprobs_at_nodes(r.scores, (node,), (x,), self._asked),
             )
             count += 1
             over = self.ended or (steps is not None and steps.closes(self.text.tokens[begin:]))
@@ -77,7 +80,7 @@ class Attempt:
         self.spent = self.spent.plus(SearchStats(ended=int(self.ended), written=count))
         return over
 
-    async def go_on(self, rng: Rng, steps: Steps | None = None) -> None:
+    async def go_on(self, rng: Rng, steps: StepBoundary | None = None) -> None:
         """Pass after pass until the text ends, or a step of it that begins here."""
         begin = len(self.text.tokens)
         while not self.take(await self.look(rng), steps, begin):
@@ -90,7 +93,7 @@ class Attempt:
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self.take(r)
 
-    async def ask(self, tokens: Sequence[int]) -> Scores:
+    async def ask(self, tokens: Sequence[int]) -> DraftScores:
         """The law behind some tokens, at least one, that are no part of the text: its row is that of node len(tokens)."""
         r = await self._walk.given((*tokens, tokens[-1]))
         new = len(r.draft) - self._fed
@@ -102,9 +105,9 @@ class Attempt:
         """Log-probabilities of the next token under each way to move a mixture's router (Want.routing), at least one, all in
         one pass."""
         self.spent = self.spent.plus(SearchStats(1, scored=len(routings), refined=1))
-        return list(await gather(*map(self._walk.rerouted, routings)))
+        return list(await gather_coroutines(*map(self._walk.rerouted, routings)))
 
-    async def judge(self, reward: Reward) -> float:
+    async def judge(self, reward: ProcessReward) -> float:
         """Ask a reward of what stands so far."""
         self.value = reward.chance(await self._walk.state())
         new = int(not self._fed)
@@ -113,9 +116,9 @@ class Attempt:
         self.text.weighed(self.value)
         return self.value
 
-    def fork(self, choice: int) -> Attempt:
+    def fork(self, choice: int) -> SearchAttempt:
         """Another one that goes on from here, at no cost. choice: the answer that it may become."""
-        twin = Attempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
+        twin = SearchAttempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
         twin.logp, twin.value, twin._fed = self.logp, self.value, self._fed
         return twin
 
@@ -125,29 +128,29 @@ class Attempt:
         self._walk.close()
 
 
-def one(r: Round, token: int) -> Round:
+def one_token_round(r: WalkRound, token: int) -> WalkRound:
     """A round in which this token alone follows what stood before."""
-    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
+    return WalkRound(r.position, r.draft, r.scores, Verdict((), token), (token,))
 
 
 async def for_each(
-    method: Method,
+    method: SpeculativeMethod,
     request: Request,
     into: Transcript,
-    write: Callable[[Text, Attempt, list[Attempt]], Coro],
-    base: Reads = Reads.NOTHING,
+    write: Callable[[AnswerText, SearchAttempt, list[SearchAttempt]], Coro],
+    base: RowDetail = RowDetail.NOTHING,
 ) -> list[Result]:
     """A search of its own for each choice. The prompt is fed once; write(answer, attempt, opened) begins with an attempt
     that has nothing behind it. What it forks it puts into `opened`: that is closed in the end, however this ends. base: what
     the search reads of the model's own rows, before shaping, where the request reads none."""
     answers = [into.open(choice) for choice in request.choices]
-    base = base if request.logprobs is None else Reads.ROW
+    base = base if request.logprobs is None else RowDetail.ROW
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
-    opened = [Attempt(walk, into.hypothesis(), request.logprobs)]
+    opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]
     try:
         opened += (roots := [opened[0].fork(choice) for choice in request.choices])
         opened[0].close()
-        return await gather(
+        return await gather_coroutines(
             *(write(answer, root, opened) for answer, root in zip(answers, roots, strict=True))
         )
     finally:

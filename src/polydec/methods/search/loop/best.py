@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from polydec.base.errors import RequestError
 from polydec.core.request import Result
-from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
+from polydec.core.types import TextEdit
 from polydec.methods.search.loop.stats import SearchStats
 
 
-class Best:
+class NBestAnswers:
     """What is known of the n best texts of one search; choice i is the i-th best. Raises RequestError, before anything is fed,
     where more are asked for than the search can give.
 
@@ -29,11 +29,11 @@ class Best:
             )
         self._answers = [into.open(choice) for choice in self._choices]
         self._first: int | None = None  # tokens that were certain after the first pass
-        self._live: Sequence[Text] = ()  # after the pass before
+        self._live: Sequence[AnswerText] = ()  # after the pass before
 
-    def settle(self, texts: Sequence[Text]) -> None:
+    def settle(self, texts: Sequence[AnswerText]) -> None:
         """Called after every pass with all texts that may still win: what they have in common is certain."""
-        sure = len(common(texts))
+        sure = len(common_prefix_tokens(texts))
         stay = {id(text) for text in texts}
         for text in self._live:
             if id(text) not in stay:
@@ -44,14 +44,14 @@ class Best:
                 answer.follow(texts[0], sure)
             elif self._first is None:
                 answer.edit(
-                    Edit()
+                    TextEdit()
                 )  # nothing is certain yet: the clock of decoding starts all the same
         self._first = sure if self._first is None else self._first
 
-    def results(self, texts: Sequence[Text], stats: SearchStats) -> list[Result]:
+    def results(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
         """The answers, of at least one text that ended, the best first. A text that was found several times stands once; where
         fewer than n differ, the last of them stands for the rest."""
-        once = dict[tuple[int, ...], Text]()
+        once = dict[tuple[int, ...], AnswerText]()
         for text in texts:
             once.setdefault(tuple(text.tokens), text)
         ranked, out = list(once.values()), list[Result]()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polydec.methods.search.loop.types import Tried
+from polydec.methods.search.loop.types import CandidateText
 
 
 @dataclass(frozen=True)
-class BestOf:
+class BestOfPicker:
     """Takes the text that a reward values most; where none was asked, the one whose tokens are likeliest on average. The
     earliest begun wins a tie."""
 
-    def pick(self, tries: Sequence[Tried]) -> int:
-        return max(range(len(tries)), key=lambda i: score(tries[i]))
+    def pick(self, tries: Sequence[CandidateText]) -> int:
+        return max(range(len(tries)), key=lambda i: candidate_score(tries[i]))
 
 
-def score(tried: Tried) -> float:
+def candidate_score(tried: CandidateText) -> float:
     """What a reward says of it, else its mean log-probability."""
     return tried.mean if tried.value is None else tried.value

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polydec.core.protocols import Scores, Session, Target
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 
 
-class Branches:
+class BranchTree:
     """The texts that a search still follows, as branches of one tree. A text is named by the node of its last token; node 0
     is the prompt's last token at first.
 
@@ -18,29 +18,35 @@ class Branches:
 
     __slots__ = ("_draft", "_session", "_want")
 
-    def __init__(self, session: Session, draft: Draft, want: Want) -> None:
+    def __init__(self, session: Session, draft: Draft, want: ScoreRequest) -> None:
         self._session, self._draft, self._want = session, draft, want
 
     @staticmethod
     async def open(
-        target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False
-    ) -> Branches:
+        target: Target,
+        prompt: Sequence[int],
+        *,
+        base: RowDetail = RowDetail.NOTHING,
+        whole: bool = False,
+    ) -> BranchTree:
         """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: no part
         of it is left to ride with the first pass."""
         session = target.open(prompt)
         try:
-            await session.prefill(Want(law=Reads.NOTHING, last=whole))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=whole))
         except BaseException:
             session.close()
             raise
         # a node's law is read once, its state is far smaller: a session that has the state does not keep the law
-        return Branches(session, Draft.chain(prompt[-1]), Want(base=base, hidden=target.layers > 0))
+        return BranchTree(
+            session, Draft.chain(prompt[-1]), ScoreRequest(base=base, hidden=target.layers > 0)
+        )
 
-    def fork(self, choice: int) -> Branches:
+    def fork(self, choice: int) -> BranchTree:
         """Another one at the prompt's end, at no cost, before anything was scored. choice: the answer that it is for."""
-        return Branches(self._session.fork(choice), self._draft, self._want)
+        return BranchTree(self._session.fork(choice), self._draft, self._want)
 
-    async def score(self) -> Scores:
+    async def score(self) -> DraftScores:
         """The law behind each text, at its node. One pass over the tokens that are new."""
         return await self._session.score(self._draft, self._want)
 

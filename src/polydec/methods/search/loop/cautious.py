@@ -6,23 +6,23 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.law import probs
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import float64_probabilities
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.types import Steps
-from polydec.methods.speculative.loop.walk import Method
+from polydec.methods.search.loop.types import StepBoundary
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 PUNCTUATION = (".", ",", "\n", "?", "!", ":", ";", ")", "]", "}")
 
 
 @dataclass(frozen=True)
-class Cautious:
+class CautiousSearch:
     """Before every token the entropy H of the law is looked at (nats, of the law as it is shaped). The number of trials is the
     whole part of least + (most - least) (H - low) / (high - low), where that quotient is held in 0 to 1. One trial: the token
     is drawn. More: each draws on until a token that holds punctuation, the text's end or `longest` tokens, and the one of
@@ -35,7 +35,7 @@ class Cautious:
     Source: Wang et al., "Cautious next token prediction" (2025). The authors' code has no limit on a trial's length.
     """
 
-    method: Method
+    method: SpeculativeMethod
     least: int = 1
     most: int = 10
     low: float = 0.01
@@ -60,7 +60,7 @@ class Cautious:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     def trials(self, entropy: float) -> int:
@@ -71,17 +71,25 @@ class Cautious:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Each choice goes its own way; the prompt is fed once."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
             return await self._write(answer, root, opened, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
-    async def _write(self, answer: Text, text: Attempt, opened: list[Attempt], rng: Rng) -> Result:
-        steps, spent, first = Steps(PUNCTUATION, self.longest, self.vocab.words), SearchStats(), 0
+    async def _write(
+        self, answer: AnswerText, text: SearchAttempt, opened: list[SearchAttempt], rng: Rng
+    ) -> Result:
+        steps, spent, first = (
+            StepBoundary(PUNCTUATION, self.longest, self.vocab.words),
+            SearchStats(),
+            0,
+        )
         while not text.ended:
             r, count = await text.look(rng), 1
             if r.scores.certain(0) is None:
-                p_V = probs(r.scores.row(0))
+                p_V = float64_probabilities(r.scores.row(0))
                 count = self.trials(float(-(p_V * p_V.clamp_min(1e-300).log()).sum()))
             if count == 1:
                 text.take(r)
@@ -92,7 +100,9 @@ class Cautious:
             spent = spent.plus(text.spent)
             text.close()
             at = text.text.position
-            await gather(*(t.go_on(rng.at("trial", at, i), steps) for i, t in enumerate(tried)))
+            await gather_coroutines(
+                *(t.go_on(rng.at("trial", at, i), steps) for i, t in enumerate(tried))
+            )
             spent = spent.plus(side_by_side([t.spent for t in tried]))
             begun, had = text.logp, len(text.text.tokens)
             text = max(tried, key=lambda t: (t.logp - begun) / (len(t.text.tokens) - had))

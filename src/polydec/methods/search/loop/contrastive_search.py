@@ -12,12 +12,12 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Transcript, logprobs
-from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.branches import Branches
+from polydec.core.transcript import Transcript, logprobs_at_nodes
+from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.stats import SearchStats
 
 
@@ -49,27 +49,33 @@ class ContrastiveSearch:
             raise RequestError(f"penalty is {self.penalty}: it must lie in 0 to 1")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One text. Raises RequestError, before anything is fed, for more answers than one."""
-        best, stats, asked = Best(into, 1), SearchStats(), request.logprobs
-        base = Reads.NOTHING if asked is None else Reads.ROW
+        best, stats, asked = NBestAnswers(into, 1), SearchStats(), request.logprobs
+        base = RowDetail.NOTHING if asked is None else RowDetail.ROW
         session = self.target.open(request.prompt)
-        tree = Branches(session, Draft.chain(request.prompt[-1]), Want(base=base, hidden=True))
+        tree = BranchTree(
+            session, Draft.chain(request.prompt[-1]), ScoreRequest(base=base, hidden=True)
+        )
         try:
-            before = await session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True))
+            before = await session.prefill(
+                ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
+            )
             scores, node, text, total = await tree.score(), 0, into.hypothesis(), 0.0
-            seen = [] if len(request.prompt) == 1 else [unit(states(before))]
-            seen.append(unit(states(scores))[:1])
+            seen = (
+                [] if len(request.prompt) == 1 else [unit_directions(require_node_states(before))]
+            )
+            seen.append(unit_directions(require_node_states(scores))[:1])
             stats = replace(stats, passes=1, scored=1)
             while text.finish_reason is None:
-                tokens, logp = likely(scores, node, self.width)
+                tokens, logp = likeliest_tokens(scores, node, self.width)
                 nodes = tree.grow([(node, x) for x in tokens])
                 after = await tree.score()
                 stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(tokens))
-                state_KH = unit(states(after)[nodes])
+                state_KH = unit_directions(require_node_states(after)[nodes])
                 near_K = (state_KH @ torch.cat(seen).T).amax(1)
                 worth = [
                     (1 - self.penalty) * math.exp(p) - self.penalty * float(c)
@@ -78,7 +84,9 @@ class ContrastiveSearch:
                 i = worth.index(max(worth))
                 text.write(
                     (tokens[i],),
-                    () if asked is None else logprobs(scores, (node,), (tokens[i],), asked),
+                    ()
+                    if asked is None
+                    else logprobs_at_nodes(scores, (node,), (tokens[i],), asked),
                 )
                 total += logp[i]
                 seen.append(state_KH[i : i + 1])
@@ -90,21 +98,23 @@ class ContrastiveSearch:
         return best.results([text], replace(stats, ended=1, written=len(text.tokens)))
 
 
-def likely(scores: Scores, node: int, width: int) -> tuple[Sequence[int], Sequence[float]]:
+def likeliest_tokens(
+    scores: DraftScores, node: int, width: int
+) -> tuple[Sequence[int], Sequence[float]]:
     """The likeliest tokens that are possible at all, and their log-probabilities."""
     tokens, logp = scores.topk(node, width)
     possible = [i for i, p in enumerate(logp) if p > -math.inf]
     return [tokens[i] for i in possible], [logp[i] for i in possible]
 
 
-def states(scores: Scores) -> Tensor:
+def require_node_states(scores: DraftScores) -> Tensor:
     """Of each node its state (NH). Raises RequestError where the target gives none."""
     if scores.hidden_NH is None:
         raise RequestError("contrastive search reads the states of a model: this target gives none")
     return scores.hidden_NH
 
 
-def unit(state_NH: Tensor) -> Tensor:
+def unit_directions(state_NH: Tensor) -> Tensor:
     """Directions, of length 1; the zero vector stays so."""
     state_NH = state_NH.double()
     return state_NH / state_NH.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)

@@ -9,35 +9,35 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.branches import Branches
-from polydec.methods.search.loop.ranking import LIKELIEST, Ranking
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.branches import BranchTree
+from polydec.methods.search.loop.ranking import LIKELIEST, LengthRanking
 from polydec.methods.search.loop.stats import SearchStats
 
 
 @dataclass(frozen=True)
-class Beam:
+class BeamHypothesis:
     """A text that may win. total: summed log-probabilities, less the charges; node: the branch that it goes on from."""
 
-    text: Text
+    text: AnswerText
     total: float
     node: int
 
 
 @dataclass(frozen=True)
-class Group:
+class BeamGroup:
     """live: the likeliest first; ended: the best by score first."""
 
-    live: tuple[Beam, ...]
-    ended: tuple[Beam, ...] = ()
+    live: tuple[BeamHypothesis, ...]
+    ended: tuple[BeamHypothesis, ...] = ()
 
 
 @dataclass(frozen=True)
-class DiverseBeam:
+class DiverseBeamSearch:
     """At every step the groups choose one after another. Each keeps the `width / groups` best continuations of its own beams,
     where a token that earlier groups have chosen c times at this step scores `strength` * c less. A continuation that ends is
     kept aside if it is among the best `width / groups`. The answers are the best texts of all groups.
@@ -54,7 +54,7 @@ class DiverseBeam:
     width: int = 10
     groups: int = 5
     strength: float = 0.5
-    ranking: Ranking = LIKELIEST
+    ranking: LengthRanking = LIKELIEST
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class DiverseBeam:
             )
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -74,16 +74,18 @@ class DiverseBeam:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
-        best, stats = Best(into, self.width), SearchStats()
-        tree = await Branches.open(
+        best, stats = NBestAnswers(into, self.width), SearchStats()
+        tree = await BranchTree.open(
             self.target,
             request.prompt,
-            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+            base=RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW,
         )
         try:
-            groups: Sequence[Group] = [Group((Beam(into.hypothesis(), 0.0, 0),))] * self.groups
+            groups: Sequence[BeamGroup] = [
+                BeamGroup((BeamHypothesis(into.hypothesis(), 0.0, 0),))
+            ] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
-                scores, chosen, grown = await tree.score(), Counter[int](), list[Group]()
+                scores, chosen, grown = await tree.score(), Counter[int](), list[BeamGroup]()
                 for g in groups:
                     after, tokens = self._step(g, scores, chosen, request)
                     grown.append(after)
@@ -97,15 +99,17 @@ class DiverseBeam:
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _step(
-        self, group: Group, scores: Scores, chosen: Mapping[int, int], request: Request
-    ) -> tuple[Group, list[int]]:
+        self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
+    ) -> tuple[BeamGroup, list[int]]:
         """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
-        live, ended, tokens = list[Beam](), list(group.ended), list[int]()
+        live, ended, tokens = list[BeamHypothesis](), list(group.ended), list[int]()
         for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
             if len(live) == self.beams:
                 break
-            after, k = Beam(beam.text.fork(), total, beam.node), request.logprobs
-            after.text.write((x,), () if k is None else logprobs(scores, (beam.node,), (x,), k))
+            after, k = BeamHypothesis(beam.text.fork(), total, beam.node), request.logprobs
+            after.text.write(
+                (x,), () if k is None else logprobs_at_nodes(scores, (beam.node,), (x,), k)
+            )
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
                 continue  # it ends, and is not good enough for that
@@ -114,13 +118,13 @@ class DiverseBeam:
             tokens.append(x)
         best = sorted(ended, key=self._score, reverse=True)[: self.beams]
         done = self._done(live, best, request.max_tokens)
-        return Group(() if done else tuple(live), tuple(best)), tokens
+        return BeamGroup(() if done else tuple(live), tuple(best)), tokens
 
     def _continuations(
-        self, group: Group, scores: Scores, chosen: Mapping[int, int]
-    ) -> list[tuple[float, Beam, int]]:
+        self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int]
+    ) -> list[tuple[float, BeamHypothesis, int]]:
         """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
-        out = list[tuple[float, Beam, int]]()
+        out = list[tuple[float, BeamHypothesis, int]]()
         for beam in group.live:
             logp_V = scores.row(beam.node)
             if chosen and self.strength:
@@ -133,10 +137,12 @@ class DiverseBeam:
             out += [(beam.total + v, beam, x) for v, x in options if v > -math.inf]
         return sorted(out, key=lambda option: -option[0])
 
-    def _score(self, beam: Beam) -> float:
+    def _score(self, beam: BeamHypothesis) -> float:
         return self.ranking.score(beam.total, len(beam.text.tokens))
 
-    def _done(self, live: Sequence[Beam], ended: Sequence[Beam], limit: int) -> bool:
+    def _done(
+        self, live: Sequence[BeamHypothesis], ended: Sequence[BeamHypothesis], limit: int
+    ) -> bool:
         """Whether the group's beams can be left where they are."""
         if not live or len(ended) < self.beams:
             return not live
@@ -145,7 +151,7 @@ class DiverseBeam:
         )
 
 
-def _placed(groups: Sequence[Group], tree: Branches) -> list[Group]:
+def _placed(groups: Sequence[BeamGroup], tree: BranchTree) -> list[BeamGroup]:
     """The groups, every live beam at its own node."""
     nodes = iter(tree.grow([(b.node, b.text.tokens[-1]) for g in groups for b in g.live]))
     return [replace(g, live=tuple(replace(b, node=next(nodes)) for b in g.live)) for g in groups]

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.agreed import Agreed, Statement
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.agreed import AnswerAgreement, AnswerStatement
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
 from polydec.methods.search.loop.rollouts import streams_of
-from polydec.methods.search.loop.told import told
+from polydec.methods.search.loop.told import write_greedy_reply
 from polydec.methods.search.loop.types import answer_said
-from polydec.methods.speculative.loop.walk import Method
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 ANSWERS = "{answers}"
 """What a question to the model has where the answers are to stand."""
 
 
 @dataclass(frozen=True)
-class Drag:
+class ResponseAggregationSearch:
     """Draws `tries` texts side by side and answers with the most exact statement that enough of their answers support (see
     Agreed), or with `unknown` where they agree in nothing.
 
@@ -46,8 +46,8 @@ class Drag:
     multi-granularity answers" (2024).
     """
 
-    method: Method
-    agreed: Agreed = field(default_factory=Agreed)
+    method: SpeculativeMethod
+    agreed: AnswerAgreement = field(default_factory=AnswerAgreement)
     tries: int = 5
     mark: str = ""
     unknown: str = "I don't know"
@@ -69,13 +69,15 @@ class Drag:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
             choice = answer.choice or 0
             opened += (tries := [root.fork(choice) for _ in range(self.tries)])
             return await self._answer(request, into, answer, root, tries, opened, rng(choice))
@@ -86,16 +88,16 @@ class Drag:
         self,
         request: Request,
         into: Transcript,
-        answer: Text,
-        root: Attempt,
-        tries: Sequence[Attempt],
-        opened: list[Attempt],
+        answer: AnswerText,
+        root: SearchAttempt,
+        tries: Sequence[SearchAttempt],
+        opened: list[SearchAttempt],
         rng: Rng,
     ) -> Result:
         answer.edit(
-            Edit()
+            TextEdit()
         )  # the clock of decoding starts; nothing is certain before all have ended
-        await gather(
+        await gather_coroutines(
             *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
         )
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
@@ -106,7 +108,7 @@ class Drag:
         if len({stated.lower() for stated in answers if stated}) > 1 and (
             asked := self._asked(request, answers)
         ):
-            tokens, more = await told(
+            tokens, more = await write_greedy_reply(
                 self.method, request, into, opened, asked, request.max_tokens, rng.at("ask")
             )
             statement, spent = self._read(tokens, answers, statement), spent.plus(more)
@@ -137,8 +139,8 @@ class Drag:
         return asked if self.context is None or whole <= self.context else ()
 
     def _read(
-        self, tokens: Sequence[int], answers: Sequence[str], otherwise: Statement | None
-    ) -> Statement | None:
+        self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
+    ) -> AnswerStatement | None:
         """What the model said of the answers, as a statement; None where it says that it does not know."""
         words = self.vocab.words
         reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
@@ -150,7 +152,7 @@ class Drag:
             else self.agreed.read(reply, answers)
         )
 
-    def _spelled(self, request: Request, answer: str, text: Text) -> tuple[int, ...]:
+    def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """The tokens of a whole text; none where it cannot be written as an answer to the request."""
         words, ends = self.vocab.words, sorted(text.ends & self.vocab.eos)
         if words is None or not ends or not answer:

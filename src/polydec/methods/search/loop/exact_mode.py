@@ -9,16 +9,16 @@ from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.law import NEG_INF
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
-from polydec.methods.search.loop.best import Best
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
 from polydec.methods.search.loop.stats import SearchStats
 
 
 @dataclass(frozen=True)
-class ExactMode:
+class ExactModeSearch:
     """Of all texts of at most max_tokens tokens the likeliest; the n likeliest, for n answers. A text that the limit cuts is
     one of them, and stands for all that it begins. With a length only texts of so many tokens before their end are,
     which is the
@@ -49,50 +49,52 @@ class ExactMode:
             raise RequestError(f"length is {self.length}: it must be at least 0 (any)")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices."""
-        best = Best(into, self.width)
+        best = NBestAnswers(into, self.width)
         if self.length and self.length >= request.max_tokens:
             raise RequestError(
                 f"length is {self.length}: max_tokens is {request.max_tokens}, and an end of the text stands behind it, "
                 f"so it can be at most {request.max_tokens - 1}"
             )
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        walk = _Search(self, request, into, Want(base=base))
+        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        walk = _ExactModeRun(self, request, into, ScoreRequest(base=base))
         return best.results(*await walk.run())
 
 
 @dataclass
-class _Level:
+class _DepthFirstLevel:
     """A beginning that is looked at. options: what may follow it, the likeliest first, each with the path's log-probability;
     at: how many of them were tried."""
 
-    text: Text
-    scores: Scores
+    text: AnswerText
+    scores: DraftScores
     options: Sequence[tuple[float, int]]
     at: int = 0
 
 
-class _Search:
+class _ExactModeRun:
     """Of one request."""
 
-    def __init__(self, plan: ExactMode, request: Request, into: Transcript, want: Want) -> None:
+    def __init__(
+        self, plan: ExactModeSearch, request: Request, into: Transcript, want: ScoreRequest
+    ) -> None:
         self._plan, self._request, self._want, self._into = plan, request, want, into
-        self._keep, self._found = request.choices.stop, list[tuple[float, Text]]()
+        self._keep, self._found = request.choices.stop, list[tuple[float, AnswerText]]()
         self._spent = SearchStats()
 
-    async def run(self) -> tuple[list[Text], SearchStats]:
+    async def run(self) -> tuple[list[AnswerText], SearchStats]:
         """The likeliest texts, the best first, and what it took."""
         plan, prompt = self._plan, self._request.prompt
         session = plan.target.open(prompt)
         try:
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             path, back = [prompt[-1]], False
 
-            async def look(text: Text, total: float) -> _Level:
+            async def look(text: AnswerText, total: float) -> _DepthFirstLevel:
                 if self._spent.passes == plan.most:
                     raise RequestError(
                         f"most is {plan.most}: the likeliest text is not proven after looking at so many beginnings, so "
@@ -100,7 +102,7 @@ class _Search:
                     )
                 scores = await session.score(Draft.chain(path[-1]), self._want)
                 self._spent = self._spent.plus(SearchStats(1, scored=1))
-                level = _Level(text, scores, self._options(text, scores, total))
+                level = _DepthFirstLevel(text, scores, self._options(text, scores, total))
                 for end in [o for o in level.options if o[1] in self._into.ends]:
                     if end[0] > self._limit:
                         self._take(end[0], self._with(level, end[1]))
@@ -148,7 +150,9 @@ class _Search:
         full = len(self._found) == self._keep
         return self._found[-1][0] if full else NEG_INF
 
-    def _options(self, text: Text, scores: Scores, total: float) -> list[tuple[float, int]]:
+    def _options(
+        self, text: AnswerText, scores: DraftScores, total: float
+    ) -> list[tuple[float, int]]:
         """What may follow a beginning; of a text of a given length only an end, and before that anything but an end."""
         length = self._plan.length
         logp = [float(p) for p in scores.row(0).cpu()]
@@ -158,14 +162,14 @@ class _Search:
             options = [(p, x) for p, x in options if (x in self._into.ends) == over]
         return sorted(options, key=lambda option: -option[0])
 
-    def _with(self, level: _Level, token: int) -> Text:
+    def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
         text, asked = level.text.fork(), self._request.logprobs
-        notes = () if asked is None else logprobs(level.scores, (0,), (token,), asked)
+        notes = () if asked is None else logprobs_at_nodes(level.scores, (0,), (token,), asked)
         text.write((token,), notes)
         self._spent = self._spent.plus(SearchStats(written=1))
         return text
 
-    def _take(self, total: float, text: Text) -> None:
+    def _take(self, total: float, text: AnswerText) -> None:
         """A whole text. Of a given length one that a stop string has cut is none."""
         if self._plan.length and text.tokens[-1] not in self._into.ends:
             return

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.effects import gather_coroutines
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.branches import Branches
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.stats import SearchStats
 
 NEVER = -1e5
@@ -38,7 +38,7 @@ class ByteLaw(Protocol):
 
 
 @dataclass(frozen=True)
-class Reader:
+class FusionReader:
     """The language model that reads along. law: over bytes; empty: the prompt that stands for no text; lead: bytes that the
     recogniser's tokenizer writes before every text, which are no part of what is read; before: a text that is read first;
     most: bytes that it can read, behind which what it said last stays."""
@@ -51,11 +51,11 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class FusedHypothesis:
     """A text of the beam. total: its log-probability to the recogniser; node: its branch there; read: its branch in the
     language model's tree; size: bytes of it; verdict: what the language model says of them."""
 
-    text: Text
+    text: AnswerText
     total: float = 0.0
     node: int = 0
     read: int = 0
@@ -64,11 +64,11 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Option:
+class FusedCandidate:
     """A hypothesis and one more token. total: to the recogniser, the token counted; piece: its bytes; score: what is
     compared."""
 
-    of: Hypothesis
+    of: FusedHypothesis
     token: int
     total: float
     piece: bytes
@@ -76,7 +76,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class FusedBeam:
+class FusedBeamSearch:
     """Beam search over the recogniser's tokens by (1 - share) R + share L. R is the log-probability of a text to the
     recogniser; L that of its bytes to the language model, as the beginning of any text: all tokens that go on behind them are
     summed, so the two may have different tokenizers.
@@ -97,7 +97,7 @@ class FusedBeam:
     """
 
     target: Target
-    reader: Reader
+    reader: FusionReader
     width: int = 5
     share: float = 0.2
     lagging: bool = True
@@ -114,22 +114,22 @@ class FusedBeam:
             raise RequestError("the model has no tokens of which the bytes are known to be read")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
-        best = Best(into, self.width)
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        tree = await Branches.open(self.target, request.prompt, base=base)
-        opened: list[Branches | Reading] = [tree]
+        best = NBestAnswers(into, self.width)
+        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        tree = await BranchTree.open(self.target, request.prompt, base=base)
+        opened: list[BranchTree | FusionTree] = [tree]
         try:
             reading = None
             if self.share:
-                reading = await Reading.open(self.reader, self._read_first(request), self.mean)
+                reading = await FusionTree.open(self.reader, self._read_first(request), self.mean)
                 opened.append(reading)
-            search = _Search(self, request, tree, reading)
-            beam, stats = [Hypothesis(into.hypothesis())], SearchStats()
+            search = _FusedBeamRun(self, request, tree, reading)
+            beam, stats = [FusedHypothesis(into.hypothesis())], SearchStats()
             while live := [h for h in beam if h.text.finish_reason is None]:
                 over = [h for h in beam if h.text.finish_reason is not None]
                 beam = await search.step(live, over)
@@ -154,19 +154,21 @@ class FusedBeam:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _FusedBeamRun:
     """What all steps of one search share."""
 
-    plan: FusedBeam
+    plan: FusedBeamSearch
     request: Request
-    tree: Branches
-    reading: Reading | None
+    tree: BranchTree
+    reading: FusionTree | None
 
-    async def step(self, live: list[Hypothesis], over: list[Hypothesis]) -> list[Hypothesis]:
+    async def step(
+        self, live: list[FusedHypothesis], over: list[FusedHypothesis]
+    ) -> list[FusedHypothesis]:
         """The beam after one more token of each text that lives, the best first."""
         plan, reading = self.plan, self.reading
         if reading is not None and plan.lagging:
-            scores, _ = await gather(self.tree.score(), reading.score())
+            scores, _ = await gather_coroutines(self.tree.score(), reading.score())
             live = [replace(h, verdict=reading.verdict(h)) for h in live]
         else:
             scores = await self.tree.score()
@@ -177,20 +179,22 @@ class _Search:
             told = [replace(h, verdict=reading.verdict(h)) for h in read]
             options = [replace(o, of=h) for o, h in zip(options, told, strict=True)]
         options = [replace(o, score=self._score(o)) for o in options]
-        ranked: list[tuple[float, Option | Hypothesis]] = [(h.text.score or 0.0, h) for h in over]
+        ranked: list[tuple[float, FusedCandidate | FusedHypothesis]] = [
+            (h.text.score or 0.0, h) for h in over
+        ]
         ranked += [(o.score, o) for o in options]
         ranked.sort(key=lambda pair: -pair[0])
         kept = [each for _, each in ranked[: plan.width]]
-        grown = {id(o): self._written(o, scores) for o in kept if isinstance(o, Option)}
-        going = [o for o in kept if isinstance(o, Option) and _lives(grown[id(o)])]
+        grown = {id(o): self._written(o, scores) for o in kept if isinstance(o, FusedCandidate)}
+        going = [o for o in kept if isinstance(o, FusedCandidate) and _lives(grown[id(o)])]
         nodes = self.tree.grow([(o.of.node, o.token) for o in going])
         placed = [replace(grown[id(o)], node=n) for o, n in zip(going, nodes)]
         if reading is not None and plan.lagging and going:
             placed = reading.extend([(h, o.piece) for h, o in zip(placed, going)])
         grown |= {id(o): h for o, h in zip(going, placed)}
-        return [grown[id(x)] if isinstance(x, Option) else x for x in kept]
+        return [grown[id(x)] if isinstance(x, FusedCandidate) else x for x in kept]
 
-    def _options(self, h: Hypothesis, scores: Scores) -> list[Option]:
+    def _options(self, h: FusedHypothesis, scores: DraftScores) -> list[FusedCandidate]:
         """The `width` likeliest tokens behind a text. An end that is the likeliest stands alone, any other is left out."""
         tokens, logp = scores.topk(h.node, self.plan.width)
         ends = h.text.ends
@@ -199,12 +203,12 @@ class _Search:
         else:
             tokens, logp = zip(*((x, p) for x, p in zip(tokens, logp) if x not in ends))
         return [
-            Option(h, x, h.total + p, self._piece(h, x))
+            FusedCandidate(h, x, h.total + p, self._piece(h, x))
             for x, p in zip(tokens, logp)
             if p > -math.inf
         ]
 
-    def _piece(self, h: Hypothesis, token: int) -> bytes:
+    def _piece(self, h: FusedHypothesis, token: int) -> bytes:
         """The bytes that a token adds."""
         words = self.plan.target.vocab.words
         piece = None if words is None else words.pieces[token]
@@ -213,43 +217,44 @@ class _Search:
         begun = any(words.pieces[x] for x in h.text.tokens)
         return piece if begun else self.reading.fresh(piece)
 
-    def _score(self, o: Option) -> float:
+    def _score(self, o: FusedCandidate) -> float:
         return self.plan.score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
 
-    def _written(self, o: Option, scores: Scores) -> Hypothesis:
+    def _written(self, o: FusedCandidate, scores: DraftScores) -> FusedHypothesis:
         """An option as a hypothesis, at the branches of the one that it goes on from."""
         text, k = o.of.text.fork(), self.request.logprobs
         node, token = o.of.node, (o.token,)
-        text.write(token, () if k is None else logprobs(scores, (node,), token, k))
+        text.write(token, () if k is None else logprobs_at_nodes(scores, (node,), token, k))
         text.score = o.score
         return replace(o.of, text=text, total=o.total)
 
 
-def _lives(h: Hypothesis) -> bool:
+def _lives(h: FusedHypothesis) -> bool:
     return h.text.finish_reason is None
 
 
-class Reading:
-    """The language model's tree of what the hypotheses say. lead: bytes that an answer's first token may begin with and that
-    are not read; most: bytes of an answer that can be read; begun: what is said of nothing at all; mean: as of `FusedBeam`."""
+class FusionTree:
+    """The language model's tree of what the hypotheses say. lead: bytes that an answer's first
+    token may begin with and that are not read; most: bytes of an answer that can be read; begun:
+    what is said of nothing at all; mean: as of `FusedBeamSearch`."""
 
     __slots__ = ("_begun", "_lead", "_mean", "_most", "_session", "_tree")
 
     def __init__(self, session: ByteSession, root: int, lead: bytes, most: int, mean: bool) -> None:
         self._session, self._lead, self._most, self._mean = session, lead, most, mean
-        self._tree = Branches(session, Draft.chain(root), Want(law=Reads.NOTHING))
+        self._tree = BranchTree(session, Draft.chain(root), ScoreRequest(law=RowDetail.NOTHING))
         self._begun = (0.0, 0)
 
     @staticmethod
-    async def open(reader: Reader, first: bytes, mean: bool) -> Reading:
+    async def open(reader: FusionReader, first: bytes, mean: bool) -> FusionTree:
         """Behind a text that is read first; of a long one its end."""
         first = first[max(0, len(first) - reader.most // 2) :]
         prompt = tuple(first) or reader.empty
         session = reader.law.open(prompt)
         lead = b"" if first else reader.lead
-        reading = Reading(session, prompt[-1], lead, reader.most - len(first), mean)
+        reading = FusionTree(session, prompt[-1], lead, reader.most - len(first), mean)
         try:
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             await reading.score()
         except BaseException:
             session.close()
@@ -264,7 +269,7 @@ class Reading:
     async def score(self) -> None:
         await self._tree.score()
 
-    def verdict(self, h: Hypothesis) -> float:
+    def verdict(self, h: FusedHypothesis) -> float:
         """What is said of a hypothesis at its branch."""
         if not h.size or self._begun[0] == -math.inf:
             return NEVER
@@ -274,7 +279,7 @@ class Reading:
         nats = total - self._begun[0]
         return nats / max(1, tokens - self._begun[1]) if self._mean else nats
 
-    def extend(self, texts: Sequence[tuple[Hypothesis, bytes]]) -> list[Hypothesis]:
+    def extend(self, texts: Sequence[tuple[FusedHypothesis, bytes]]) -> list[FusedHypothesis]:
         """These hypotheses, of at least one, with as many bytes more as there is room for; and no others."""
         pieces = [p[: self._most - h.size] for h, p in texts]
         nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])

@@ -6,39 +6,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from polydec.core.types import Words
-from polydec.methods.search.loop.attempt import Attempt
-from polydec.methods.search.loop.protocols import Reward
+from polydec.core.types import TokenCodec
+from polydec.methods.search.loop.attempt import SearchAttempt
+from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
 
 
-class Judging(Protocol):
+class AttemptJudge(Protocol):
     """A verifier of answers."""
 
-    async def judge(self, attempt: Attempt) -> None:
+    async def judge(self, attempt: SearchAttempt) -> None:
         """Set the attempt's value, 0 to 1."""
         ...
 
 
 @dataclass(frozen=True)
-class ByState:
+class StateJudge:
     """A reward that reads the model's state behind the answer."""
 
-    reward: Reward
+    reward: ProcessReward
 
-    async def judge(self, attempt: Attempt) -> None:
+    async def judge(self, attempt: SearchAttempt) -> None:
         await attempt.judge(self.reward)
 
 
 @dataclass(frozen=True)
-class ByText:
+class AttemptTextJudge:
     """A function of the answer's text, what ended it left out, that says 0 to 1: the share of tests that it passes, a
     classifier's probability. It feeds nothing. Of a model without a tokenizer it reads the ids as numbers."""
 
     chance: Callable[[str], float]
-    words: Words | None
+    words: TokenCodec | None
 
-    async def judge(self, attempt: Attempt) -> None:
+    async def judge(self, attempt: SearchAttempt) -> None:
         text = attempt.text
         kept = [x for x in text.tokens if x not in text.ends]
         written = " ".join(map(str, kept)) if self.words is None else self.words.decode(kept)

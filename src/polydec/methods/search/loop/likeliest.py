@@ -8,15 +8,15 @@ from typing import Any
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.law import NEG_INF
-from polydec.core.protocols import Scores, Target
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TokenVocabulary
 from polydec.laws.constraints import pieces
-from polydec.laws.constraints.protocols import Language
-from polydec.laws.constraints.span_of import Spans
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.branches import Branches
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.constraints.span_of import SpanLanguage
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.stats import SearchStats
 
 MOST = 20_000
@@ -24,17 +24,17 @@ MOST = 20_000
 
 
 @dataclass(frozen=True)
-class Begun:
+class LikeliestPrefix:
     """A beginning of a text. total: its log-probability; state: of the language, behind it; node: its branch."""
 
-    text: Text
+    text: AnswerText
     total: float
     state: Any
     node: int
 
 
 @dataclass(frozen=True)
-class Likeliest:
+class LikeliestTextSearch:
     """Of all texts of `language`, ended by an end of the text, the one of the highest probability under the target; the n
     best, for n answers. Without a language: of the spans of the prompt.
 
@@ -51,23 +51,23 @@ class Likeliest:
     """
 
     target: Target
-    language: Language[Any] | None = None
+    language: TokenLanguage[Any] | None = None
     width: int = 16
     exactness = Exactness.APPROXIMATE
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices."""
-        best, stats, keep = Best(into, self.width), SearchStats(), request.choices.stop
+        best, stats, keep = NBestAnswers(into, self.width), SearchStats(), request.choices.stop
         language = self._spans(request, into.ends) if self.language is None else self.language
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        tree = await Branches.open(self.target, request.prompt, base=base)
+        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        tree = await BranchTree.open(self.target, request.prompt, base=base)
         live, ended, cut = (
-            [Begun(into.hypothesis(), 0.0, language.start(), 0)],
-            list[Begun](),
+            [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)],
+            list[LikeliestPrefix](),
             False,
         )
         try:
@@ -93,24 +93,24 @@ class Likeliest:
             )
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
-    def _spans(self, request: Request, ends: frozenset[int]) -> Spans:
+    def _spans(self, request: Request, ends: frozenset[int]) -> SpanLanguage:
         """Of the prompt. Raises RequestError where it has none."""
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
-        spelled = pieces.of(self.vocab, ends) if known else None
-        spans = Spans.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
+        spelled = pieces.token_byte_pieces(self.vocab, ends) if known else None
+        spans = SpanLanguage.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
         if not spans.followers(spans.start()):
             raise RequestError("prompt holds no text: there is no span to answer with")
         return spans
 
     def _step(
         self,
-        live: list[Begun],
-        ended: list[Begun],
+        live: list[LikeliestPrefix],
+        ended: list[LikeliestPrefix],
         keep: int,
-        language: Language[Any],
-        scores: Scores,
+        language: TokenLanguage[Any],
+        scores: DraftScores,
         request: Request,
-    ) -> tuple[list[Begun], list[Begun], bool, int]:
+    ) -> tuple[list[LikeliestPrefix], list[LikeliestPrefix], bool, int]:
         """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
         have ended, the likeliest first; whether max_tokens cut one off; and how many tokens were written."""
         options = list[tuple[float, int, int]]()
@@ -123,7 +123,7 @@ class Likeliest:
                 if float(lp) > NEG_INF
             ]
         options.sort(key=lambda option: -option[0])
-        grown, cut, new = list[Begun](), False, 0
+        grown, cut, new = list[LikeliestPrefix](), False, 0
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
                 break  # and so are all that follow
@@ -132,9 +132,9 @@ class Likeliest:
                 (x,),
                 ()
                 if request.logprobs is None
-                else logprobs(scores, (b.node,), (x,), request.logprobs),
+                else logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs),
             )
-            after = Begun(text, total, language.step(b.state, x), b.node)
+            after = LikeliestPrefix(text, total, language.step(b.state, x), b.node)
             if text.finish_reason is None:
                 grown.append(after)
                 if len(grown) > MOST:

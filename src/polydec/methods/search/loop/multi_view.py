@@ -10,25 +10,30 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.protocols import Scores, Target
+from polydec.core.effects import gather_coroutines
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, one, side_by_side
-from polydec.methods.search.loop.types import Steps
-from polydec.methods.speculative.loop.walk import Method
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import (
+    SearchAttempt,
+    for_each,
+    one_token_round,
+    side_by_side,
+)
+from polydec.methods.search.loop.types import StepBoundary
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 LINE = "\n"
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class ViewPath:
     """What follows a view. chance: of its first token; answer: which one it gives, None: none; sure: how much likelier the
     token with which the answer begins was than the second one there, 1 where that is the first token of all."""
 
-    attempt: Attempt
+    attempt: SearchAttempt
     chance: float
     answer: int | None = None
     sure: float = 1.0
@@ -39,7 +44,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class MultiView:
+class MultiViewSearch:
     """Behind the prompt each view is written: a line of `views`, and up to `caption` tokens that the model draws behind it, a
     line. Behind each view and `cue` the `width` likeliest first tokens of at least the probability `least` begin a path each,
     which goes on to the end of its line, or for `most` tokens. A path gives the first of `answers` that it holds as a word. It
@@ -62,7 +67,7 @@ class MultiView:
     multi-path reasoning" (2024), over views of a text. There a path without an answer counts for yes.
     """
 
-    method: Method
+    method: SpeculativeMethod
     answers: tuple[str, ...] = ("yes", "no")
     views: tuple[str, ...] = ()
     cue: str = ""
@@ -95,7 +100,7 @@ class MultiView:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     def spelled(self, text: str, name: str) -> tuple[int, ...]:
@@ -105,9 +110,13 @@ class MultiView:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Views and paths for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            answer.edit(Edit())  # the clock of decoding starts; nothing is certain before the vote
-            return await _Vote(self, answer, opened).run(root, rng(answer.choice or 0))
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            answer.edit(
+                TextEdit()
+            )  # the clock of decoding starts; nothing is certain before the vote
+            return await _MultiViewRun(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
@@ -125,18 +134,20 @@ class MultiView:
         return which, begin
 
 
-class _Vote:
+class _MultiViewRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: MultiView, answer: Text, opened: list[Attempt]) -> None:
+    def __init__(
+        self, plan: MultiViewSearch, answer: AnswerText, opened: list[SearchAttempt]
+    ) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
-        self._line = Steps((LINE,), plan.most, plan.vocab.words)
+        self._line = StepBoundary((LINE,), plan.most, plan.vocab.words)
 
-    async def run(self, root: Attempt, rng: Rng) -> Result:
+    async def run(self, root: SearchAttempt, rng: Rng) -> Result:
         views = self._plan.views or ("",)
         begun = self._forks(root, len(views)) if self._plan.views else [root]
         streams = [rng.at("view", i) for i in range(len(views))] if self._plan.views else [rng]
-        paths = await gather(
+        paths = await gather_coroutines(
             *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))
         )
         best, weight = self._elected(paths)
@@ -149,18 +160,18 @@ class _Vote:
         self._answer.follow(best.attempt.text)
         return self._answer.result(spent)
 
-    async def _view(self, attempt: Attempt, view: str, rng: Rng) -> list[Path]:
+    async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
         """The paths behind a view, the likeliest first; the view itself where it leaves no room for one."""
         plan = self._plan
         if view:
             await attempt.say(plan.spelled(view, "views"))
             if plan.caption and not attempt.ended:
-                caption = Steps((LINE,), plan.caption, plan.vocab.words)
+                caption = StepBoundary((LINE,), plan.caption, plan.vocab.words)
                 await attempt.go_on(rng.at("caption"), caption)
         if plan.cue and not attempt.ended:
             await attempt.say(plan.spelled(plan.cue, "cue"))
         if attempt.ended:
-            return [Path(attempt, 0.0)]
+            return [ViewPath(attempt, 0.0)]
         r = await attempt.look(rng.at("first"))
         begin = len(attempt.text.tokens)
         tokens, logp = r.scores.topk(0, plan.width)
@@ -168,9 +179,9 @@ class _Vote:
         kept = [x for x in tokens if chance[x] >= plan.least] or list(tokens[:1])
         forks = self._forks(attempt, len(kept))
         for fork, x in zip(forks, kept, strict=True):
-            fork.take(one(r, x))
+            fork.take(one_token_round(r, x))
         return list(
-            await gather(
+            await gather_coroutines(
                 *(
                     self._path(fork, chance[x], begin, rng if not i else rng.at("path", i))
                     for i, (fork, x) in enumerate(zip(forks, kept, strict=True))
@@ -178,27 +189,27 @@ class _Vote:
             )
         )
 
-    async def _path(self, attempt: Attempt, chance: float, begin: int, rng: Rng) -> Path:
+    async def _path(self, attempt: SearchAttempt, chance: float, begin: int, rng: Rng) -> ViewPath:
         """What follows a first token. begin: where that stands."""
         margin = [1.0]
         over = attempt.ended or self._line.closes(attempt.text.tokens[begin:])
         while not over:
             r = await attempt.look(rng)
-            margin.append(ahead(r.scores))
+            margin.append(top_two_margin(r.scores))
             token = r.tokens[0] if self._plan.drawn else r.scores.argmax(0)
-            over = attempt.take(one(r, token), self._line, begin)
+            over = attempt.take(one_token_round(r, token), self._line, begin)
         tokens, words = attempt.text.tokens[begin:], self._plan.vocab.words
         if words is None:
-            return Path(attempt, chance)
+            return ViewPath(attempt, chance)
         found = self._plan.first(words.decode(tokens))
         if found is None:
-            return Path(attempt, chance)
+            return ViewPath(attempt, chance)
         which, where = found
         at = next(i for i in range(len(tokens)) if len(words.decode(tokens[: i + 1])) > where)
         blank = not words.decode(tokens[:at]).strip()
-        return Path(attempt, chance, which, 1.0 if blank else margin[at])
+        return ViewPath(attempt, chance, which, 1.0 if blank else margin[at])
 
-    async def _ended(self, attempt: Attempt, rng: Rng) -> None:
+    async def _ended(self, attempt: SearchAttempt, rng: Rng) -> None:
         """The winner's text ends where its path does; where the law has no end there, when it ends by itself."""
         if attempt.ended:
             return
@@ -207,13 +218,13 @@ class _Vote:
         logp = dict(zip(ends, r.scores.logp(0, ends), strict=True))
         best = max(ends, key=lambda x: logp[x], default=None)
         if best is not None and logp[best] > -math.inf:
-            attempt.take(one(r, best))
+            attempt.take(one_token_round(r, best))
         else:
             attempt.take(r)
             while not attempt.ended:
                 attempt.take(await attempt.look(rng))
 
-    def _elected(self, paths: Sequence[Sequence[Path]]) -> tuple[Path, float]:
+    def _elected(self, paths: Sequence[Sequence[ViewPath]]) -> tuple[ViewPath, float]:
         """The heaviest path of the answer that weighs most, and what all of its paths weigh."""
         weight, every = defaultdict[int, float](float), [p for of in paths for p in of]
         for p in every:
@@ -232,13 +243,13 @@ class _Vote:
         which = regular.answer if regular.answer in equal else min(equal)
         return max((p for p in speaking if p.answer == which), key=lambda p: p.weight), most
 
-    def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
+    def _forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._opened += forks
         return forks
 
 
-def ahead(scores: Scores) -> float:
+def top_two_margin(scores: DraftScores) -> float:
     """How much likelier the likeliest token of row 0 is than the second one, 0 to 1."""
     _, logp = scores.topk(0, 2)
     chance = [math.exp(x) for x in logp]

@@ -11,25 +11,29 @@ import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.law import NEG_INF, probs
-from polydec.core.protocols import Scores, Target
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import NEG_INF, float64_probabilities
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, common, logprobs
-from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.laws.constraints.everything import Everything
-from polydec.laws.constraints.protocols import Language
-from polydec.methods.search.loop.branches import Branches
-from polydec.methods.search.loop.rejection import Drawn, geometric, recursive
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
+from polydec.laws.constraints.everything import UnrestrictedLanguage
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.methods.search.loop.branches import BranchTree
+from polydec.methods.search.loop.rejection import (
+    RejectionDraw,
+    draw_by_geometric_rejection,
+    draw_by_recursive_rejection,
+)
 
 
 @dataclass(frozen=True)
-class Particle:
+class TextParticle:
     """A text that stands for a share of the law. logw: its weight; state: of the language, behind it; node: the branch that it
     goes on from."""
 
-    text: Text
+    text: AnswerText
     logw: float
     state: Any
     node: int
@@ -40,7 +44,7 @@ class Particle:
 
 
 @dataclass(frozen=True)
-class Particles:
+class ParticleSearch:
     """Draws from the target's law of whole texts, given that they belong to `language`.
 
     Each particle draws its next token by adaptive weighted rejection sampling (`rejection.py`) and multiplies its weight by
@@ -59,7 +63,7 @@ class Particles:
     models with adaptive weighted rejection sampling" (2025)."""
 
     target: Target
-    language: Language[Any] | None = None
+    language: TokenLanguage[Any] | None = None
     particles: int = 8
     threshold: float = 0.5
     accepts: int = 2
@@ -68,18 +72,18 @@ class Particles:
     exactness = Exactness.APPROXIMATE
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Particles of its own for every choice."""
         answers = [into.open(choice) for choice in request.choices]
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        trees = list[Branches]()
+        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        trees = list[BranchTree]()
         try:
             for _ in answers:
-                trees.append(await Branches.open(self.target, request.prompt, base=base))
-            return await gather(
+                trees.append(await BranchTree.open(self.target, request.prompt, base=base))
+            return await gather_coroutines(
                 *(
                     self._write(tree, answer, rng(answer.choice or 0), into)
                     for tree, answer in zip(trees, answers, strict=True)
@@ -89,10 +93,12 @@ class Particles:
             for tree in trees:
                 tree.close()
 
-    async def _write(self, tree: Branches, answer: Text, rng: Rng, into: Transcript) -> Result:
-        language = Everything(self.vocab.size) if self.language is None else self.language
+    async def _write(
+        self, tree: BranchTree, answer: AnswerText, rng: Rng, into: Transcript
+    ) -> Result:
+        language = UnrestrictedLanguage(self.vocab.size) if self.language is None else self.language
         particles = [
-            Particle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
+            TextParticle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
         ]
         passes = first = checks = masks = 0
         while any(p.live for p in particles):
@@ -107,37 +113,44 @@ class Particles:
             nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in particles if p.live]))
             particles = [replace(p, node=next(nodes)) if p.live else p for p in particles]
             passes += 1
-            sure = len(common(p.text for p in particles if p.logw > NEG_INF))
+            sure = len(common_prefix_tokens(p.text for p in particles if p.logw > NEG_INF))
             first = sure if passes == 1 else first
             self._settle(answer, particles, sure, passes == 1)
         weights = _shares(particles)
         answer.follow(
             particles[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
         )
-        system = System(tuple(weights), _log_mean(particles), checks, masks)
+        system = ParticleSystem(tuple(weights), _log_mean(particles), checks, masks)
         return answer.result(ParticleStats(passes, first, (system,)))
 
     def _move(
-        self, p: Particle, language: Language[Any], scores: Scores, rng: Rng, request: Request
-    ) -> tuple[Particle, Drawn]:
+        self,
+        p: TextParticle,
+        language: TokenLanguage[Any],
+        scores: DraftScores,
+        rng: Rng,
+        request: Request,
+    ) -> tuple[TextParticle, RejectionDraw]:
         """The particle with one token more, and how that was drawn."""
         if not p.live:
-            return p, Drawn(None, 0.0, 0)
-        drawn = self._draw(probs(scores.row(p.node)), p, language, rng)
+            return p, RejectionDraw(None, 0.0, 0)
+        drawn = self._draw(float64_probabilities(scores.row(p.node)), p, language, rng)
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
         notes = (
             ()
             if request.logprobs is None
-            else logprobs(scores, (p.node,), (drawn.token,), request.logprobs)
+            else logprobs_at_nodes(scores, (p.node,), (drawn.token,), request.logprobs)
         )
         text.write((drawn.token,), notes)
-        return Particle(
+        return TextParticle(
             text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
         ), drawn
 
-    def _draw(self, p_V: torch.Tensor, p: Particle, language: Language[Any], rng: Rng) -> Drawn:
+    def _draw(
+        self, p_V: torch.Tensor, p: TextParticle, language: TokenLanguage[Any], rng: Rng
+    ) -> RejectionDraw:
         def allows(token: int) -> bool:
             return language.allows(p.state, token)
 
@@ -145,10 +158,10 @@ class Particles:
             return language.mask(p.state).to(p_V.device)
 
         if self.accepts == 2 and float(p_V.max()) <= self.certain:
-            return recursive(p_V, allows, mask, rng, self.looks)
-        return geometric(p_V, allows, mask, rng, self.accepts, self.looks)
+            return draw_by_recursive_rejection(p_V, allows, mask, rng, self.looks)
+        return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
 
-    def _again(self, particles: Sequence[Particle], rng: Rng) -> list[Particle]:
+    def _again(self, particles: Sequence[TextParticle], rng: Rng) -> list[TextParticle]:
         """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
         shares = _shares(particles)
         if 1.0 / sum(x * x for x in shares) >= self.threshold * len(particles) * (1.0 - 1e-12):
@@ -157,15 +170,19 @@ class Particles:
         chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
         return [replace(x, logw=mean) for x in chosen]
 
-    def _settle(self, answer: Text, particles: Sequence[Particle], sure: int, first: bool) -> None:
+    def _settle(
+        self, answer: AnswerText, particles: Sequence[TextParticle], sure: int, first: bool
+    ) -> None:
         """What all particles begin with is certain."""
         if sure > len(answer.tokens):
             answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
         elif first:
-            answer.edit(Edit())  # nothing is certain yet: the clock of decoding starts all the same
+            answer.edit(
+                TextEdit()
+            )  # nothing is certain yet: the clock of decoding starts all the same
 
 
-def _log_mean(particles: Sequence[Particle]) -> float:
+def _log_mean(particles: Sequence[TextParticle]) -> float:
     """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
     top = max(p.logw for p in particles)
     return (
@@ -175,7 +192,7 @@ def _log_mean(particles: Sequence[Particle]) -> float:
     )
 
 
-def _shares(particles: Sequence[Particle]) -> list[float]:
+def _shares(particles: Sequence[TextParticle]) -> list[float]:
     """The weights, adding up to 1. Raises RequestError where all are 0."""
     top = max(p.logw for p in particles)
     if top == NEG_INF:
@@ -188,7 +205,7 @@ def _shares(particles: Sequence[Particle]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class System:
+class ParticleSystem:
     """The particles of one answer. shares: their weights, adding up to 1; log_normaliser: the logarithm of the estimated share
     of the law that is allowed; checks: tokens that the constraint was asked about one by one; masks: how often about all of
     them."""
@@ -210,7 +227,7 @@ class ParticleStats:
 
     passes: int = 0
     first: int = 0
-    systems: tuple[System, ...] = ()
+    systems: tuple[ParticleSystem, ...] = ()
     accepted = 0
 
     def plus(self, other: ParticleStats) -> ParticleStats:

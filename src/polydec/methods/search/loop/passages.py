@@ -11,7 +11,7 @@ from math import log
 
 
 @dataclass(frozen=True)
-class Passages:
+class PassageRanking:
     """Texts, ranked by Okapi's BM25: a word of the question counts the more often a passage has it, the fewer passages have it,
     and the shorter the passage is.
 

@@ -12,25 +12,25 @@ from statistics import fmean, median
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.law import probs
-from polydec.core.protocols import Scores, Target
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
-from polydec.methods.search.loop.refining import Refining
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.refining import ExpertRefinement
 from polydec.methods.search.loop.rollouts import streams_of
-from polydec.methods.search.loop.vote import elect, said_of
-from polydec.methods.speculative.loop.walk import Method, Round
+from polydec.methods.search.loop.vote import elect_answer, said_of
+from polydec.methods.speculative.loop.walk import SpeculativeMethod, WalkRound
 
 GRAM = 4
 """Tokens of the pieces by which the ends of two texts are compared."""
 
 
 @dataclass(frozen=True)
-class Window:
+class PoolWindow:
     """What a text wrote since the last look at the pool. tokens: at least one; sure: their mean log-probability; unsure: the
     mean entropy of their laws, nats; lowest: the least `sure` of all its windows so far."""
 
@@ -46,13 +46,13 @@ class Window:
         )
 
 
-def likeness(a: Window, b: Window) -> float:
+def window_similarity(a: PoolWindow, b: PoolWindow) -> float:
     """Of their pieces the share that both have (Jaccard), 0 to 1."""
     return len(a.grams & b.grams) / len(a.grams | b.grams)
 
 
 @dataclass(frozen=True)
-class Control:
+class PoolController:
     """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until
     the next look, or stays.
 
@@ -83,14 +83,14 @@ class Control:
         if not self.idle >= 0.0:
             raise RequestError(f"idle is {self.idle}: it must be at least 0")
 
-    def grows(self, phase: float, windows: Sequence[Window]) -> int | None:
+    def grows(self, phase: float, windows: Sequence[PoolWindow]) -> int | None:
         """Which of these texts is forked: the most unsure one, where growing is worth most."""
         grow, shrink, refine = self._worth(phase, windows)
         if len(windows) >= self.most or grow <= max(shrink, refine, self.idle):
             return None
         return max(range(len(windows)), key=lambda i: windows[i].unsure)
 
-    def drops(self, phase: float, windows: Sequence[Window]) -> tuple[int, ...]:
+    def drops(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[int, ...]:
         """Which of these texts are given up, where shrinking is worth most: of two that are alike the less sure, and those
         whose lowest window lies below the median by more than the median distance from it. `least` of them stay."""
         grow, shrink, refine = self._worth(phase, windows)
@@ -101,19 +101,19 @@ class Control:
         floor = middle - median(abs(x - middle) for x in lowest)
         weak = {i for i, x in enumerate(lowest) if x < floor}
         for i, j in combinations(range(len(windows)), 2):
-            if likeness(windows[i], windows[j]) > self.alike and not {i, j} & weak:
+            if window_similarity(windows[i], windows[j]) > self.alike and not {i, j} & weak:
                 weak.add(i if windows[i].sure < windows[j].sure else j)
         weakest = sorted(weak, key=lambda i: (lowest[i], -i))
         return tuple(weakest[: max(0, len(windows) - self.least)])
 
-    def refines(self, phase: float, windows: Sequence[Window]) -> bool:
+    def refines(self, phase: float, windows: Sequence[PoolWindow]) -> bool:
         """Whether unsure tokens are refined until the next look: where that is worth most."""
         grow, shrink, refine = self._worth(phase, windows)
         return refine > max(grow, shrink, self.idle)
 
-    def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float, float]:
+    def _worth(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[float, float, float]:
         """Of growing, of shrinking and of refining."""
-        like = [likeness(a, b) for a, b in combinations(windows, 2)]
+        like = [window_similarity(a, b) for a, b in combinations(windows, 2)]
         unsure = min(1.0, fmean(w.unsure for w in windows))
         alike = fmean(like) if like else 1.0
         redundant = fmean(x > self.alike for x in like) if like else 0.0
@@ -125,7 +125,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Weights:
+class VoteWeights:
     """What the vote of a text weighs: exp(sureness * c) * exp(-((n - m) / (spread * m)) ** 2), where c is the mean
     log-probability of the last quarter of its tokens, n their number and m the median of all these numbers.
 
@@ -166,7 +166,9 @@ class Weights:
         return math.exp(self.sureness * last - off * off)
 
 
-def decided(answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int) -> bool:
+def is_vote_decided(
+    answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int
+) -> bool:
     """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
     1. answers: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
     least, most = defaultdict[str, float](float), defaultdict[str, float](float)
@@ -181,7 +183,7 @@ def decided(answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], l
 
 
 @dataclass(frozen=True)
-class Pool:
+class HypothesisPoolSearch:
     """Draws `tries` texts side by side, which share the prompt's cache entries. A controller looks at them now and then
     (Control): while little is spent and the model is unsure the most unsure text is forked where it stands; later the
     weakest are given up. Those that came to an end of their own vote with their weights (Weights).
@@ -200,14 +202,14 @@ class Pool:
     and reduction" (2026).
     """
 
-    method: Method
-    control: Control = Control()
-    weights: Weights = Weights()
+    method: SpeculativeMethod
+    control: PoolController = PoolController()
+    weights: VoteWeights = VoteWeights()
     mark: str = ""
     tries: int = 4
     budget: int = 1024
     early: bool = False
-    refining: Refining | None = None
+    refining: ExpertRefinement | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -220,27 +222,29 @@ class Pool:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A pool for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Paths(self, answer, opened).run(root, rng(answer.choice or 0))
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            return await _HypothesisPoolRun(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
 
-class _Path:
+class _PoolPath:
     """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
 
-    def __init__(self, attempt: Attempt, rng: Rng) -> None:
+    def __init__(self, attempt: SearchAttempt, rng: Rng) -> None:
         self.attempt, self.rng = attempt, rng
         self.logps, self.entropies = list[float](), list[float]()
         self.since, self.lowest = 0, math.inf
 
-    def take(self, r: Round) -> None:
+    def take(self, r: WalkRound) -> None:
         had = len(self.attempt.text.tokens)
         self.attempt.take(r)
         taken = len(self.attempt.text.tokens) - had
@@ -248,39 +252,41 @@ class _Path:
             self.logps.append(r.scores.logp(node, (x,))[0])
             self.entropies.append(_entropy(r.scores, node))
 
-    def window(self) -> Window:
+    def window(self) -> PoolWindow:
         """What it wrote since the last look, which is now."""
         sure, unsure = fmean(self.logps[self.since :]), fmean(self.entropies[self.since :])
         tokens = tuple(self.attempt.text.tokens[self.since :])
         self.since, self.lowest = len(self.logps), min(self.lowest, sure)
-        return Window(tokens, sure, unsure, self.lowest)
+        return PoolWindow(tokens, sure, unsure, self.lowest)
 
-    def fork(self, attempt: Attempt, rng: Rng) -> _Path:
-        twin = _Path(attempt, rng)
+    def fork(self, attempt: SearchAttempt, rng: Rng) -> _PoolPath:
+        twin = _PoolPath(attempt, rng)
         twin.logps, twin.entropies = list(self.logps), list(self.entropies)
         twin.since, twin.lowest = self.since, self.lowest
         return twin
 
 
-def _entropy(scores: Scores, node: int) -> float:
+def _entropy(scores: DraftScores, node: int) -> float:
     """Of the law at a node, nats."""
     if scores.certain(node) is not None:
         return 0.0
-    p_V = probs(scores.row(node))
+    p_V = float64_probabilities(scores.row(node))
     return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
 
 
-class _Paths:
+class _HypothesisPoolRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: Pool, answer: Text, opened: list[Attempt]) -> None:
+    def __init__(
+        self, plan: HypothesisPoolSearch, answer: AnswerText, opened: list[SearchAttempt]
+    ) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
-        self._begun, self._passes, self._first = list[_Path](), 0, -1
+        self._begun, self._passes, self._first = list[_PoolPath](), 0, -1
         self._refines = False  # until the next look
 
-    async def run(self, root: Attempt, rng: Rng) -> Result:
+    async def run(self, root: SearchAttempt, rng: Rng) -> Result:
         plan = self._plan
-        self._begun = [_Path(self._fork(root), s) for s in streams_of(rng, plan.tries)]
+        self._begun = [_PoolPath(self._fork(root), s) for s in streams_of(rng, plan.tries)]
         root.close()
         pool = list(self._begun)
         while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(
@@ -307,8 +313,8 @@ class _Paths:
     def _written(self) -> int:
         return sum(p.attempt.spent.written for p in self._begun)
 
-    async def _pass(self, live: Sequence[_Path]) -> None:
-        rounds = await gather(*(p.attempt.look(p.rng) for p in live))
+    async def _pass(self, live: Sequence[_PoolPath]) -> None:
+        rounds = await gather_coroutines(*(p.attempt.look(p.rng) for p in live))
         self._passes += 1
         if self._refines and self._plan.refining is not None:
             rounds = await self._refined(self._plan.refining, live, rounds)
@@ -318,18 +324,22 @@ class _Paths:
                 p.attempt.close()  # at once: what it holds is free for those that go on
 
     async def _refined(
-        self, by: Refining, live: Sequence[_Path], rounds: Sequence[Round]
-    ) -> list[Round]:
+        self, by: ExpertRefinement, live: Sequence[_PoolPath], rounds: Sequence[WalkRound]
+    ) -> list[WalkRound]:
         """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
         out = list(rounds)
         unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
-        new = await gather(*(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure))
+        new = await gather_coroutines(
+            *(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure)
+        )
         for i, r in zip(unsure, new, strict=True):
             out[i] = r
         self._passes += bool(unsure)
         return out
 
-    def _changed(self, pool: Sequence[_Path], live: Sequence[_Path], rng: Rng) -> list[_Path]:
+    def _changed(
+        self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath], rng: Rng
+    ) -> list[_PoolPath]:
         """The pool after a look at it."""
         control, phase, windows = (
             self._plan.control,
@@ -340,18 +350,18 @@ class _Paths:
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:
             p.attempt.close()
-        new = list[_Path]()
+        new = list[_PoolPath]()
         if (at := control.grows(phase, windows)) is not None:
             new = [live[at].fork(self._fork(live[at].attempt), rng.at("branch", len(self._begun)))]
             self._begun += new
         return [*(p for p in pool if p not in gone), *new]
 
-    def _fork(self, attempt: Attempt) -> Attempt:
+    def _fork(self, attempt: SearchAttempt) -> SearchAttempt:
         twin = attempt.fork(self._answer.choice or 0)
         self._opened.append(twin)
         return twin
 
-    def _decided(self, pool: Sequence[_Path], live: Sequence[_Path]) -> bool:
+    def _decided(self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath]) -> bool:
         """Whether those that live cannot change which answer wins."""
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         if not live or len(ended) <= len(live):
@@ -360,16 +370,16 @@ class _Paths:
         least = [len(p.logps) + 1 for p in live]
         most = max(len(p.logps) + p.attempt.text.room for p in live)
         bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
-        return decided(said_of(tries, self._plan.mark), bounds, len(live))
+        return is_vote_decided(said_of(tries, self._plan.mark), bounds, len(live))
 
-    def _elected(self, ended: Sequence[_Path]) -> _Path:
+    def _elected(self, ended: Sequence[_PoolPath]) -> _PoolPath:
         tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
         weight = self._plan.weights.of([p.logps for p in ended])
-        which = elect(tries, said_of(tries, self._plan.mark), dict(enumerate(weight)))
+        which = elect_answer(tries, said_of(tries, self._plan.mark), dict(enumerate(weight)))
         ended[which].attempt.text.score = weight[which]
         return ended[which]
 
-    async def _likeliest(self, pool: Sequence[_Path]) -> _Path:
+    async def _likeliest(self, pool: Sequence[_PoolPath]) -> _PoolPath:
         """Where no text has ended, the likeliest, drawn to its end."""
         best = max(pool, key=lambda p: p.attempt.mean)
         while not best.attempt.ended:
@@ -378,13 +388,13 @@ class _Paths:
         best.attempt.text.score = best.attempt.mean
         return best
 
-    def _settle(self, pool: Sequence[_Path]) -> None:
+    def _settle(self, pool: Sequence[_PoolPath]) -> None:
         """What all that may still win begin with is certain."""
         texts = [p.attempt.text for p in pool]
-        sure = len(common(texts))
+        sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
             self._answer.edit(
-                Edit()
+                TextEdit()
             )  # the clock of decoding starts, whether anything is certain or not
         self._answer.follow(texts[0], sure)

@@ -8,10 +8,10 @@ from typing import Protocol
 from torch import Tensor
 
 from polydec.core.rng import Rng
-from polydec.methods.search.loop.types import Tried, Written
+from polydec.methods.search.loop.types import CandidateText, WrittenStep
 
 
-class Reward(Protocol):
+class ProcessReward(Protocol):
     """How promising a text is so far."""
 
     def chance(self, hidden_H: Tensor) -> float:
@@ -19,28 +19,28 @@ class Reward(Protocol):
         ...
 
 
-class Case(Protocol):
+class ArbiterCase(Protocol):
     """A step that a draft model wrote, as an arbiter may look at it. Every look costs what it says."""
 
-    async def drafted(self, reward: Reward) -> float:
+    async def drafted(self, reward: ProcessReward) -> float:
         """What is said of it, 0 to 1, by the draft model's state behind it: a pass of one row of that model."""
         ...
 
-    async def read(self, reward: Reward) -> float:
+    async def read(self, reward: ProcessReward) -> float:
         """The same by the target's state: it reads the step in one pass."""
         ...
 
-    async def written(self, reward: Reward) -> float:
+    async def written(self, reward: ProcessReward) -> float:
         """The same of a step that the target writes in its place."""
         ...
 
-    async def told(self, reward: Reward) -> float:
+    async def told(self, reward: ProcessReward) -> float:
         """The same by the state of a reader, a model of its own that reads who wrote which step: a pass over what it has not
         read yet. 1 where the text is longer than it can read."""
         ...
 
     @property
-    def steps(self) -> Sequence[Written]:
+    def steps(self) -> Sequence[WrittenStep]:
         """Those that stand, and last the one that is judged."""
         ...
 
@@ -49,23 +49,23 @@ class Case(Protocol):
         ...
 
 
-class Arbiter(Protocol):
+class StepArbiter(Protocol):
     """Who writes a step."""
 
-    async def prefers(self, case: Case, rng: Rng) -> bool:
+    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
         """Whether the target's step should stand instead. rng: for this step alone."""
         ...
 
 
-class Pick(Protocol):
+class AnswerPicker(Protocol):
     """Which of several texts is the answer. Pure; the order of the texts is that in which they were begun."""
 
-    def pick(self, tries: Sequence[Tried]) -> int:
+    def pick(self, tries: Sequence[CandidateText]) -> int:
         """The index of one, of at least one."""
         ...
 
 
-class Continuations(Protocol):
+class ContinuationTable(Protocol):
     """What was counted to follow some tokens."""
 
     def after(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:

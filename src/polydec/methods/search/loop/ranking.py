@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Ranking:
+class LengthRanking:
     """A text's score is its total (summed log-probabilities, what a search charges taken off) over length ** length_penalty;
     length: tokens of the answer, its end counted.
 
@@ -31,5 +31,5 @@ class Ranking:
         return self.score(total, limit if self.length_penalty > 0.0 else length) <= worst
 
 
-LIKELIEST = Ranking()
+LIKELIEST = LengthRanking()
 """By the mean log-probability of a token, and nothing is left out."""

@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
-from polydec.methods.search.loop.judging import ByState, ByText, Judging
-from polydec.methods.search.loop.protocols import Reward
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.judging import AttemptJudge, AttemptTextJudge, StateJudge
+from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.told import told
-from polydec.methods.speculative.loop.walk import Method, Walk
+from polydec.methods.search.loop.told import write_greedy_reply
+from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
 
 SCORE = "{score}"
 """What a feedback's text has where the reward's value is to stand."""
 
 
 @dataclass(frozen=True)
-class Refine:
+class IterativeRefinementSearch:
     """Draws `proposals` answers side by side and asks the reward of each (or whatever else judges). Then, round after round,
     the model is shown its best answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is
     asked of those that it has not seen. The best of all is the answer.
@@ -55,8 +55,8 @@ class Refine:
     and selection" (2025).
     """
 
-    method: Method
-    reward: Reward | None
+    method: SpeculativeMethod
+    reward: ProcessReward | None
     rounds: int = 4
     proposals: int = 2
     feedback: str = ""
@@ -65,7 +65,7 @@ class Refine:
     context: int | None = None
     contrast: str = ""
     critique: str = ""
-    text: ByText | None = None
+    text: AttemptTextJudge | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -86,16 +86,16 @@ class Refine:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
-    def judging(self) -> Judging:
+    def judging(self) -> AttemptJudge:
         """Who judges answers."""
         if self.text is not None:
             return self.text
         assert self.reward is not None  # refused above
-        return ByState(self.reward)
+        return StateJudge(self.reward)
 
     def said(self, value: float) -> tuple[int, ...]:
         """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
@@ -116,25 +116,27 @@ class Refine:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Rounds for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Rounds(self, request, into, answer, root, opened).run(
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            return await _IterativeRefinementRun(self, request, into, answer, root, opened).run(
                 rng(answer.choice or 0)
             )
 
         return await for_each(self.method, request, into, write)
 
 
-class _Rounds:
+class _IterativeRefinementRun:
     """For one answer. root: stands behind the prompt; opened: attempts that whoever began this closes in the end."""
 
     def __init__(
         self,
-        plan: Refine,
+        plan: IterativeRefinementSearch,
         request: Request,
         into: Transcript,
-        answer: Text,
-        root: Attempt,
-        opened: list[Attempt],
+        answer: AnswerText,
+        root: SearchAttempt,
+        opened: list[SearchAttempt],
     ) -> None:
         self._plan, self._request, self._into, self._answer, self._root, self._opened = (
             plan,
@@ -144,7 +146,7 @@ class _Rounds:
             root,
             opened,
         )
-        self._spent, self._seen = SearchStats(), list[Attempt]()
+        self._spent, self._seen = SearchStats(), list[SearchAttempt]()
 
     async def run(self, rng: Rng) -> Result:
         plan, idle, turn = self._plan, 0, 0
@@ -173,22 +175,24 @@ class _Rounds:
         return 2 * most if whole is None else whole - len(self._request.prompt)
 
     @property
-    def _ranked(self) -> list[Attempt]:
+    def _ranked(self) -> list[SearchAttempt]:
         """All that were seen, the best first, of equal ones the earlier."""
         return sorted(self._seen, key=lambda a: -(a.value or 0.0))
 
     @property
-    def _best(self) -> Attempt:
+    def _best(self) -> SearchAttempt:
         return self._ranked[0]
 
     async def _first(self, rng: Rng) -> None:
         """Proposals behind the prompt alone."""
         drawn = self._forks(self._root)
         self._answer.edit(
-            Edit()
+            TextEdit()
         )  # the clock of decoding starts; nothing is certain before the last round
-        await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
-        await gather(*(self._plan.judging.judge(a) for a in drawn))
+        await gather_coroutines(
+            *(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True))
+        )
+        await gather_coroutines(*(self._plan.judging.judge(a) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         for a in drawn:
             a.value = 0.0 if a.text.finish_reason == "length" else a.value
@@ -198,7 +202,7 @@ class _Rounds:
     async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
         """Proposals behind the prompt and what is shown; what is new among them is judged."""
         prompt = (*self._request.prompt, *shown)
-        start = Attempt(
+        start = SearchAttempt(
             await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
         )
         self._opened.append(start)
@@ -207,7 +211,7 @@ class _Rounds:
         limit = min(self._request.max_tokens, self._room - len(shown))
         for a in drawn:
             a.text.limit = limit
-        await gather(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
+        await gather_coroutines(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
         spent = side_by_side([a.spent for a in drawn])
         self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
@@ -224,8 +228,8 @@ class _Rounds:
         """Read texts as answers to the prompt, and ask the reward of them."""
         read = [self._root.fork(self._answer.choice or 0) for _ in texts]
         self._opened += read
-        await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
-        await gather(*(self._plan.judging.judge(a) for a in read))
+        await gather_coroutines(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
+        await gather_coroutines(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
         self._spent = self._spent.plus(
             replace(spent, ended=0, written=0)
@@ -235,40 +239,40 @@ class _Rounds:
             if a.ended:
                 self._keep(a)
 
-    def _forks(self, start: Attempt) -> list[Attempt]:
+    def _forks(self, start: SearchAttempt) -> list[SearchAttempt]:
         drawn = [start.fork(self._answer.choice or 0) for _ in range(self._plan.proposals)]
         self._opened += drawn
         return drawn
 
-    def _keep(self, attempt: Attempt) -> None:
+    def _keep(self, attempt: SearchAttempt) -> None:
         if tuple(attempt.text.tokens) not in {tuple(a.text.tokens) for a in self._seen}:
             self._seen.append(attempt)
 
-    async def _shown(self, attempt: Attempt, rng: Rng) -> tuple[int, ...]:
+    async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
         """What stands behind the prompt: an answer without what ended it, and what is said of it."""
         feedback, half = self._plan.said(attempt.value or 0.0), self._room // 2
-        worst, answer = self._worst(attempt, half // 2), written(attempt)
+        worst, answer = self._worst(attempt, half // 2), answer_without_end(attempt)
         critique, left = self._plan.asked(), half - len(worst) - len(feedback)
         if critique and (room := left - len(critique)) >= 2:
             most = room // 2
             asked = (*answer[: room - most], *critique)
-            reply, spent = await told(
+            reply, spent = await write_greedy_reply(
                 self._plan.method, self._request, self._into, self._opened, asked, most, rng
             )
             self._spent = self._spent.plus(spent)
             return (*worst, *asked, *reply, *feedback)
         return (*worst, *answer[: max(0, left)], *feedback)
 
-    def _worst(self, attempt: Attempt, most: int) -> tuple[int, ...]:
+    def _worst(self, attempt: SearchAttempt, most: int) -> tuple[int, ...]:
         """The worst answer and what is said of it, where there is a worse one than this and room for it."""
         worst = self._ranked[-1]
         remark = self._plan.said_of_worst(worst.value or 0.0)
         if not remark or len(remark) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
             return ()
-        return (*written(worst)[: most - len(remark)], *remark)
+        return (*answer_without_end(worst)[: most - len(remark)], *remark)
 
 
-def written(attempt: Attempt) -> tuple[int, ...]:
+def answer_without_end(attempt: SearchAttempt) -> tuple[int, ...]:
     """An answer without what ended it."""
     tokens = attempt.text.tokens
     return tuple(tokens[:-1] if tokens[-1] in attempt.text.ends else tokens)

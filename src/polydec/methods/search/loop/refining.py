@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import probs
+from polydec.core.law import float64_probabilities
 from polydec.core.protocols import Target
 from polydec.core.rng import Rng
-from polydec.methods.search.loop.attempt import Attempt, one
-from polydec.methods.speculative.loop.walk import Round
+from polydec.methods.search.loop.attempt import SearchAttempt, one_token_round
+from polydec.methods.speculative.loop.walk import WalkRound
 
 Routing = tuple[tuple[float, ...], ...]
 """What is added to the router's scores, [layers][experts]: see Want.routing."""
 
 
 @dataclass(frozen=True)
-class Refining:
+class ExpertRefinement:
     """An unsure token is drawn from the mean of `ways` laws: the router's own, and others with Gumbel noise on the scores by
     which it chooses experts. What stands in the cache is what the router's own choice wrote, and log-probabilities are those
     of its law.
@@ -46,10 +46,10 @@ class Refining:
                 raise RequestError(f"{name} is {value}: it must be at least 0")
 
     @staticmethod
-    def of(target: Target, ways: int, stir: float, above: float) -> Refining | None:
+    def of(target: Target, ways: int, stir: float, above: float) -> ExpertRefinement | None:
         """None where the target is no mixture whose router can be moved, or one way is asked for."""
         routes: tuple[int, int] | None = getattr(target, "routes", None)
-        return None if routes is None or ways < 2 else Refining(routes, ways, stir, above)
+        return None if routes is None or ways < 2 else ExpertRefinement(routes, ways, stir, above)
 
     def routings(self, rng: Rng, position: int) -> list[Routing]:
         """Those besides the router's own for the token at a position, each drawn in a stream of its own."""
@@ -61,13 +61,15 @@ class Refining:
             out.append(tuple(tuple(map(float, by_E)) for by_E in by_LE))
         return out
 
-    async def refined(self, attempt: Attempt, r: Round, rng: Rng) -> Round:
+    async def refined(self, attempt: SearchAttempt, r: WalkRound, rng: Rng) -> WalkRound:
         """The round of one token (the draft is its root alone) with the token drawn anew, from the mean."""
         others = await attempt.rerouted(self.routings(rng, r.position))
-        p_V = mean([probs(r.scores.row(0)), *map(probs, others)])
-        return one(r, rng.at("token", r.position).categorical(p_V))
+        p_V = mean_law(
+            [float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]
+        )
+        return one_token_round(r, rng.at("token", r.position).categorical(p_V))
 
 
-def mean(laws: Sequence[Tensor]) -> Tensor:
+def mean_law(laws: Sequence[Tensor]) -> Tensor:
     """Of probabilities, token by token."""
     return torch.stack(list(laws)).mean(0)

@@ -21,7 +21,7 @@ Mask = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RejectionDraw:
     """token: None where no allowed token has weight (the weight is 0 then); checks: how many tokens were looked at; masked:
     whether all of them were, at once."""
 
@@ -31,7 +31,9 @@ class Drawn:
     masked: bool = False
 
 
-def recursive(p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, looks: int = 32) -> Drawn:
+def draw_by_recursive_rejection(
+    p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, looks: int = 32
+) -> RejectionDraw:
     """Tokens are drawn without replacement until one is allowed, and the one behind it is looked at as well: two looks where
     the first is allowed. After `looks` (1 or more) rejections the mask is computed: what is allowed of the rest is then known,
     and takes the place of its estimate. p_V: probabilities, float64."""
@@ -44,20 +46,22 @@ def recursive(p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, looks: int = 32
         last = not float(left_V.sum()) > 0.0
         if allows(token):
             if last:
-                return Drawn(token, weight, checks)
+                return RejectionDraw(token, weight, checks)
             both = allows(rng.at("token", checks).categorical(left_V))
-            return Drawn(token, weight if both else weight * share, checks + 1)
+            return RejectionDraw(token, weight if both else weight * share, checks + 1)
         weight *= 0.0 if last else 1.0 - share
     good_V, rest = left_V * mask(), float(left_V.sum())
     mass = float(good_V.sum())
     if not weight * mass > 0.0:
-        return Drawn(None, 0.0, checks, rest > 0.0)
-    return Drawn(rng.at("token", checks).categorical(good_V), weight * mass / rest, checks, True)
+        return RejectionDraw(None, 0.0, checks, rest > 0.0)
+    return RejectionDraw(
+        rng.at("token", checks).categorical(good_V), weight * mass / rest, checks, True
+    )
 
 
-def geometric(
+def draw_by_geometric_rejection(
     p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, accepts: int = 2, looks: int = 32
-) -> Drawn:
+) -> RejectionDraw:
     """Tokens are drawn with replacement until `accepts` (2 or more) were allowed; the first of these is the token. Nothing is
     looked at twice: how often what was rejected would have been drawn again is drawn as a number. After `looks` (1 or more)
     looks the mask is computed, and so are the numbers of all rejections to come. p_V: probabilities, float64."""
@@ -80,6 +84,6 @@ def geometric(
             if len(known) >= looks:
                 good_V = left_V * mask()
     if not accepted:
-        return Drawn(None, 0.0, len(known), good_V is not None)
+        return RejectionDraw(None, 0.0, len(known), good_V is not None)
     weight = min(accepts - 1, len(accepted)) / (len(accepted) + rejected - 1)
-    return Drawn(accepted[0], weight, len(known), good_V is not None)
+    return RejectionDraw(accepted[0], weight, len(known), good_V is not None)

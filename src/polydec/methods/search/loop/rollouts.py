@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
-from polydec.methods.search.loop.best_of import score
-from polydec.methods.search.loop.protocols import Pick, Reward
-from polydec.methods.speculative.loop.walk import Method
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.best_of import candidate_score
+from polydec.methods.search.loop.protocols import AnswerPicker, ProcessReward
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutSearch:
     """Draws `tries` texts from the method's law, side by side: one pass is a round of all of them, and they share the prompt's
     cache entries. As soon as `enough` of them have come to an end of their own (EOS, a stop) the others are dropped; of the
     texts that ended so `pick` takes the answer. Where none did, because all were cut at the request's limit, it takes one of
@@ -33,11 +33,11 @@ class Rollouts:
     Reduces to: the method itself at one try, draw for draw.
     """
 
-    method: Method
-    pick: Pick
+    method: SpeculativeMethod
+    pick: AnswerPicker
     tries: int = 8
     enough: int = 8
-    reward: Reward | None = None
+    reward: ProcessReward | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -53,13 +53,15 @@ class Rollouts:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
             choice = answer.choice or 0
             opened += (tries := [root.fork(choice) for _ in range(self.tries)])
             root.close()
@@ -67,20 +69,22 @@ class Rollouts:
 
         return await for_each(self.method, request, into, write)
 
-    async def _answer(self, answer: Text, tries: Sequence[Attempt], rng: Rng) -> Result:
-        streams, first, finished = streams_of(rng, self.tries), -1, list[Attempt]()
+    async def _answer(self, answer: AnswerText, tries: Sequence[SearchAttempt], rng: Rng) -> Result:
+        streams, first, finished = streams_of(rng, self.tries), -1, list[SearchAttempt]()
         while len(finished) < self.enough and (
             live := [i for i, t in enumerate(tries) if not t.ended]
         ):
             for i, r in zip(
-                live, await gather(*(tries[i].look(streams[i]) for i in live)), strict=True
+                live,
+                await gather_coroutines(*(tries[i].look(streams[i]) for i in live)),
+                strict=True,
             ):
                 tries[i].take(r)
-            sure = common(t.text for t in tries)
+            sure = common_prefix_tokens(t.text for t in tries)
             if first < 0:
                 first = len(sure)
                 answer.edit(
-                    Edit()
+                    TextEdit()
                 )  # the clock of decoding starts, whether anything is certain or not
             answer.follow(tries[0].text, len(sure))
             finished = [t for t in tries if t.text.finish_reason == "stop"]
@@ -92,10 +96,10 @@ class Rollouts:
             if t not in pool:
                 t.close()
         if self.reward is not None:
-            await gather(*(t.judge(self.reward) for t in pool))
+            await gather_coroutines(*(t.judge(self.reward) for t in pool))
         seen = [t.tried(self.vocab.words) for t in pool]
         which = self.pick.pick(seen)
-        pool[which].text.score = score(seen[which])
+        pool[which].text.score = candidate_score(seen[which])
         answer.follow(pool[which].text)
         return answer.result(replace(side_by_side([t.spent for t in tries]), first=first))
 

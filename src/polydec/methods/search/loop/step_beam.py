@@ -8,30 +8,30 @@ from dataclasses import dataclass, replace
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit, Exactness, Vocab
-from polydec.methods.search.loop.attempt import Attempt, for_each, side_by_side
-from polydec.methods.search.loop.protocols import Reward
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.types import Steps
-from polydec.methods.speculative.loop.walk import Method
+from polydec.methods.search.loop.types import StepBoundary
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class StepBeamPrefix:
     """A beginning of a solution. rng: what is drawn behind it; value: what the reward says of it, 0 where it was cut."""
 
-    attempt: Attempt
+    attempt: SearchAttempt
     rng: Rng
     value: float = 1.0
 
 
 @dataclass(frozen=True)
-class StepBeam:
+class StepBeamSearch:
     """Draws `keep` times `width` first steps and keeps the `keep` beginnings that the reward values most; behind each of them
     it draws `width` next steps, and keeps as many again, until all that are kept are whole solutions. The one of the highest
     value is the answer.
@@ -49,8 +49,8 @@ class StepBeam:
     beam search against a process reward model.
     """
 
-    method: Method
-    reward: Reward
+    method: SpeculativeMethod
+    reward: ProcessReward
     keep: int = 2
     width: int = 2
     delimiter: str = "\n"
@@ -68,27 +68,33 @@ class StepBeam:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A beam for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Beam(self, answer, opened).run(Begun(root, rng(answer.choice or 0)))
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            return await _StepBeamRun(self, answer, opened).run(
+                StepBeamPrefix(root, rng(answer.choice or 0))
+            )
 
         return await for_each(self.method, request, into, write)
 
 
-class _Beam:
+class _StepBeamRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
-    def __init__(self, plan: StepBeam, answer: Text, opened: list[Attempt]) -> None:
+    def __init__(
+        self, plan: StepBeamSearch, answer: AnswerText, opened: list[SearchAttempt]
+    ) -> None:
         self._plan, self._answer, self._opened = plan, answer, opened
         self._spent, self._first = SearchStats(), -1
-        self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
+        self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
 
-    async def run(self, root: Begun) -> Result:
+    async def run(self, root: StepBeamPrefix) -> Result:
         plan, kept, width = self._plan, [root], self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
             beams = [b for b in kept if b.attempt.ended] + await self._grown(
@@ -104,7 +110,7 @@ class _Beam:
         self._answer.follow(best)
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
-    async def _grown(self, begun: Sequence[Begun], width: int) -> list[Begun]:
+    async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
         """What is new behind these, so many steps drawn behind each, side by side."""
         choice = self._answer.choice or 0
         drawn = [
@@ -116,14 +122,16 @@ class _Beam:
         self._opened += [attempt for _, attempt, _ in drawn]
         for b in begun:
             b.attempt.close()
-        await gather(*(attempt.go_on(stream, self._steps) for _, attempt, stream in drawn))
-        once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
+        await gather_coroutines(
+            *(attempt.go_on(stream, self._steps) for _, attempt, stream in drawn)
+        )
+        once = dict[tuple[int, ...], tuple[SearchAttempt, Rng]]()
         for number, attempt, stream in drawn:
             once.setdefault((number, *attempt.text.tokens), (attempt, stream))
-        await gather(*(attempt.judge(self._plan.reward) for attempt, _ in once.values()))
+        await gather_coroutines(*(attempt.judge(self._plan.reward) for attempt, _ in once.values()))
         self._spent = self._spent.plus(side_by_side([attempt.spent for _, attempt, _ in drawn]))
         return [
-            Begun(
+            StepBeamPrefix(
                 attempt,
                 stream,
                 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0,
@@ -131,17 +139,17 @@ class _Beam:
             for attempt, stream in once.values()
         ]
 
-    def _settle(self, texts: Sequence[Text]) -> None:
+    def _settle(self, texts: Sequence[AnswerText]) -> None:
         """What all that are kept begin with is certain."""
-        sure = len(common(texts))
+        sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
             self._answer.edit(
-                Edit()
+                TextEdit()
             )  # the clock of decoding starts, whether anything is certain or not
         self._answer.follow(texts[0], sure)
 
 
-def _stream(begun: Begun, number: int) -> Rng:
+def _stream(begun: StepBeamPrefix, number: int) -> Rng:
     """What is drawn of a step; the first goes on in the beginning's own stream, so that one text draws as plain decoding."""
     return begun.rng.at("step", len(begun.attempt.text.tokens), number) if number else begun.rng

@@ -12,31 +12,31 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.law import probs
-from polydec.core.protocols import Scores, Target
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.branches import Branches
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.stats import SearchStats
 
 
 @dataclass(frozen=True)
-class Racer:
+class RacingPrefix:
     """A beginning of a text. logp: its log-probability; node: the branch that it goes on from."""
 
-    text: Text
+    text: AnswerText
     logp: float
     node: int
 
 
 @dataclass
-class _Arrived:
+class _ArrivedPrefix:
     """A beginning that has arrived, and the law of those of its children that have not (not normalised)."""
 
-    racer: Racer
+    racer: RacingPrefix
     left_V: Tensor
     logp_V: Tensor = field(repr=False)
 
@@ -46,7 +46,7 @@ class _Arrived:
 
 
 @dataclass(frozen=True)
-class StochasticBeam:
+class StochasticBeamSearch:
     """The answers are `width` draws from the law without replacement, in the order in which they were drawn: the first is a
     draw of plain sampling, each further one is drawn from what the earlier ones left of the law.
 
@@ -75,20 +75,20 @@ class StochasticBeam:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 64")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices, drawn in the stream of choice 0. Raises RequestError, before anything is fed, for more of
         them than texts."""
-        best, stats, drawn = Best(into, self.width), SearchStats(), rng(0)
-        tree = await Branches.open(
+        best, stats, drawn = NBestAnswers(into, self.width), SearchStats(), rng(0)
+        tree = await BranchTree.open(
             self.target,
             request.prompt,
-            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+            base=RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW,
         )
         try:
-            beam: Sequence[Racer] = [Racer(into.hypothesis(), 0.0, 0)]
+            beam: Sequence[RacingPrefix] = [RacingPrefix(into.hypothesis(), 0.0, 0)]
             while fed := {r.node for r in beam if r.text.finish_reason is None}:
                 scores = await tree.score()
                 after = self._race(beam, scores, request, drawn.at("beam", stats.passes))
@@ -107,10 +107,15 @@ class StochasticBeam:
         return best.results([r.text for r in beam], stats)
 
     def _race(
-        self, beam: Sequence[Racer], scores: Scores, request: Request, rng: Rng
-    ) -> list[Racer]:
+        self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
+    ) -> list[RacingPrefix]:
         """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
-        waiting, there, out, absent = list(beam)[::-1], list[_Arrived](), list[Racer](), 1.0
+        waiting, there, out, absent = (
+            list(beam)[::-1],
+            list[_ArrivedPrefix](),
+            list[RacingPrefix](),
+            1.0,
+        )
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
             here, further = rng.at(len(out), len(waiting)), sum(a.mass for a in there)
             share = further / (further + max(absent, 0.0)) if further > 0.0 else 0.0
@@ -121,7 +126,7 @@ class StochasticBeam:
                     out.append(replace(racer, node=-1))
                     continue
                 logp_V = scores.row(racer.node)
-                parent = _Arrived(racer, probs(logp_V).clone(), logp_V)
+                parent = _ArrivedPrefix(racer, float64_probabilities(logp_V).clone(), logp_V)
                 there.append(parent)
             else:
                 parent = there[
@@ -135,14 +140,18 @@ class StochasticBeam:
         return out
 
 
-def _child(parent: _Arrived, token: int, scores: Scores, asked: int | None) -> Racer:
+def _child(
+    parent: _ArrivedPrefix, token: int, scores: DraftScores, asked: int | None
+) -> RacingPrefix:
     """One token further on, at its parent's node."""
     racer, text = parent.racer, parent.racer.text.fork()
-    text.write((token,), () if asked is None else logprobs(scores, (racer.node,), (token,), asked))
-    return Racer(text, racer.logp + float(parent.logp_V[token]), racer.node)
+    text.write(
+        (token,), () if asked is None else logprobs_at_nodes(scores, (racer.node,), (token,), asked)
+    )
+    return RacingPrefix(text, racer.logp + float(parent.logp_V[token]), racer.node)
 
 
-def _placed(beam: Sequence[Racer], tree: Branches) -> list[Racer]:
+def _placed(beam: Sequence[RacingPrefix], tree: BranchTree) -> list[RacingPrefix]:
     """The same, every living one at its own node."""
     nodes = iter(
         tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])

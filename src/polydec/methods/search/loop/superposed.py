@@ -12,13 +12,13 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.law import normalise
+from polydec.core.law import normalise_log_weights
 from polydec.core.protocols import Session, Target
 from polydec.core.request import Request, Result
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Draft, Draw, Exactness, Reads, Vocab, Want
-from polydec.methods.search.loop.best import Best
-from polydec.methods.search.loop.protocols import Continuations
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Draft, DrawKind, Exactness, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.search.loop.best import NBestAnswers
+from polydec.methods.search.loop.protocols import ContinuationTable
 from polydec.methods.search.loop.stats import SearchStats
 
 SHARE = 0.54
@@ -32,10 +32,10 @@ OUTSIDE = 200.0
 
 
 @dataclass(frozen=True)
-class Mixed:
+class SuperposedText:
     """One of the texts. total: of its steps' mixed scores."""
 
-    text: Text
+    text: AnswerText
     total: float
 
     @property
@@ -44,7 +44,7 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class Superposed:
+class SuperposedSearch:
     """Keeps `width` texts and runs the model once a step, on one cache: what enters is the mean of the embeddings of their last
     tokens, weighted by the softmax of their totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens
     go on from every text, and a table of what follows the text's own last tokens tells the texts apart: a step scores
@@ -70,7 +70,7 @@ class Superposed:
     temperature: float = 0.06
     kept: int = 9
     alpha: float | None = None
-    table: Continuations | None = field(default=None, repr=False)
+    table: ContinuationTable | None = field(default=None, repr=False)
     levels: tuple[float, ...] = ()
     exactness = Exactness.APPROXIMATE
 
@@ -105,24 +105,24 @@ class Superposed:
         return SHARE if self.alpha is None else self.alpha
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
         model has no embeddings to mix."""
-        best, passes, written = Best(into, self.width), 0, 0
+        best, passes, written = NBestAnswers(into, self.width), 0, 0
         session = self.target.open(request.prompt)
         try:
             draft, live, ended = (
                 Draft.chain(request.prompt[-1]),
-                [Mixed(into.hypothesis(), 0.0)],
-                list[Mixed](),
+                [SuperposedText(into.hypothesis(), 0.0)],
+                list[SuperposedText](),
             )
             session.embed(request.prompt[-1:])
-            await session.prefill(Want(law=Reads.NOTHING))
+            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             while live:
-                scores = await session.score(draft, Want())
+                scores = await session.score(draft, ScoreRequest())
                 live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
                 passes, written = passes + 1, written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
@@ -145,23 +145,23 @@ class Superposed:
         return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
 
     def _step(
-        self, live: Sequence[Mixed], logp_V: Tensor, prompt: Sequence[int]
-    ) -> tuple[list[Mixed], list[Mixed]]:
+        self, live: Sequence[SuperposedText], logp_V: Tensor, prompt: Sequence[int]
+    ) -> tuple[list[SuperposedText], list[SuperposedText]]:
         """The texts that go on, the best first, and those that end."""
         value_K, token_K = (logp_V.double() / self.temperature).topk(min(self.kept, len(logp_V)))
         law = {
             int(x): float(p)
-            for x, p in zip(token_K, normalise(value_K), strict=True)
+            for x, p in zip(token_K, normalise_log_weights(value_K), strict=True)
             if p > -math.inf
         }
         options = [
             (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
         ]
-        going, over = list[Mixed](), list[Mixed]()
+        going, over = list[SuperposedText](), list[SuperposedText]()
         for rank, (total, m, x) in enumerate(sorted(options, key=lambda option: -option[0])):
             if len(going) == self.width:
                 break
-            after = Mixed(m.text.fork(), total)
+            after = SuperposedText(m.text.fork(), total)
             after.text.write((x,))
             if after.text.finish_reason is None:
                 going.append(after)
@@ -170,7 +170,7 @@ class Superposed:
         return going, over
 
     def _gains(
-        self, mixed: Mixed, law: dict[int, float], prompt: Sequence[int]
+        self, mixed: SuperposedText, law: dict[int, float], prompt: Sequence[int]
     ) -> dict[int, float]:
         """What each token adds to a text's total."""
         if self.table is None:
@@ -200,7 +200,7 @@ class Superposed:
             if known.get(x, 0.0) > 0.0
         } or {x: (1.0 - self.share) * p - OUTSIDE for x, p in law.items()}
 
-    def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
+    def _mixture(self, live: Sequence[SuperposedText], session: Session) -> Tensor:
         """What enters the model (H)."""
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
         embedded_NH = session.embed([m.text.tokens[-1] for m in live])
@@ -217,7 +217,7 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
     return Draft(
         (*draft.token, token),
         (*draft.parent, n - 1),
-        (*draft.draw, Draw.CERTAIN),
+        (*draft.draw, DrawKind.CERTAIN),
         (*draft.law, None),
         (*(draft.probe or (False,)), True),
         None,
@@ -225,14 +225,15 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
     )
 
 
-async def _noted(text: Text, session: Session, into: Transcript) -> Text:
+async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
     """The same text with the log-probabilities of its tokens, from a pass of its own."""
     request, out = into.request, into.hypothesis()
     scores = await session.score(
-        Draft.chain(request.prompt[-1], text.tokens[:-1]), Want(base=Reads.ROW)
+        Draft.chain(request.prompt[-1], text.tokens[:-1]), ScoreRequest(base=RowDetail.ROW)
     )
     out.write(
-        text.tokens, logprobs(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0)
+        text.tokens,
+        logprobs_at_nodes(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0),
     )
     out.score = text.score
     return out

@@ -14,20 +14,25 @@ import torch
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.law import NEG_INF
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript
-from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.laws.constraints.protocols import Language
-from polydec.methods.search.loop.attempt import Attempt, for_each, one, side_by_side
-from polydec.methods.search.loop.passages import Passages
+from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.methods.search.loop.attempt import (
+    SearchAttempt,
+    for_each,
+    one_token_round,
+    side_by_side,
+)
+from polydec.methods.search.loop.passages import PassageRanking
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.types import Steps, answer_of
+from polydec.methods.search.loop.types import StepBoundary, answer_of
 from polydec.methods.search.loop.word_bank import word_bank
-from polydec.methods.speculative.loop.walk import Method
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
 
@@ -36,11 +41,11 @@ CHECK = "Is this step right and useful? Answer yes or no:"
 
 
 @dataclass(frozen=True, eq=False)
-class Thought:
+class ThoughtChain:
     """A beginning of a chain. rng: what is drawn behind it; chance: that all its steps are valid; ready: it is to be answered
     from; answered: the tokens of the chain before the answer."""
 
-    attempt: Attempt
+    attempt: SearchAttempt
     rng: Rng
     chance: float = 1.0
     ready: bool = False
@@ -48,7 +53,7 @@ class Thought:
 
 
 @dataclass(frozen=True)
-class ThoughtTree:
+class ThoughtTreeSearch:
     """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, `depth` levels
     deep; then answers from each one that is left, greedily, with tokens of a word bank, and takes the answer that weighs most.
 
@@ -78,7 +83,7 @@ class ThoughtTree:
     question answering" (2024).
     """
 
-    method: Method
+    method: SpeculativeMethod
     steps: int = 3
     keep: int = 2
     depth: int = 3
@@ -88,7 +93,7 @@ class ThoughtTree:
     grounded: bool = True
     alike: float = 0.8
     longest: int = 64
-    language: Language[Any] | None = None
+    language: TokenLanguage[Any] | None = None
     passages: tuple[str, ...] = ()
     found: int = 2
     own: str = ""
@@ -123,7 +128,7 @@ class ThoughtTree:
         return self.method.target
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     def spelled(self, name: str) -> tuple[int, ...]:
@@ -144,57 +149,67 @@ class ThoughtTree:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A tree for each choice."""
 
-        async def write(answer: Text, root: Attempt, opened: list[Attempt]) -> Result:
-            return await _Tree(self, request, answer, opened).run(
-                Thought(root, rng(answer.choice or 0))
+        async def write(
+            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
+        ) -> Result:
+            return await _ThoughtTreeRun(self, request, answer, opened).run(
+                ThoughtChain(root, rng(answer.choice or 0))
             )
 
         return await for_each(
-            self.method, request, into, write, Reads.ROW if self.check else Reads.NOTHING
+            self.method, request, into, write, RowDetail.ROW if self.check else RowDetail.NOTHING
         )
 
 
-class _Tree:
+class _ThoughtTreeRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
     def __init__(
-        self, plan: ThoughtTree, request: Request, answer: Text, opened: list[Attempt]
+        self,
+        plan: ThoughtTreeSearch,
+        request: Request,
+        answer: AnswerText,
+        opened: list[SearchAttempt],
     ) -> None:
         self._plan, self._request, self._answer, self._opened = plan, request, answer, opened
-        self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
+        self._steps = StepBoundary(("\n",), plan.longest, plan.vocab.words)
         self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
-        self._own, self._passages = plan.spelled("own"), Passages(plan.passages)
+        self._own, self._passages = plan.spelled("own"), PassageRanking(plan.passages)
         self._spent = SearchStats()
 
-    async def run(self, root: Thought) -> Result:
-        live, ready, plan = [root], list[Thought](), self._plan
+    async def run(self, root: ThoughtChain) -> Result:
+        live, ready, plan = [root], list[ThoughtChain](), self._plan
         self._answer.edit(
-            Edit()
+            TextEdit()
         )  # the clock of decoding starts; nothing is certain before the vote
         for level in range(plan.depth):
-            deepened = await gather(*(self._grown(t) for t in live))
+            deepened = await gather_coroutines(*(self._grown(t) for t in live))
             self._spent = self._spent.plus(side_by_side([spent for _, spent in deepened]))
             grown = [t for thoughts, _ in deepened for t in thoughts]
             ready += [t for t in grown if t.ready]
-            live = drawn([t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level))
+            live = draw_thoughts(
+                [t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level)
+            )
             if not live:
                 break
-        leaves = list(await gather(*(self._answered(t) for t in (*ready, *live))))
+        leaves = list(await gather_coroutines(*(self._answered(t) for t in (*ready, *live))))
         self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
         best, weight = self._elected(leaves)
         best.attempt.text.score = weight
         self._answer.follow(best.attempt.text)
         return self._answer.result(self._spent)
 
-    async def _grown(self, thought: Thought) -> tuple[list[Thought], SearchStats]:
+    async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
         """What stands behind a thought, and what that took."""
         forks, begin = (
             self._forks(thought.attempt, self._plan.steps),
             len(thought.attempt.text.tokens),
         )
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
-        over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
-        words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
+        over = await gather_coroutines(
+            *(self._step(a, s) for a, s in zip(forks, streams, strict=True))
+        )
+        words, out, seen = self._plan.vocab.words, list[ThoughtChain](), list[frozenset[str]]()
         asked = dict[int, str]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
@@ -204,36 +219,36 @@ class _Tree:
                     out.append(
                         replace(thought, ready=True)
                     )  # it is answered from as it stood before
-            elif not any(alike(known, terms(step), self._plan.alike) for known in seen):
-                seen.append(terms(step))
-                out.append(Thought(attempt, stream, ready=ready or attempt.ended))
+            elif not any(is_same_step(known, step_words(step), self._plan.alike) for known in seen):
+                seen.append(step_words(step))
+                out.append(ThoughtChain(attempt, stream, ready=ready or attempt.ended))
                 asked[id(attempt)] = step
         new = [t for t in out if t.attempt is not thought.attempt]
         spent = _taken(forks)
         begun, told = thought.attempt.logp, [t for t in new if not t.ready]
         if self._check:
-            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
+            await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
         spent = spent.plus(_taken(forks))
-        valid = await gather(*(self._valid(t.attempt, begun, begin) for t in new))
+        valid = await gather_coroutines(*(self._valid(t.attempt, begun, begin) for t in new))
         spent = spent.plus(side_by_side([checked for _, checked in valid]))
         if not self._check:
-            await gather(*(self._told(t, asked[id(t.attempt)]) for t in told))
+            await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
         chances = {id(t): thought.chance * v for t, (v, _) in zip(new, valid, strict=True)}
         spent = spent.plus(_taken(forks))
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
-    async def _step(self, attempt: Attempt, rng: Rng) -> bool:
+    async def _step(self, attempt: SearchAttempt, rng: Rng) -> bool:
         """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
         begin = len(attempt.text.tokens)
         while attempt.text.room > len(self._cue) + 1:
             r = await attempt.look(rng)
             if r.tokens[0] in attempt.text.ends:
                 return True
-            if attempt.take(one(r, r.tokens[0]), self._steps, begin):
+            if attempt.take(one_token_round(r, r.tokens[0]), self._steps, begin):
                 return False
         return True
 
-    async def _told(self, thought: Thought, question: str) -> None:
+    async def _told(self, thought: ThoughtChain, question: str) -> None:
         """What is read behind a sub-question, and its own answer, as far as there is room."""
         attempt, plan = thought.attempt, self._plan
         for passage in self._passages.best(question, plan.found):
@@ -243,16 +258,20 @@ class _Tree:
         if not self._own or attempt.text.room <= len(self._own) + plan.most + len(self._cue) + 1:
             return
         await attempt.say(self._own)
-        begin, line = len(attempt.text.tokens), Steps(("\n",), plan.most, plan.vocab.words)
+        begin, line = len(attempt.text.tokens), StepBoundary(("\n",), plan.most, plan.vocab.words)
         while not attempt.ended:
             r = await attempt.look(thought.rng.at("own", attempt.text.position))
             logp_V = r.scores.row(0).clone()
             logp_V[list(attempt.text.ends)] = NEG_INF  # the chain goes on behind it
             likeliest = int(logp_V.argmax())
-            if float(logp_V[likeliest]) == NEG_INF or attempt.take(one(r, likeliest), line, begin):
+            if float(logp_V[likeliest]) == NEG_INF or attempt.take(
+                one_token_round(r, likeliest), line, begin
+            ):
                 return
 
-    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> tuple[float, SearchStats]:
+    async def _valid(
+        self, attempt: SearchAttempt, begun: float, begin: int
+    ) -> tuple[float, SearchStats]:
         """How valid the last step of a beginning is, 0 to 1, and what it took to ask."""
         if not self._check:
             mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
@@ -265,7 +284,7 @@ class _Tree:
         asking.close()
         return yes / (yes + no) if yes + no > 0.0 else 0.5, asking.spent
 
-    async def _answered(self, thought: Thought) -> Thought:
+    async def _answered(self, thought: ThoughtChain) -> ThoughtChain:
         """A thought with an answer behind it."""
         (attempt,) = self._forks(thought.attempt, 1)
         if attempt.ended:
@@ -273,7 +292,7 @@ class _Tree:
         if self._cue and attempt.text.room > len(self._cue):
             await attempt.say(self._cue)
         begin, ends = len(attempt.text.tokens), attempt.text.ends
-        line = Steps(("\n",), self._plan.most, self._plan.vocab.words)
+        line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
         evidence = (*self._request.prompt, *attempt.text.tokens)
         bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
         begun = attempt.logp
@@ -288,11 +307,15 @@ class _Tree:
             )
             kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
-            attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))
+            attempt.take(
+                one_token_round(
+                    r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())
+                )
+            )
         mean = math.exp((attempt.logp - begun) / max(1, len(attempt.text.tokens) - begin))
-        return Thought(attempt, thought.rng, thought.chance * mean, True, begin)
+        return ThoughtChain(attempt, thought.rng, thought.chance * mean, True, begin)
 
-    def _elected(self, leaves: Sequence[Thought]) -> tuple[Thought, float]:
+    def _elected(self, leaves: Sequence[ThoughtChain]) -> tuple[ThoughtChain, float]:
         """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
         none came to an end."""
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
@@ -309,13 +332,13 @@ class _Tree:
             key=lambda t: t.chance,
         ), votes[most]
 
-    def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
+    def _forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._opened += forks
         return forks
 
 
-def _taken(forks: Sequence[Attempt]) -> SearchStats:
+def _taken(forks: Sequence[SearchAttempt]) -> SearchStats:
     """What these took together since they were last asked."""
     spent = side_by_side([a.spent for a in forks])
     for a in forks:
@@ -323,7 +346,7 @@ def _taken(forks: Sequence[Attempt]) -> SearchStats:
     return spent
 
 
-def usual_check(vocab: Vocab) -> str:
+def usual_check(vocab: TokenVocabulary) -> str:
     """CHECK where the tokenizer can spell it, yes and no; else none, so that a step's own probability counts."""
     try:
         for text in (CHECK, YES[0], NO[0]):
@@ -333,7 +356,7 @@ def usual_check(vocab: Vocab) -> str:
     return CHECK
 
 
-def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
+def draw_thoughts(thoughts: Sequence[ThoughtChain], count: int, rng: Rng) -> list[ThoughtChain]:
     """So many of them without replacement, in proportion to their chances; all where there are no more."""
     if len(thoughts) <= count:
         return list(thoughts)
@@ -341,11 +364,11 @@ def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
     return [thoughts[i] for i in rng.without_replacement(p_N / p_N.sum(), count)]
 
 
-def terms(step: str) -> frozenset[str]:
+def step_words(step: str) -> frozenset[str]:
     """The words of a step; where it has none, the step."""
     return frozenset(re.findall(r"\w+", step.lower()) or [step])
 
 
-def alike(a: frozenset[str], b: frozenset[str], share: float) -> bool:
+def is_same_step(a: frozenset[str], b: frozenset[str], share: float) -> bool:
     """Whether two steps say the same, or share more than so much of their words."""
     return a == b or len(a & b) / len(a | b) > share

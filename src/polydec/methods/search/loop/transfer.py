@@ -10,20 +10,20 @@ import torch
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.law import probs
+from polydec.core.effects import gather_coroutines
+from polydec.core.law import float64_probabilities
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab
-from polydec.methods.search.loop.branches import Branches
-from polydec.methods.search.loop.contrastive_search import likely
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.methods.search.loop.branches import BranchTree
+from polydec.methods.search.loop.contrastive_search import likeliest_tokens
 from polydec.methods.search.loop.stats import SearchStats
 
 
 @dataclass(frozen=True)
-class TransferQ:
+class TransferQSearch:
     """Of the `width` likeliest tokens v the one with the largest log p(v) + weight Q(v). Q(v) is the mean reward of `tries`
     texts: what stands so far, v, and up to `length` tokens that the baseline draws behind it. With heat above 0 a token is
     drawn, with chances that grow as exp of that sum over heat.
@@ -69,7 +69,7 @@ class TransferQ:
                 raise RequestError(f"{name} is {value}: it must be at least 0")
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     @property
@@ -80,44 +80,49 @@ class TransferQ:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Every choice has draws of its own."""
         answers = [into.open(choice) for choice in request.choices]
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        law = await Branches.open(self.target, request.prompt, base=base, whole=True)
+        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        law = await BranchTree.open(self.target, request.prompt, base=base, whole=True)
         trees = [law]
         try:
             ahead = law
             baseline = self.baseline or self.target
             if self.looks and baseline is not self.target:
-                ahead = await Branches.open(baseline, request.prompt, whole=True)
+                ahead = await BranchTree.open(baseline, request.prompt, whole=True)
                 trees.append(ahead)
-            writers = list[_Writer]()
+            writers = list[_TransferQRun]()
             for answer in answers:
                 choice = answer.choice or 0
                 mine = law.fork(choice)
                 trees.append(mine)
                 theirs = ahead.fork(choice) if self.looks else None
                 trees += [] if theirs is None else [theirs]
-                writers.append(_Writer(self, answer, mine, theirs, rng(choice)))
-            return await gather(*(writer.run(request) for writer in writers))
+                writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice)))
+            return await gather_coroutines(*(writer.run(request) for writer in writers))
         finally:
             for tree in trees:
                 tree.close()
 
 
 @dataclass(frozen=True)
-class Continued:
+class CandidateContinuation:
     """A text behind a candidate, of which the number is named. node: its place in the tree, -1 before it has one."""
 
     of: int
-    text: Text
+    text: AnswerText
     rng: Rng
     node: int = -1
 
 
-class _Writer:
+class _TransferQRun:
     """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind candidates."""
 
     def __init__(
-        self, plan: TransferQ, answer: Text, law: Branches, ahead: Branches | None, rng: Rng
+        self,
+        plan: TransferQSearch,
+        answer: AnswerText,
+        law: BranchTree,
+        ahead: BranchTree | None,
+        rng: Rng,
     ) -> None:
         self._plan, self._answer, self._law, self._ahead, self._rng = plan, answer, law, ahead, rng
         self._node, self._root, self._spent = 0, 0, SearchStats()
@@ -132,13 +137,14 @@ class _Writer:
         while answer.finish_reason is None:
             scores = await self._law.score()
             self._count(1, True)
-            tokens, logp = likely(scores, self._node, self._plan.width)
+            tokens, logp = likeliest_tokens(scores, self._node, self._plan.width)
             rng = self._rng.at("token", len(answer.tokens))
             value = await self._values(tokens, rng)
             i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
             taken, asked = (tokens[i],), request.logprobs
             answer.write(
-                taken, () if asked is None else logprobs(scores, (self._node,), taken, asked)
+                taken,
+                () if asked is None else logprobs_at_nodes(scores, (self._node,), taken, asked),
             )
             if answer.finish_reason is None:
                 (self._node,) = self._law.grow([(self._node, tokens[i])])
@@ -160,11 +166,13 @@ class _Writer:
         if not plan.weight or len(tokens) == 1:
             await self._only(tokens)
             return [0.0] * len(tokens)
-        texts = list[Continued]()
+        texts = list[CandidateContinuation]()
         for i, token in enumerate(tokens):
             text = self._answer.fork()
             text.write((token,))
-            texts += [Continued(i, text.fork(), rng.at(i, j)) for j in range(plan.tries)]
+            texts += [
+                CandidateContinuation(i, text.fork(), rng.at(i, j)) for j in range(plan.tries)
+            ]
         if self._ahead is not None:
             texts = await self._continued(self._ahead, tokens, texts)
         total = [0.0] * len(tokens)
@@ -182,8 +190,8 @@ class _Writer:
             self._count(len(tokens), self._plan.own)
 
     async def _continued(
-        self, tree: Branches, tokens: Sequence[int], texts: Sequence[Continued]
-    ) -> list[Continued]:
+        self, tree: BranchTree, tokens: Sequence[int], texts: Sequence[CandidateContinuation]
+    ) -> list[CandidateContinuation]:
         """The texts with up to `length` tokens more; all of them take one in a pass."""
         plan = self._plan
         roots = tree.grow([(self._root, x) for x in tokens])
@@ -195,7 +203,7 @@ class _Writer:
             scores = await tree.score()
             self._count(fed, self._plan.own)
             for t in live:
-                token = t.rng.at(at).categorical(probs(scores.row(t.node)))
+                token = t.rng.at(at).categorical(float64_probabilities(scores.row(t.node)))
                 t.text.write((token,))
             self._spent = self._spent.plus(SearchStats(written=len(live)))
             nodes = tree.grow([(t.node, t.text.tokens[-1]) for t in live], roots)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polydec.core.types import Words
+from polydec.core.types import TokenCodec
 
 
 @dataclass(frozen=True)
-class Tried:
+class CandidateText:
     """A text that was tried. said: as it reads; mean: log-probability of a token, on average, under the law that it was drawn
     from; value: what a reward says of it, 0 to 1, None where none was asked."""
 
@@ -20,7 +20,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenStep:
     """A step. target: whether the target wrote it, else the draft model; tokens: of it, at least one."""
 
     target: bool
@@ -28,13 +28,13 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepBoundary:
     """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
     words: how tokens read; without them only their number counts."""
 
     delimiters: tuple[str, ...]
     most: int
-    words: Words | None
+    words: TokenCodec | None
 
     def closes(self, step: Sequence[int]) -> bool:
         """Whether these tokens, all of one step so far, are the whole of it."""

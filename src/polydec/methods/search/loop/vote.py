@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.methods.search.loop.best_of import score
-from polydec.methods.search.loop.types import Tried, answer_of
+from polydec.methods.search.loop.best_of import candidate_score
+from polydec.methods.search.loop.types import CandidateText, answer_of
 
 
 @dataclass(frozen=True)
-class Vote:
+class MajorityVotePicker:
     """Reads the answer of every text (what stands behind the last `mark`, else its last line) and takes the one that most of
     them give, where the vote of a text weighs what a reward says of it, 1 where none was asked; of the texts that give it, the
     one of the highest score (a reward's, else the mean log-probability).
@@ -33,24 +33,26 @@ class Vote:
         if self.keep < 0:
             raise RequestError(f"keep is {self.keep}: it must be at least 0")
 
-    def pick(self, tries: Sequence[Tried]) -> int:
+    def pick(self, tries: Sequence[CandidateText]) -> int:
         answers = said_of(tries, self.mark)
-        voters = sorted(answers, key=lambda i: -steps(tries[i].said))[: self.keep or None]
+        voters = sorted(answers, key=lambda i: -count_steps(tries[i].said))[: self.keep or None]
         weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
-        return elect(tries, {i: answers[i] for i in voters}, weight)
+        return elect_answer(tries, {i: answers[i] for i in voters}, weight)
 
 
-def said_of(tries: Sequence[Tried], mark: str) -> dict[int, str]:
+def said_of(tries: Sequence[CandidateText], mark: str) -> dict[int, str]:
     """The answer of every text that has one, by its place among them."""
     return {i: answer for i, t in enumerate(tries) if (answer := answer_of(t.said, mark))}
 
 
-def elect(tries: Sequence[Tried], answers: Mapping[int, str], weight: Mapping[int, float]) -> int:
+def elect_answer(
+    tries: Sequence[CandidateText], answers: Mapping[int, str], weight: Mapping[int, float]
+) -> int:
     """Of the answers that some texts gave the one whose texts weigh most together, then the one whose texts have more steps
     together, then the one that was given first; of the texts that give it the one of the highest score. Where none gave an
     answer: of all texts."""
     if not answers:
-        return max(range(len(tries)), key=lambda i: score(tries[i]))
+        return max(range(len(tries)), key=lambda i: candidate_score(tries[i]))
     votes, complexity, voters = (
         defaultdict[str, float](float),
         defaultdict[str, int](int),
@@ -58,11 +60,13 @@ def elect(tries: Sequence[Tried], answers: Mapping[int, str], weight: Mapping[in
     )
     for i in voters:
         votes[answers[i]] += weight[i]
-        complexity[answers[i]] += steps(tries[i].said)
+        complexity[answers[i]] += count_steps(tries[i].said)
     most = max(voters, key=lambda i: (votes[answers[i]], complexity[answers[i]]))
-    return max((i for i in voters if answers[i] == answers[most]), key=lambda i: score(tries[i]))
+    return max(
+        (i for i in voters if answers[i] == answers[most]), key=lambda i: candidate_score(tries[i])
+    )
 
 
-def steps(text: str) -> int:
+def count_steps(text: str) -> int:
     """Lines that are not empty."""
     return sum(bool(line.strip()) for line in text.split("\n"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError
-from polydec.core.types import Vocab, Words
+from polydec.core.types import TokenCodec, TokenVocabulary
 
 GRAMMAR = (
     "a",
@@ -64,7 +64,7 @@ GRAMMAR = (
 """Words that any answer may use."""
 
 
-def word_bank(vocab: Vocab, ends: frozenset[int], evidence: Sequence[int]) -> Tensor:
+def word_bank(vocab: TokenVocabulary, ends: frozenset[int], evidence: Sequence[int]) -> Tensor:
     """Of every token whether an answer from this evidence may use it: bool, V. Those may be used that stand in the evidence,
     spell one of its words or of GRAMMAR (bare, behind a space, in small letters, with a capital), have no letter in them
     (figures, marks, spaces), or end an answer. Without a tokenizer: those of the evidence and ends.
@@ -81,7 +81,7 @@ def word_bank(vocab: Vocab, ends: frozenset[int], evidence: Sequence[int]) -> Te
 
 
 @lru_cache(maxsize=1 << 14)
-def _spelled(words: Words, word: str) -> frozenset[int]:
+def _spelled(words: TokenCodec, word: str) -> frozenset[int]:
     """The tokens of a word, in all its forms that the tokenizer can spell."""
     out = set[int]()
     for form in {word, word.lower(), word.capitalize()}:
@@ -94,7 +94,7 @@ def _spelled(words: Words, word: str) -> frozenset[int]:
 
 
 @lru_cache(maxsize=16)
-def _common(words: Words, size: int) -> frozenset[int]:
+def _common(words: TokenCodec, size: int) -> frozenset[int]:
     """What any answer may use."""
     plain = {
         i

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="a-star-decoding",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at width 1",
     parent="best-of-n",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained("prm"),),
+    needs=(ArtefactNeed("prm"),),
     needs_training=True,
     aliases=("a-star", "a*"),
     arxiv="2505.13672",
@@ -33,34 +33,36 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "next steps that are drawn at a time"] = 4,
-    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    width: Annotated[int, InRange(1, 64), "next steps that are drawn at a time"] = 4,
+    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
     budget: Annotated[int, AtLeast(1), "nothing is begun after so many tokens"] = 1024,
     toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
     again: Annotated[
         float | None,
-        Within(0.001, 10.0),
-        Note("none: it is left for good"),
+        InRange(0.001, 10.0),
+        ValueNote("none: it is left for good"),
         "what a beginning waits for before more steps are drawn behind it",
     ] = None,
     sure: Annotated[
         float | None,
-        Within(0.001, 1.0),
-        Note("none: every step"),
+        InRange(0.001, 1.0),
+        ValueNote("none: every step"),
         "the reward is not asked of a step that is as likely as this",
     ] = None,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.a_star import AStar
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.a_star import AStarSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return AStar(
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return AStarSearch(
         method,
         kit.need(StepReward),
         width,

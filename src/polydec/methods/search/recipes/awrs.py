@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,30 +29,30 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    particles: Annotated[int, Within(1, 256), "texts that are drawn together for each answer"] = 8,
+    particles: Annotated[int, InRange(1, 256), "texts that are drawn together for each answer"] = 8,
     threshold: Annotated[
         float,
-        Within(0, 1),
-        Note("0: never"),
+        InRange(0, 1),
+        ValueNote("0: never"),
         "share of effective particles below which they are drawn anew",
     ] = 0.5,
-    accepts: Annotated[int, Within(2, 64), "allowed draws of the geometric estimator"] = 2,
+    accepts: Annotated[int, InRange(2, 64), "allowed draws of the geometric estimator"] = 2,
     certain: Annotated[
         float,
-        Within(0, 1),
-        Note("0: always the geometric one"),
+        InRange(0, 1),
+        ValueNote("0: always the geometric one"),
         "largest probability of a token up to which the recursive estimator is used",
     ] = 2 / 3,
     looks: Annotated[
-        int, Within(1, 100000), "tokens looked at one by one before all are, by one mask"
+        int, InRange(1, 100000), "tokens looked at one by one before all are, by one mask"
     ] = 32,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.laws.targets.unconstrained import unconstrained
-    from polydec.methods.search.loop.particles import Particles
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.unconstrained import drop_constraint_rule
+    from polydec.methods.search.loop.particles import ParticleSearch
 
-    return Particles(
-        searched(unconstrained(kit.target)),
+    return ParticleSearch(
+        drop_greedy_rule(drop_constraint_rule(kit.target)),
         kit.language,
         particles,
         threshold,

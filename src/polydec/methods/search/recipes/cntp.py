@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,18 +29,25 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    most: Annotated[int, Within(1, 64), "trials where the law is flattest"] = 10,
+    most: Annotated[int, InRange(1, 64), "trials where the law is flattest"] = 10,
     low: Annotated[float, AtLeast(0), "entropy up to which there is one trial, in nats"] = 0.01,
     high: Annotated[float, AtLeast(0), "entropy from which there are `most`, in nats"] = 1.5,
     longest: Annotated[int, AtLeast(1), "tokens of a trial at most"] = 64,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.cautious import Cautious
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.cautious import CautiousSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    return Cautious(
-        Speculative(searched(kit.target), Nothing(), Match(), Fixed(0)), 1, most, low, high, longest
+    return CautiousSearch(
+        SpeculativeDecoder(
+            drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+        ),
+        1,
+        most,
+        low,
+        high,
+        longest,
     )

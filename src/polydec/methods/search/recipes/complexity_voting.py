@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,19 +31,23 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
-    keep: Annotated[int, AtLeast(0), Note("0: all"), "how many vote, those of the most steps"] = 5,
+    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 8,
+    keep: Annotated[
+        int, AtLeast(0), ValueNote("0: all"), "how many vote, those of the most steps"
+    ] = 5,
     mark: Annotated[
-        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.rollouts import Rollouts
-    from polydec.methods.search.loop.vote import Vote
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.rollouts import RolloutSearch
+    from polydec.methods.search.loop.vote import MajorityVotePicker
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Rollouts(method, Vote(mark, keep), tries, tries)
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return RolloutSearch(method, MajorityVotePicker(mark, keep), tries, tries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,13 +30,13 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    candidates: Annotated[int, Within(1, 64), "likeliest tokens that are fed and compared"] = 5,
+    candidates: Annotated[int, InRange(1, 64), "likeliest tokens that are fed and compared"] = 5,
     penalty: Annotated[
-        float, Within(0, 1), Note("0 is greedy"), "weight of the likeness to the text"
+        float, InRange(0, 1), ValueNote("0 is greedy"), "weight of the likeness to the text"
     ] = 0.6,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
+    from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.contrastive_search import ContrastiveSearch
 
     kit.read_prompt(CARD.name)
-    return ContrastiveSearch(searched(kit.target), candidates, penalty)
+    return ContrastiveSearch(drop_greedy_rule(kit.target), candidates, penalty)

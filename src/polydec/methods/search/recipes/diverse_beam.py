@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,27 +30,27 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "beams in all"] = 10,
+    width: Annotated[int, InRange(1, 64), "beams in all"] = 10,
     groups: Annotated[int, AtLeast(1), "groups of beams; divides width"] = 5,
     strength: Annotated[
-        float, Within(0, 100), "log-probability that a choice of an earlier group costs"
+        float, InRange(0, 100), "log-probability that a choice of an earlier group costs"
     ] = 0.5,
     length_penalty: Annotated[
         float,
-        Within(-10, 10),
-        Note("below 0 favours short texts"),
+        InRange(-10, 10),
+        ValueNote("below 0 favours short texts"),
         "power of the length that divides a score",
     ] = 1.0,
     early: Annotated[
         bool | None,
-        Note("none: when no text can win that is not there"),
+        ValueNote("none: when no text can win that is not there"),
         "true: stop at as many ended texts as beams; false: guess whether going on helps",
     ] = None,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.diverse_beam import DiverseBeam
-    from polydec.methods.search.loop.ranking import Ranking
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
+    from polydec.methods.search.loop.ranking import LengthRanking
 
-    return DiverseBeam(
-        searched(kit.target), width, groups, strength, Ranking(length_penalty, early)
+    return DiverseBeamSearch(
+        drop_greedy_rule(kit.target), width, groups, strength, LengthRanking(length_penalty, early)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,33 +32,43 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 5,
+    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 5,
     share: Annotated[
-        float, Within(0.01, 1.0), "of them that a statement must be supported by"
+        float, InRange(0.01, 1.0), "of them that a statement must be supported by"
     ] = 0.5,
     mark: Annotated[
-        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
     within: Annotated[
         str,
-        Note("none: no places are known"),
+        ValueNote("none: no places are known"),
         "what lies within what: 'Lyon < France; France < Europe'",
     ] = "",
     unknown: Annotated[str, "what is said where they agree in nothing"] = "I don't know",
     ask: Annotated[
         str,
-        Note("\\n: a line break; {answers}: the answers, a line each; none: rules speak"),
+        ValueNote("\\n: a line break; {answers}: the answers, a line each; none: rules speak"),
         "what the model itself is asked to say what they agree in",
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.agreed import Agreed, hierarchy
-    from polydec.methods.search.loop.drag import Drag
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
+    from polydec.methods.search.loop.drag import ResponseAggregationSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
     asked = ask.replace("\\n", "\n")
-    return Drag(method, Agreed(share, hierarchy(within)), tries, mark, unknown, asked, kit.context)
+    return ResponseAggregationSearch(
+        method,
+        AnswerAgreement(share, parse_name_hierarchy(within)),
+        tries,
+        mark,
+        unknown,
+        asked,
+        kit.context,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,10 +30,12 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 1024), "most answers (n) that can be asked for"] = 16,
+    width: Annotated[int, InRange(1, 1024), "most answers (n) that can be asked for"] = 16,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.laws.targets.unconstrained import unconstrained
-    from polydec.methods.search.loop.likeliest import Likeliest
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.unconstrained import drop_constraint_rule
+    from polydec.methods.search.loop.likeliest import LikeliestTextSearch
 
-    return Likeliest(searched(unconstrained(kit.target)), kit.language, width)
+    return LikeliestTextSearch(
+        drop_greedy_rule(drop_constraint_rule(kit.target)), kit.language, width
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,14 +31,14 @@ def build(
     kit: Kit,
     *,
     length: Annotated[
-        int, AtLeast(0), Note("0: any"), "tokens that a text must have before its end"
+        int, AtLeast(0), ValueNote("0: any"), "tokens that a text must have before its end"
     ] = 0,
-    width: Annotated[int, Within(1, 256), "answers that can be asked for, at most"] = 16,
+    width: Annotated[int, InRange(1, 256), "answers that can be asked for, at most"] = 16,
     most: Annotated[
         int, AtLeast(1), "beginnings that are looked at, at most, before it gives up"
     ] = 20_000,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.exact_mode import ExactMode
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.exact_mode import ExactModeSearch
 
-    return ExactMode(searched(kit.target), length, width, most)
+    return ExactModeSearch(drop_greedy_rule(kit.target), length, width, most)

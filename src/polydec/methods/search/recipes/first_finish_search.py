@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,16 +31,18 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 4,
+    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 4,
     enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.best_of import BestOf
-    from polydec.methods.search.loop.rollouts import Rollouts
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.best_of import BestOfPicker
+    from polydec.methods.search.loop.rollouts import RolloutSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Rollouts(method, BestOf(), tries, enough)
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return RolloutSearch(method, BestOfPicker(), tries, enough)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,38 +31,41 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "texts that are followed at once"] = 5,
+    width: Annotated[int, InRange(1, 64), "texts that are followed at once"] = 5,
     share: Annotated[
-        float, Within(0, 1), Note("0: the language model is not asked"), "what --draft counts"
+        float, InRange(0, 1), ValueNote("0: the language model is not asked"), "what --draft counts"
     ] = 0.2,
     lagging: Annotated[
         bool, "the verdict is that of a text without its newest token, as published"
     ] = True,
     mean: Annotated[bool, "scores are those of a token, as published; false: of the text"] = True,
     heat: Annotated[
-        float, Within(1e-5, 1e6), Note("published: 1.7"), "temperature of the language model's law"
+        float,
+        InRange(1e-5, 1e6),
+        ValueNote("published: 1.7"),
+        "temperature of the language model's law",
     ] = 1.0,
     covers: Annotated[
-        int, Within(1, 64), "sequences of tokens that are followed for the same bytes"
+        int, InRange(1, 64), "sequences of tokens that are followed for the same bytes"
     ] = 2,
     before: Annotated[
-        str, Note("none: nothing"), "text that the language model reads first, such as names"
+        str, ValueNote("none: nothing"), "text that the language model reads first, such as names"
     ] = "",
 ) -> Decoder:
-    from polydec.laws.shapers.temperature import Temperature
+    from polydec.laws.shapers.temperature import TemperatureRule
     from polydec.laws.targets.read_as_bytes import EMPTY, read_as_bytes
-    from polydec.laws.targets.searched import searched
-    from polydec.laws.targets.shaped import Shaped
-    from polydec.methods.search.loop.fused_beam import FusedBeam, Reader
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.shaped import ShapedTarget
+    from polydec.methods.search.loop.fused_beam import FusedBeamSearch, FusionReader
     from polydec.models.text.byte_text import lead_of
 
-    law = searched(kit.drafting)
+    law = drop_greedy_rule(kit.drafting)
     read = read_as_bytes(
-        law if heat == 1.0 else Shaped(law, Temperature(heat)), covers, "the draft"
+        law if heat == 1.0 else ShapedTarget(law, TemperatureRule(heat)), covers, "the draft"
     )
-    target = searched(kit.target)
+    target = drop_greedy_rule(kit.target)
     words = target.vocab.words
     lead = b"" if words is None else lead_of(words)
     most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
-    reader = Reader(read, EMPTY, lead, before, most)
-    return FusedBeam(target, reader, width, share, lagging, mean)
+    reader = FusionReader(read, EMPTY, lead, before, most)
+    return FusedBeamSearch(target, reader, width, share, lagging, mean)

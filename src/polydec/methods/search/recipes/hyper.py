@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,36 +32,36 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 64), "texts at the beginning"] = 4,
-    most: Annotated[int, Within(1, 64), "texts that are written at a time, at most"] = 16,
+    tries: Annotated[int, InRange(1, 64), "texts at the beginning"] = 4,
+    most: Annotated[int, InRange(1, 64), "texts that are written at a time, at most"] = 16,
     least: Annotated[
-        int, Within(1, 64), "texts that are left when others are given up: at most `most`"
+        int, InRange(1, 64), "texts that are left when others are given up: at most `most`"
     ] = 2,
     interval: Annotated[int, AtLeast(1), "passes between two looks at the texts"] = 64,
     budget: Annotated[int, AtLeast(1), "tokens of all texts together"] = 1024,
     sureness: Annotated[
         float,
-        Within(0.0, 100.0),
+        InRange(0.0, 100.0),
         "how much a vote weighs by its last quarter's mean log-probability",
     ] = 4.0,
     spread: Annotated[
         float,
-        Within(0.0, 100.0),
-        Note("0: none do"),
+        InRange(0.0, 100.0),
+        ValueNote("0: none do"),
         "how far lengths may be from the median to count",
     ] = 1.0,
     mark: Annotated[
-        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
     ways: Annotated[
         int,
-        Within(1, 64),
-        Note("1: none; dense models have none"),
+        InRange(1, 64),
+        ValueNote("1: none; dense models have none"),
         "choices of experts that an unsure token is drawn from on average, late in a mixture's texts",
     ] = 4,
     stir: Annotated[
         float,
-        Within(0.0, 10.0),
+        InRange(0.0, 10.0),
         "noise of these choices, in standard deviations of the router's scores",
     ] = 0.2,
     above: Annotated[float, AtLeast(0), "entropy of the laws that are unsure so, nats"] = 1.0,
@@ -69,15 +69,19 @@ def build(
         bool, "the vote is held as soon as no text that is still written can change the answer"
     ] = True,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.pool import Control, Pool, Weights
-    from polydec.methods.search.loop.refining import Refining
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.pool import HypothesisPoolSearch, PoolController, VoteWeights
+    from polydec.methods.search.loop.refining import ExpertRefinement
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    refining = Refining.of(method.target, ways, stir, above)
-    control = Control(interval, least, most, refine=refining is not None)
-    return Pool(method, control, Weights(sureness, spread), mark, tries, budget, early, refining)
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    refining = ExpertRefinement.of(method.target, ways, stir, above)
+    control = PoolController(interval, least, most, refine=refining is not None)
+    return HypothesisPoolSearch(
+        method, control, VoteWeights(sureness, spread), mark, tries, budget, early, refining
+    )

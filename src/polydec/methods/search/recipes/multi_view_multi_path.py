@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -34,34 +34,36 @@ def build(
     answers: Annotated[str, "all possible answers, parted by |"] = "yes|no",
     views: Annotated[
         str,
-        Note("none: the prompt as it is; \\n: a line break"),
+        ValueNote("none: the prompt as it is; \\n: a line break"),
         "what the model is asked to write first, parted by |",
     ] = "",
-    cue: Annotated[str, Note("\\n: a line break"), "what stands before an answer"] = "",
+    cue: Annotated[str, ValueNote("\\n: a line break"), "what stands before an answer"] = "",
     caption: Annotated[
         int,
-        Within(0, 65536),
-        Note("0: what is asked is the view itself"),
+        InRange(0, 65536),
+        ValueNote("0: what is asked is the view itself"),
         "tokens of a view at most",
     ] = 64,
-    width: Annotated[int, Within(1, 64), "first tokens that are followed behind each view"] = 3,
-    least: Annotated[float, Within(0, 1), "probability of a first token that is followed"] = 0.001,
-    most: Annotated[int, Within(1, 65536), "tokens of a path"] = 50,
+    width: Annotated[int, InRange(1, 64), "first tokens that are followed behind each view"] = 3,
+    least: Annotated[float, InRange(0, 1), "probability of a first token that is followed"] = 0.001,
+    most: Annotated[int, InRange(1, 65536), "tokens of a path"] = 50,
     drawn: Annotated[bool, "paths are drawn behind their first token; false: greedy"] = True,
     shared: Annotated[bool, "a path without an answer counts for all alike, else for none"] = False,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.multi_view import MultiView
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.multi_view import MultiViewSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     def parts(text: str) -> tuple[str, ...]:
         return tuple(x.replace("\\n", "\n") for x in text.split("|") if x)
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
     asked = cue.replace("\\n", "\n")
-    return MultiView(
+    return MultiViewSearch(
         method, parts(answers), parts(views), asked, caption, width, least, most, drawn, shared
     )

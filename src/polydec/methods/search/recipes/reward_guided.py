@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import DRAFT, Kit, Trained
+from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
 
 CARD = Card(
     name="reward-guided",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain of the draft at tau 0, of the target at tau 2",
     parent="arbitrage",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(DRAFT, Trained("prm")),
+    needs=(DRAFT, ArtefactNeed("prm")),
     needs_training=True,
     aliases=("reward-guided-speculative-decoding",),
     arxiv="2501.19324",
@@ -32,22 +32,25 @@ def build(
     kit: Kit,
     *,
     tau: Annotated[
-        float, Within(0.0, 2.0), "value of a step below which the target writes it, above 1: always"
+        float,
+        InRange(0.0, 2.0),
+        "value of a step below which the target writes it, above 1: always",
     ] = 0.7,
-    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> Decoder:
-    from polydec.methods.search.loop.arbiters import ByValue
-    from polydec.methods.search.loop.arbitrage import Arbitrage
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.search.loop.arbiters import ValueArbiter
+    from polydec.methods.search.loop.arbitrage import ArbitrageSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
     big, small = (
-        Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
+        SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
+        for law in (kit.target, kit.drafting)
     )
-    return Arbitrage(
-        big, small, ByValue(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
+    return ArbitrageSearch(
+        big, small, ValueArbiter(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="step-beam",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain where one is kept and one is drawn; best-of-n where a step is a whole text",
     parent="best-of-n",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained("prm"),),
+    needs=(ArtefactNeed("prm"),),
     needs_training=True,
     aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"),
     arxiv="2408.03314",
@@ -31,20 +31,22 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    keep: Annotated[int, Within(1, 64), "beginnings that are kept after a step"] = 2,
-    width: Annotated[int, Within(1, 64), "next steps that are drawn behind each"] = 2,
-    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    keep: Annotated[int, InRange(1, 64), "beginnings that are kept after a step"] = 2,
+    width: Annotated[int, InRange(1, 64), "next steps that are drawn behind each"] = 2,
+    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.step_beam import StepBeam
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.step_beam import StepBeamSearch
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return StepBeam(
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return StepBeamSearch(
         method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest
     )

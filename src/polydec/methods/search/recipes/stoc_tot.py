@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,51 +31,53 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    steps: Annotated[int, Within(1, 64), "next steps that are drawn behind a beginning"] = 3,
-    keep: Annotated[int, Within(1, 64), "beginnings that are kept of a level"] = 2,
-    depth: Annotated[int, Within(0, 64), "steps before the answer, at most"] = 3,
+    steps: Annotated[int, InRange(1, 64), "next steps that are drawn behind a beginning"] = 3,
+    keep: Annotated[int, InRange(1, 64), "beginnings that are kept of a level"] = 2,
+    depth: Annotated[int, InRange(0, 64), "steps before the answer, at most"] = 3,
     most: Annotated[int, AtLeast(1), "tokens of the answer"] = 16,
     check: Annotated[
         str | None,
-        Note("\\n: a line break; empty: by how likely its tokens are"),
+        ValueNote("\\n: a line break; empty: by how likely its tokens are"),
         "what a step is checked with, none: 'Is this step right and useful? Answer yes or no:' where it can be spelled",
     ] = None,
     cue: Annotated[
         str,
-        Note("\\n: a line break"),
+        ValueNote("\\n: a line break"),
         "what an answer is written behind, such as 'So the answer is'",
     ] = "",
     grounded: Annotated[bool, "the answer uses words of the prompt and of the steps only"] = True,
     alike: Annotated[
-        float, Within(0.0, 1.0), "words that two steps share before one of them goes"
+        float, InRange(0.0, 1.0), "words that two steps share before one of them goes"
     ] = 0.8,
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
     passages: Annotated[
         str,
-        Note("\\n: a line break"),
+        ValueNote("\\n: a line break"),
         "passages, one a line: those that fit a sub-question best are read behind it (empty: none)",
     ] = "",
-    found: Annotated[int, Within(1, 64), "passages that are read behind a sub-question"] = 2,
+    found: Annotated[int, InRange(1, 64), "passages that are read behind a sub-question"] = 2,
     own: Annotated[
         str,
-        Note("\\n: a line break"),
+        ValueNote("\\n: a line break"),
         "what a sub-question's own answer is written behind, such as 'Answer:' (empty: steps answer themselves)",
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.thought_tree import ThoughtTree, usual_check
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.thought_tree import ThoughtTreeSearch, usual_check
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
     check = usual_check(kit.target.vocab) if check is None else check
     asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)
     )
     lines = tuple(line for line in passage_lines.splitlines() if line.strip())
-    return ThoughtTree(
+    return ThoughtTreeSearch(
         method,
         steps,
         keep,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,9 +29,9 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "texts that are drawn"] = 4,
+    width: Annotated[int, InRange(1, 64), "texts that are drawn"] = 4,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.stochastic_beam import StochasticBeam
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.stochastic_beam import StochasticBeamSearch
 
-    return StochasticBeam(searched(kit.target), width)
+    return StochasticBeamSearch(drop_greedy_rule(kit.target), width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, Within
+from polydec.base.options import GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,16 +32,16 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "texts that are kept"] = 3,
-    temperature: Annotated[float, Above(0), "of the shared law"] = 0.06,
+    width: Annotated[int, InRange(1, 64), "texts that are kept"] = 3,
+    temperature: Annotated[float, GreaterThan(0), "of the shared law"] = 0.06,
     kept: Annotated[
         int,
-        Within(1, 4096),
+        InRange(1, 4096),
         "likeliest tokens that may follow: at least width, at most all there are",
     ] = 9,
     alpha: Annotated[
         float | None,
-        Within(0, 1),
+        InRange(0, 1),
         "share of the n-gram table in a score, none: 0.54, or 0 where there is no table",
     ] = None,
     interpolated: Annotated[
@@ -49,9 +49,11 @@ def build(
         "the table's contexts of 1 to 5 tokens are added up and unknown tokens dropped, as published; else the longest counts",
     ] = False,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.superposed import LEVELS, Superposed
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.superposed import LEVELS, SuperposedSearch
     from polydec.models.learned.kinds.ngrams import NGrams
 
     table, levels = kit.find(NGrams), LEVELS if interpolated else ()
-    return Superposed(searched(kit.target), width, temperature, kept, alpha, table, levels)
+    return SuperposedSearch(
+        drop_greedy_rule(kit.target), width, temperature, kept, alpha, table, levels
+    )

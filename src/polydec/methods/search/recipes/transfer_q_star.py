@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Note, Within
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="transfer-q-star",
@@ -22,7 +22,7 @@ CARD = Card(
     reduces_to="greedy decoding at one candidate and at weight 0, ARGS at length 0",
     parent="best-of-n",
     home="text that should have a property which a classifier or a function tells; --with a reward of texts",
-    needs=(Trained("reward"),),
+    needs=(ArtefactNeed("reward"),),
     needs_training=True,
     aliases=("tq-star", "args", "reward-guided-search"),
     arxiv="2405.20495",
@@ -32,13 +32,13 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    candidates: Annotated[int, Within(1, 64), "likeliest tokens that are compared"] = 10,
+    candidates: Annotated[int, InRange(1, 64), "likeliest tokens that are compared"] = 10,
     length: Annotated[
-        int, AtLeast(0), Note("0: ARGS"), "tokens that are written behind each, at most"
+        int, AtLeast(0), ValueNote("0: ARGS"), "tokens that are written behind each, at most"
     ] = 20,
-    tries: Annotated[int, Within(1, 64), "texts that are drawn behind each"] = 1,
+    tries: Annotated[int, InRange(1, 64), "texts that are drawn behind each"] = 1,
     weight: Annotated[
-        float, AtLeast(0), Note("0 is greedy"), "nats that a unit of reward is worth"
+        float, AtLeast(0), ValueNote("0 is greedy"), "nats that a unit of reward is worth"
     ] = 1.0,
     heat: Annotated[
         float, AtLeast(0), "a token is drawn by its score over this (0: the best is taken)"
@@ -47,12 +47,12 @@ def build(
         bool, "the model itself writes behind candidates, else the draft model does"
     ] = True,
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.transfer import TransferQ
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.transfer import TransferQSearch
     from polydec.models.learned.kinds.reward import TextReward
 
     baseline = kit.target if own else kit.drafting
     reward = kit.need(TextReward).judge
-    return TransferQ(
-        searched(kit.target), reward, baseline, own, candidates, length, tries, weight, heat
+    return TransferQSearch(
+        drop_greedy_rule(kit.target), reward, baseline, own, candidates, length, tries, weight, heat
     )

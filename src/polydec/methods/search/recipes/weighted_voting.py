@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="weighted-voting",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="self-consistency where the reward says the same of every text",
     parent="self-consistency",
     home="problems with short answers, and a reward that is right more often than not",
-    needs=(Trained("prm"),),
+    needs=(ArtefactNeed("prm"),),
     needs_training=True,
     aliases=("weighted-best-of-n", "step-aware-verifier"),
     arxiv="2206.02336",
@@ -31,19 +31,21 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
+    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 8,
     mark: Annotated[
-        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import searched
-    from polydec.methods.search.loop.rollouts import Rollouts
-    from polydec.methods.search.loop.vote import Vote
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.methods.search.loop.rollouts import RolloutSearch
+    from polydec.methods.search.loop.vote import MajorityVotePicker
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
-    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Rollouts(method, Vote(mark), tries, tries, kit.need(StepReward))
+    method = SpeculativeDecoder(
+        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
+    )
+    return RolloutSearch(method, MajorityVotePicker(mark), tries, tries, kit.need(StepReward))

@@ -8,10 +8,10 @@ from typing import Self
 
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.protocols import Session, Target
-from polydec.core.types import Reads, Vocab, Want, Words
+from polydec.core.types import RowDetail, ScoreRequest, TokenCodec, TokenVocabulary
 
 
-def words_of(vocab: Vocab, who: str) -> Words:
+def words_of(vocab: TokenVocabulary, who: str) -> TokenCodec:
     """Raises RequestError where a vocabulary has no spelling."""
     if vocab.words is None:
         raise RequestError(
@@ -20,7 +20,7 @@ def words_of(vocab: Vocab, who: str) -> Words:
     return vocab.words
 
 
-def check(draft: Target, vocab: Vocab, context: int) -> None:
+def check_draft_vocabularies(draft: Target, vocab: TokenVocabulary, context: int) -> None:
     """Raise RequestError unless the draft's vocabulary and the target's, `vocab`, have words, and context lies in 16 to
     65536."""
     words_of(vocab, "the target")
@@ -30,12 +30,12 @@ def check(draft: Target, vocab: Vocab, context: int) -> None:
 
 
 @dataclass
-class Reader:
+class OtherTokenizerReader:
     """text: the target's ids, the pending root included. The draft's session holds `fed` of them as the draft spells
     them, from its token `start` on; what is spelled anew is rewound."""
 
     draft: Target
-    words: Words
+    words: TokenCodec
     context: int
     text: list[int]
     start: int = 0
@@ -43,7 +43,7 @@ class Reader:
     fed: list[int] = field(default_factory=list[int])
 
     @classmethod
-    def of(cls, draft: Target, vocab: Vocab, context: int, prompt: Sequence[int]) -> Self:
+    def of(cls, draft: Target, vocab: TokenVocabulary, context: int, prompt: Sequence[int]) -> Self:
         """At the end of a prompt of the target, whose vocabulary is `vocab`."""
         return cls(draft, words_of(vocab, "the target"), context, list(prompt))
 
@@ -72,12 +72,12 @@ class Reader:
                 self.session.rewind(len(self.fed) - same)
             self.session.commit(ids[same:-1])
         self.fed = list(ids[:-1])
-        await self.session.prefill(Want(law=Reads.NOTHING))
+        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         return self.session, ids[-1]
 
-    def fork(self, choice: int | None = None) -> Reader:
+    def fork(self, choice: int | None = None) -> OtherTokenizerReader:
         session = None if self.session is None else self.session.fork(choice)
-        return Reader(
+        return OtherTokenizerReader(
             self.draft,
             self.words,
             self.context,
@@ -93,7 +93,7 @@ class Reader:
         self.session = None
 
 
-def twins(draft: Vocab, target: Vocab) -> dict[int, int]:
+def shared_token_map(draft: TokenVocabulary, target: TokenVocabulary) -> dict[int, int]:
     """Of each token of the draft the one of the target that stands for the same bytes, where there is one; and of an end
     an end. No token of the target appears twice."""
     first: dict[bytes, int] = {}
@@ -109,7 +109,7 @@ def twins(draft: Vocab, target: Vocab) -> dict[int, int]:
     return out
 
 
-def translate(words: Words, before: Sequence[int], addition: str) -> tuple[int, ...]:
+def retokenise_addition(words: TokenCodec, before: Sequence[int], addition: str) -> tuple[int, ...]:
     """The ids of `addition` where it stands behind the tokens `before`, of which the last few count; () where there are
     none."""
     tail = words.decode(before[-16:])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polydec.core.protocols import Scores
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.loop.protocols import Guess
+from polydec.core.protocols import DraftScores
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import Verdict
 
 
-def wanted(guesses: Sequence[Guess]) -> Want:
+def combined_want(guesses: Sequence[DraftGuess]) -> ScoreRequest:
     """What some of them want; at least one is needed."""
     wants = [g.want for g in guesses]
-    return Want(
+    return ScoreRequest(
         max(w.law for w in wants),
         max(w.base for w in wants),
         any(w.hidden for w in wants),
@@ -23,18 +23,20 @@ def wanted(guesses: Sequence[Guess]) -> Want:
     )
 
 
-def price(guesses: Sequence[Guess]) -> float:
+def combined_price_ms(guesses: Sequence[DraftGuess]) -> float:
     """What asking all of them takes, in milliseconds."""
     return sum(g.price for g in guesses)
 
 
-def tell(guesses: Sequence[Guess], draft: Draft, scores: Scores, verdict: Verdict) -> None:
+def teach_all_guesses(
+    guesses: Sequence[DraftGuess], draft: Draft, scores: DraftScores, verdict: Verdict
+) -> None:
     """All learn from a pass; from the prompt those that want its rows."""
     for guess in guesses:
         if not verdict.prompt or reads_prompt(guess):
             guess.learn(draft, scores, verdict)
 
 
-def reads_prompt(guess: Guess) -> bool:
+def reads_prompt(guess: DraftGuess) -> bool:
     """Whether it learns from the prompt. One that wants its last row alone may be shown all of them."""
     return guess.want.prompt or guess.want.last

@@ -11,7 +11,7 @@ Template = tuple[tuple[int, int], ...]
 """Of each node below the root (its parent's index, its rank), breadth first."""
 
 
-def template(paths: Sequence[Path]) -> Template:
+def tree_template(paths: Sequence[Path]) -> Template:
     """Of paths that hold every beginning of each of them."""
     order = sorted(paths, key=lambda path: (len(path), path))
     index = {(): 0} | {path: i for i, path in enumerate(order, 1)}
@@ -34,16 +34,16 @@ def of_counts(shape: Sequence[int]) -> Template:
     return tuple(out)
 
 
-def counts(paths: Sequence[Path]) -> tuple[int, ...]:
+def template_child_counts(paths: Sequence[Path]) -> tuple[int, ...]:
     """The shape of a template: how many children each node has, breadth first, without the zeros at its end."""
-    nodes = template(paths)
+    nodes = tree_template(paths)
     out = [sum(above == i for above, _ in nodes) for i in range(len(nodes) + 1)]
     while out and not out[-1]:
         out.pop()
     return tuple(out)
 
 
-def best(accepted: Mapping[Path, int], nodes: int) -> tuple[Path, ...]:
+def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path, ...]:
     """The index paths that were accepted most often. They hold their own beginnings and the lower ranks beside them where
     counts do (a path is accepted with all its beginnings); what is missing is put in."""
     chosen: set[Path] = set()

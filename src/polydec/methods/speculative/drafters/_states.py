@@ -10,18 +10,26 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Forward
-from polydec.core.protocols import Laws, Scores, Session
+from polydec.core.effects import ForwardQuery
+from polydec.core.protocols import DraftScorer, DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict, always
-from polydec.models.native.growth import DEEP, MOST, READ, WIDE, Grower, Growing, Tip
-from polydec.models.nets.query import Answer, Query
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict, can_always_continue
+from polydec.models.native.growth import (
+    DEEP,
+    MOST,
+    READ,
+    WIDE,
+    NativeTreeGrower,
+    TipState,
+    TreeGrowthQuery,
+)
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 from polydec.models.nets.scores import LogitScores
 
-LAYER = Want(law=Reads.ROW, hidden=True)
+LAYER = ScoreRequest(law=RowDetail.ROW, hidden=True)
 """What is read of a layer: its states, and its laws where it has a head."""
 
 
@@ -32,7 +40,7 @@ class StateLaws:
 
     session: Session
     bent: bool = True
-    logits: dict[int, Answer] = field(default_factory=dict[int, Answer])
+    logits: dict[int, NetworkAnswer] = field(default_factory=dict[int, NetworkAnswer])
 
     def new(self, draft: Draft) -> list[int]:
         """The nodes that have no law yet."""
@@ -43,10 +51,10 @@ class StateLaws:
     ) -> None:
         """These nodes have these laws, or all of them the only one; best_N: the likeliest token of each, where it is known."""
         if best_N is None:
-            rows = [Answer(row_V[None]) for row_V in logits_NV]
+            rows = [NetworkAnswer(row_V[None]) for row_V in logits_NV]
         else:
             rows = [
-                Answer(row_V[None], argmax=[best])
+                NetworkAnswer(row_V[None], argmax=[best])
                 for row_V, best in zip(logits_NV, best_N, strict=True)
             ]
         self.logits |= dict(
@@ -80,13 +88,13 @@ class StateLaws:
             nodes, torch.stack([scores.weights(i) * length for i, length in enumerate(length_N)])
         )
 
-    def scores(self, draft: Draft) -> Scores:
+    def scores(self, draft: Draft) -> DraftScores:
         """The laws at all nodes."""
         scores = LogitScores([self.logits[i] for i in range(len(draft))])
         return self.session.bend(draft, scores) if self.bent else scores
 
 
-def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
+def states_after(scores: DraftScores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
     """The target's states after nodes, or those at these depths, one behind another. Raises RequestError where the target shows
     none."""
     if depths:
@@ -100,7 +108,7 @@ def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = (
     return scores.hidden_NH[list(nodes)]
 
 
-class Weights(Protocol):
+class StateDraftWeights(Protocol):
     """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
     how many of the last tokens it reads with a state; normed: states enter as the target's final norm leaves them; depth: most
     levels of a draft."""
@@ -122,17 +130,17 @@ class StateDrafter(Protocol):
     """Grows a tree from true states."""
 
     @property
-    def weights(self) -> Weights: ...
+    def weights(self) -> StateDraftWeights: ...
     @property
-    def tree(self) -> Tree: ...
+    def tree(self) -> TreeGrower: ...
     @property
     def bent(self) -> bool:
         """Whether laws of drafts are shaped as the target's are."""
         ...
 
     @property
-    def want(self) -> Want: ...
-    def laws(self, known: StateGuess) -> Laws:
+    def want(self) -> ScoreRequest: ...
+    def laws(self, known: StateGuess) -> DraftScorer:
         """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
         ...
 
@@ -152,17 +160,17 @@ class StateGuess:
         default_factory=list[tuple[tuple[int, ...], Tensor]]
     )
     true_H: Tensor | None = None
-    tip: Answer | None = None
-    grower: Grower | None = None
-    end: Tip | None = None
+    tip: NetworkAnswer | None = None
+    grower: NativeTreeGrower | None = None
+    end: TipState | None = None
     bent: bool = True
     price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.drafter.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         depth = min(budget.depth, self.drafter.weights.depth)
         if self.true_H is None or depth < 1:
             return Draft.chain(root)
@@ -176,7 +184,7 @@ class StateGuess:
             self.cache.truncate(self.cache.length)  # what was drafted is forgotten
         return draft
 
-    def _grows(self, root: int, budget: Budget) -> bool:
+    def _grows(self, root: int, budget: DraftBudget) -> bool:
         """Whether one call grows the tree that the drafter's would be: likeliest tokens first, of a law of which nothing counts
         but its likeliest token, with no reason to stop early."""
         wide = getattr(self.drafter.tree, "expands", (0,))
@@ -184,11 +192,13 @@ class StateGuess:
             min(wide) >= 1
             and max(wide) <= WIDE
             and 1 <= budget.nodes <= MOST
-            and budget.go_on is always
+            and budget.go_on is can_always_continue
             and (not self.bent or reads_argmax(self.session, root))
         )
 
-    async def _grown(self, grower: Grower, root: int, depth: int, budget: Budget) -> Draft:
+    async def _grown(
+        self, grower: NativeTreeGrower, root: int, depth: int, budget: DraftBudget
+    ) -> Draft:
         """What the drafter's tree would be, from one call."""
         if len(self.pending) > READ:
             await self._catch_up()
@@ -196,9 +206,9 @@ class StateGuess:
             self.end, self.tip = grower.tip(self.tip), None
         some, self.pending = self.pending, []
         width, tips = self.drafter.tree.expands  # pyright: ignore[reportAttributeAccessIssue]
-        grown = await Forward(
+        grown = await ForwardQuery(
             grower,
-            Growing(
+            TreeGrowthQuery(
                 self.cache,
                 self.session.embed([window[-1] for window, _ in some]),
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
@@ -238,22 +248,22 @@ class StateGuess:
         rows = self.session.embed([x for window in windows for x in window])
         return rows.reshape(len(windows), -1, rows.shape[-1])
 
-    async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> Answer:
+    async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> NetworkAnswer:
         """What the layer answers at these rows of what enters slots from `first` on."""
-        return await Forward(
+        return await ForwardQuery(
             self.drafter.weights.network,
-            Query(self.cache, first, (), rows, LAYER, row_NS),
+            NetworkQuery(self.cache, first, (), rows, LAYER, row_NS),
             len(row_NS),
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         path, window = (0, *verdict.path), self.drafter.weights.window
         self.text = self.text or (draft.token[0],)
         state_NH = states_after(scores, path, self.want.exits)
         for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):
             self.text = (*self.text, token)[-max(2, window) :]
             if self.cache is not None:
-                self.pending.append((last(self.text, window), state_H))
+                self.pending.append((pad_last_tokens(self.text, window), state_H))
         self.true_H = state_NH[-1].clone()
 
     def fork(self, session: Session, choice: int | None = None) -> StateGuess:
@@ -304,6 +314,6 @@ def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
     return StateGuess(drafter, session, cache, grower=grower, bent=drafter.bent)
 
 
-def last(tokens: Sequence[int], window: int) -> tuple[int, ...]:
+def pad_last_tokens(tokens: Sequence[int], window: int) -> tuple[int, ...]:
     """The last ones; where there are fewer, the first is repeated."""
     return (*[tokens[0]] * (window - len(tokens)), *tokens[-window:])

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import TypeVar
 
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.loop.types import DraftBudget
 
 S = TypeVar("S")
 
@@ -17,7 +17,7 @@ def likeliest_first(
     state: S,
     after: Callable[[S, float], Iterable[tuple[float, int, S]]],
     floor: float,
-    budget: Budget,
+    budget: DraftBudget,
 ) -> Draft:
     """The tree of certain candidates whose paths have the largest products of chances; none falls below `floor`.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Windows:
+class TokenWindowIndex:
     """A text that grows, and where it goes on after each window of its tokens that something follows.
 
     lengths: of the windows; first: a window that comes again keeps its first place, else it takes the last one.
@@ -37,5 +37,5 @@ class Windows:
                 if start is not None:
                     yield n, start
 
-    def fork(self) -> Windows:
-        return Windows(self.lengths, self.first, list(self.text), dict(self.after))
+    def fork(self) -> TokenWindowIndex:
+        return TokenWindowIndex(self.lengths, self.first, list(self.text), dict(self.after))

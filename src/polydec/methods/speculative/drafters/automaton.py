@@ -10,7 +10,7 @@ CHAIN = 64
 there are tokens."""
 
 
-class Automaton:
+class SuffixAutomaton:
     """The suffix automaton of a sequence, grown a token at a time: each state stands for strings that end at the same
     places. A state's lists: length of its longest string, link to the longest suffix with other places, transitions,
     how many places, and the last one."""
@@ -92,8 +92,8 @@ class Automaton:
             reverse=True,
         )
 
-    def copy(self) -> Automaton:
-        twin = Automaton()
+    def copy(self) -> SuffixAutomaton:
+        twin = SuffixAutomaton()
         twin.length, twin.link, twin.count, twin.last = (
             self.length[:],
             self.link[:],
@@ -105,15 +105,15 @@ class Automaton:
 
 
 @dataclass(frozen=True)
-class Store:
+class SuffixStore:
     """Sequences of tokens that many requests may copy from. Given to a drafter it outlives a request; drafts made from it
     can show to one request what stands in another."""
 
-    automaton: Automaton = field(default_factory=Automaton)
+    automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
 
     @staticmethod
-    def of(corpus: Iterable[Sequence[int]]) -> Store:
-        store = Store()
+    def of(corpus: Iterable[Sequence[int]]) -> SuffixStore:
+        store = SuffixStore()
         for tokens in corpus:
             store.add(tokens)
         return store

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._walk import likeliest_first
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import NGrams
 
 
 @dataclass(frozen=True)
-class Backoff:
+class BackoffDrafter:
     """Propose what a table says of the longest context that it knows, as a tree, likeliest paths first.
 
     The chance of a node is the table's; nodes are taken in order of the product along their path until it falls below
@@ -45,17 +45,17 @@ class Backoff:
 
 
 @dataclass(frozen=True)
-class BackoffGuess(Guess):
+class BackoffGuess(DraftGuess):
     """tail: the last tokens, the pending root included; nothing else is remembered."""
 
-    config: Backoff
+    config: BackoffDrafter
     tail: list[int]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         config, order = self.config, self.config.table.order
 
         def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
@@ -65,7 +65,7 @@ class BackoffGuess(Guess):
 
         return likeliest_first(root, self.tail, after, max(config.floor, budget.floor), budget)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.tail.extend(verdict.tokens(draft))
         del self.tail[: -self.config.table.order]
 

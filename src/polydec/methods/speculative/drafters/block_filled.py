@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.effects import Forward
-from polydec.core.law import normalise
-from polydec.core.protocols import Scores, Session
+from polydec.core.effects import ForwardQuery
+from polydec.core.law import normalise_log_weights
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
 
 @dataclass(frozen=True)
-class BlockFilled:
+class BlockFilledDrafter:
     """Puts `block` gaps behind the text and lets the drafter look at them once, beside the source; the likeliest
     token of each gap is the draft. It ends behind an EOS. The gaps are as many as it was trained on whatever the budget
     allows: of more than that the first are proposed.
@@ -43,10 +43,10 @@ class BlockFilled:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> BlockFilledGuess:
-        return BlockFilledGuess(self, tuple(self.source or prompt), list(prompt), Beside())
+        return BlockFilledGuess(self, tuple(self.source or prompt), list(prompt), EncodedSource())
 
 
-class Beside:
+class EncodedSource:
     """What the drafter's encoder left of the source, for all who write from it. kv: None before it has run."""
 
     def __init__(self) -> None:
@@ -54,19 +54,21 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class BlockFilledGuess(Guess):
+class BlockFilledGuess(DraftGuess):
     """text: everything so far, the pending root included."""
 
-    config: BlockFilled
+    config: BlockFilledDrafter
     source: tuple[int, ...]
     text: list[int] = field(default_factory=list[int])
-    beside: Beside = field(default_factory=Beside)
+    beside: EncodedSource = field(default_factory=EncodedSource)
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, base=Reads.ROW if self.config.base else Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(
+            law=RowDetail.NOTHING, base=RowDetail.ROW if self.config.base else RowDetail.NOTHING
+        )
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         trained = self.config.drafter
         filler, block = trained.filler, self.config.block or trained.block
         most = min(block, budget.depth, budget.nodes)
@@ -74,15 +76,15 @@ class BlockFilledGuess(Guess):
             return Draft.chain(root)
         kv = self.beside.kv
         if kv is None:
-            kv = self.beside.kv = await Forward(filler.encoder, self.source, len(self.source))
+            kv = self.beside.kv = await ForwardQuery(filler.encoder, self.source, len(self.source))
         asked = filler.asks(kv, self.text, block)
-        logits_KV = await Forward(filler, asked, len(self.text) + block)
-        logp_K, token_K = normalise(logits_KV[:most]).max(-1)
+        logits_KV = await ForwardQuery(filler, asked, len(self.text) + block)
+        logp_K, token_K = normalise_log_weights(logits_KV[:most]).max(-1)
         return Draft.certain(
             (root, *token_K.tolist()), range(-1, most), (1.0, *logp_K.exp().tolist())
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.text.extend(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> BlockFilledGuess:

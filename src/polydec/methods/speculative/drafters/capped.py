@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Capped:
+class CappedDrafter:
     """The drafter, with at most `depth` levels whatever the budget allows: for one that stands beside others.
 
     depth: 0 to 64.
@@ -39,23 +39,23 @@ class Capped:
 class CappedGuess:
     """The drafter's own guess."""
 
-    config: Capped
-    guess: Guess
+    config: CappedDrafter
+    guess: DraftGuess
 
     @property
     def price(self) -> float:
         return self.guess.price
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return await self.guess.propose(
             root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CappedGuess:

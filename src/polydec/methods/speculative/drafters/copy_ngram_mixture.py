@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._walk import likeliest_first
-from polydec.methods.speculative.drafters.suffix import PRIOR, Suffix, SuffixGuess
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters.suffix import PRIOR, SuffixDrafter, SuffixGuess
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import NGrams
-from polydec.models.native.copies import Copies
+from polydec.models.native.copies import NativeCopyDrafter
 
 Place = tuple[int, int, list[int]]
 """Of a node: state and length of its match in the text, and the last tokens."""
 
 
 @dataclass(frozen=True)
-class CopyNGramMixture:
+class CopyNGramMixtureDrafter:
     """With the chance that the suffix automaton gives its continuations the next token is a copy, else one of the table's:
     p(x) = copy(x) + (1 - sum of copies) · table(x), at every node, whichever of the two proposed the way there.
 
@@ -35,7 +35,7 @@ class CopyNGramMixture:
     Source: composition. The mixture is that of a cache language model (Kuhn and De Mori, 1990).
     """
 
-    copy: Suffix
+    copy: SuffixDrafter
     table: NGrams
     floor: float = 0.05
     width: int = 3
@@ -46,11 +46,11 @@ class CopyNGramMixture:
         if not 1 <= self.width <= 16:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> Guess:
+    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
         compiled, copy = self.table.compiled, self.copy
         if compiled is None or copy.store is not None:
             return CopyNGramMixtureGuess(self, copy.open(prompt, session))
-        copies = Copies.of(
+        copies = NativeCopyDrafter.of(
             compiled,
             trust=copy.trust,
             prior=PRIOR,
@@ -66,7 +66,7 @@ class CopyNGramMixture:
 class CopyNGramMixtureGuess:
     """copier: the copying side, which holds the text."""
 
-    config: CopyNGramMixture
+    config: CopyNGramMixtureDrafter
     copier: SuffixGuess
 
     @property
@@ -74,10 +74,10 @@ class CopyNGramMixtureGuess:
         return self.copier.price
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.copier.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         config, copier, order = self.config, self.copier, self.config.table.order
         automaton, first, matched = copier.match()
         floor = max(config.floor, budget.floor)
@@ -108,7 +108,7 @@ class CopyNGramMixtureGuess:
 
         return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.copier.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
@@ -119,22 +119,22 @@ class CopyNGramMixtureGuess:
 
 
 @dataclass(frozen=True)
-class CompiledGuess(Guess):
+class CompiledGuess(DraftGuess):
     """The same by the compiled library, to the bit, where nothing outlives the request. copies: the text, and what is known."""
 
-    config: CopyNGramMixture
-    copies: Copies
+    config: CopyNGramMixtureDrafter
+    copies: NativeCopyDrafter
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return self.copies.propose(
             root, budget.depth, budget.nodes, max(self.config.floor, budget.floor)
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.copies.learn(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> CompiledGuess:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.drafters._windows import Windows
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.drafters._windows import TokenWindowIndex
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 LENGTHS = (2, 3, 4, 5)
 """Match lengths that are tried where the length is chosen on the way."""
@@ -24,7 +24,7 @@ PACE = 0.1
 
 
 @dataclass(frozen=True)
-class Copying:
+class CopySpecDrafter:
     """If the last `gamma` tokens stood in the text before, propose the `block` tokens that followed them.
 
     The text is the whole conversation, prompt and output. With `adapt`, matches of 2, 3, 4 and 5 tokens are tried: each
@@ -69,22 +69,22 @@ class Copying:
         return LENGTHS if self.adapt else (MATCH if self.gamma is None else self.gamma,)
 
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
-        windows = Windows(self.lengths, self.first)
+        windows = TokenWindowIndex(self.lengths, self.first)
         windows.extend(prompt)
         return CopyingGuess(self, windows, dict.fromkeys(self.lengths, START))
 
 
 @dataclass(frozen=True)
-class CopyingGuess(Guess):
+class CopyingGuess(DraftGuess):
     """windows: everything so far, the pending root included; rate: by match length, how often the token there came."""
 
-    config: Copying
-    windows: Windows
+    config: CopySpecDrafter
+    windows: TokenWindowIndex
     rate: dict[int, float]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
@@ -99,7 +99,7 @@ class CopyingGuess(Guess):
                     best, choice = worth, (n, tokens)
         return choice
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         matches, most = (
             dict(self.windows.matches()),
             min(self.config.block, budget.depth, budget.nodes),
@@ -116,7 +116,7 @@ class CopyingGuess(Guess):
             (root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied))
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
             for n, start in self.windows.matches():
                 self.rate[n] += PACE * ((self.windows.text[start] == x) - self.rate[n])

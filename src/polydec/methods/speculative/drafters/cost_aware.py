@@ -7,19 +7,27 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.calibration import Calibration, bin_of
-from polydec.methods.economics.costs import Costs
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.calibration import ChanceCalibration, bin_of
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.economics.goodput import while_it_pays
-from polydec.methods.economics.mixing import certain, mixed, weighed
+from polydec.methods.economics.mixing import (
+    is_certain_draft,
+    merge_certain_drafts,
+    weigh_draft_chances,
+)
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._several import price, reads_prompt, wanted
-from polydec.methods.speculative.drafters.priced import Priced
-from polydec.methods.speculative.drafters.priced_tree import Brought, PricedTree, class_of
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters._several import (
+    combined_price_ms,
+    combined_want,
+    reads_prompt,
+)
+from polydec.methods.speculative.drafters.priced import PricedDrafter
+from polydec.methods.speculative.drafters.priced_tree import PricedTree, TreeYield, class_of
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""
@@ -40,13 +48,13 @@ MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
 
-def worth_its_cost(drafter: Drafter, passes: float, costs: Costs) -> CostAware:
+def worth_its_cost(drafter: Drafter, passes: float, costs: PassCosts) -> CostAwareDrafter:
     """The drafter, of which a proposal costs so many passes of the target, where it and its rows are worth that."""
-    return CostAware(Priced(drafter, passes * costs.share(1)), None, costs)
+    return CostAwareDrafter(PricedDrafter(drafter, passes * costs.share(1)), None, costs)
 
 
 @dataclass(frozen=True)
-class CostAware:
+class CostAwareDrafter:
     """Keeps those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
 
     With λ the tokens per millisecond that this text has been written at, a node whose path is accepted with probability v
@@ -70,7 +78,7 @@ class CostAware:
 
     free: Drafter
     paid: Drafter | None
-    costs: Costs
+    costs: PassCosts
     lasting: bool = True
     tree: PricedTree | None = None
 
@@ -78,17 +86,19 @@ class CostAware:
         paid = None if self.paid is None else self.paid.open(prompt, session)
         free = self.free.open(prompt, session)
         tree = None if self.tree is None else self.tree.drafter.open(prompt, session)
-        blind = free.want == Want(law=Reads.NOTHING)
-        return CostAwareGuess(self, session, free, paid, tree, Ledger(), Round(), blind)
+        blind = free.want == ScoreRequest(law=RowDetail.NOTHING)
+        return CostAwareGuess(
+            self, session, free, paid, tree, CostAwareLedger(), CostAwareRound(), blind
+        )
 
 
-class Belief:
+class ChanceBelief:
     """What a stated chance is worth, by what became of those like it."""
 
     __slots__ = ("rates",)
 
     def __init__(self) -> None:
-        self.rates = Calibration(BINS, TRUST)
+        self.rates = ChanceCalibration(BINS, TRUST)
 
     def __call__(self, stated: float) -> float:
         return self.rates.chance(bin_of(stated, BINS), stated)
@@ -98,7 +108,7 @@ class Belief:
 
 
 @dataclass
-class Speed:
+class WritingSpeed:
     """How fast the text is written: so many tokens in so much time, both fading from step to step.
 
     The time is counted in passes of one row as these cost then, since what a pass costs changes with how many sequences
@@ -118,7 +128,7 @@ class Speed:
 
 
 @dataclass
-class Asking:
+class AskingGain:
     """Whether it pays to ask a drafter that takes time, told apart by classes of steps. gain_ms: what asking has brought
     beyond its cost, a running mean; waited: steps since the last time."""
 
@@ -126,8 +136,8 @@ class Asking:
     waited: list[int]
 
     @staticmethod
-    def of(classes: int) -> Asking:
-        return Asking([0.0] * classes, [0] * classes)
+    def of(classes: int) -> AskingGain:
+        return AskingGain([0.0] * classes, [0] * classes)
 
     def due(self, step: int) -> bool:
         """Whether to ask in a step of this class: it has paid, or it is time to see again."""
@@ -139,21 +149,21 @@ class Asking:
 
 
 @dataclass
-class Ledger:
+class CostAwareLedger:
     """What a text has taught so far: how fast it is written; what chances are worth that were stated of whole paths, and of
     the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one; what asking for
     the trained drafter's tree has brought."""
 
-    speed: Speed = field(default_factory=Speed)
-    paths: Belief = field(default_factory=Belief)
-    tokens: Belief = field(default_factory=Belief)
-    free: Asking = field(default_factory=lambda: Asking.of(1))
-    paid: Asking = field(default_factory=lambda: Asking.of(len(LOOKS)))
-    tree: Brought = field(default_factory=Brought)
+    speed: WritingSpeed = field(default_factory=WritingSpeed)
+    paths: ChanceBelief = field(default_factory=ChanceBelief)
+    tokens: ChanceBelief = field(default_factory=ChanceBelief)
+    free: AskingGain = field(default_factory=lambda: AskingGain.of(1))
+    paid: AskingGain = field(default_factory=lambda: AskingGain.of(len(LOOKS)))
+    tree: TreeYield = field(default_factory=TreeYield)
 
 
 @dataclass
-class Plain:
+class CounterfactualStep:
     """What a step would have been without a drafter that was asked: the draft that would have been fed, what that would have
     cost in milliseconds, and the class of the step."""
 
@@ -163,7 +173,7 @@ class Plain:
 
 
 @dataclass
-class Round:
+class CostAwareRound:
     """The step under way, kept until its verdict is known.
 
     one_row_ms: a pass of one row; saved_ms: what an accepted token saves; spent_ms: what the step costs. candidates: all that
@@ -178,9 +188,9 @@ class Round:
     candidates: Draft | None = None
     said: list[float] = field(default_factory=list[float])
     chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
-    without_free: Plain | None = None
-    without_paid: Plain | None = None
-    without_tree: Plain | None = None
+    without_free: CounterfactualStep | None = None
+    without_paid: CounterfactualStep | None = None
+    without_tree: CounterfactualStep | None = None
     silent: bool = False
     missed: list[tuple[Draft, Verdict]] = field(default_factory=list[tuple[Draft, Verdict]])
 
@@ -189,28 +199,28 @@ class Round:
 class CostAwareGuess:
     """The drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
 
-    config: CostAware
+    config: CostAwareDrafter
     session: Session
-    free: Guess
-    paid: Guess | None
-    tree: Guess | None
-    ledger: Ledger
-    round: Round
+    free: DraftGuess
+    paid: DraftGuess | None
+    tree: DraftGuess | None
+    ledger: CostAwareLedger
+    round: CostAwareRound
     blind: bool
 
     @property
-    def guesses(self) -> tuple[Guess, ...]:
+    def guesses(self) -> tuple[DraftGuess, ...]:
         return (self.free, *(g for g in (self.paid, self.tree) if g is not None))
 
     @property
     def price(self) -> float:
-        return price(self.guesses)
+        return combined_price_ms(self.guesses)
 
     @property
-    def want(self) -> Want:
-        return wanted(self.guesses)
+    def want(self) -> ScoreRequest:
+        return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         now, peers, costs = self.round, self.session.peers, self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.without_tree = now.candidates = None
@@ -223,7 +233,7 @@ class CostAwareGuess:
         least = min(
             DOUBT * row / now.saved_ms, 1.0
         )  # of a path that may be worth a row, whatever it is believed
-        likely = Budget(
+        likely = DraftBudget(
             budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
         )
         draft, keep, ms = await self._from_free(root, position, likely, rng)
@@ -237,7 +247,9 @@ class CostAwareGuess:
             and budget.depth > 0
             and self.ledger.paid.due(step := _class(draft))
         ):
-            plain = Plain(draft.only(keep), costs.share(len(keep), peers, position) + ms, step)
+            plain = CounterfactualStep(
+                draft.only(keep), costs.share(len(keep), peers, position) + ms, step
+            )
             draft, keep = await self._with_paid(
                 self.paid, plain, draft, root, position, budget, rng
             )
@@ -253,7 +265,7 @@ class CostAwareGuess:
         return draft
 
     async def _from_free(
-        self, root: int, position: int, budget: Budget, rng: Rng
+        self, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> tuple[Draft, list[int], float]:
         """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
         now, ms = self.round, self.free.price
@@ -265,11 +277,11 @@ class CostAwareGuess:
             return Draft.chain(root), [0], 0.0
         if now.missed:
             self._catch_up()
-        draft = weighed(await self.free.propose(root, position, budget, rng))
+        draft = weigh_draft_chances(await self.free.propose(root, position, budget, rng))
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
-            now.without_free = Plain(
+            now.without_free = CounterfactualStep(
                 draft.only(keep),
                 self.config.costs.share(len(keep), self.session.peers, position) + ms,
             )
@@ -278,7 +290,7 @@ class CostAwareGuess:
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
         for draft, verdict in self.round.missed:
-            self.free.learn(draft, cast(Scores, None), verdict)  # it said that it reads none
+            self.free.learn(draft, cast(DraftScores, None), verdict)  # it said that it reads none
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
@@ -331,12 +343,12 @@ class CostAwareGuess:
 
     async def _with_paid(
         self,
-        paid: Guess,
-        plain: Plain,
+        paid: DraftGuess,
+        plain: CounterfactualStep,
         free: Draft,
         root: int,
         position: int,
-        budget: Budget,
+        budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int]]:
         """The paid drafter's chain joined to what is there, and which of it to feed."""
@@ -366,10 +378,10 @@ class CostAwareGuess:
         both = _joined(free, chain, [believed(q) for _, q in now.chain])
         return both, self._best(both, position, budget.nodes)
 
-    def _tree_pays(self, free: Draft, row_ms: float, budget: Budget) -> bool:
+    def _tree_pays(self, free: Draft, row_ms: float, budget: DraftBudget) -> bool:
         """Whether the trained drafter is expected to bring more than it costs in this step."""
         tree, step = self.config.tree, class_of(free)
-        if tree is None or budget.depth < 1 or not certain(free):
+        if tree is None or budget.depth < 1 or not is_certain_draft(free):
             return False
         brought = self.ledger.tree.expected(step, tree.brings(step))
         if brought * self.round.saved_ms > tree.least_ms(row_ms):
@@ -379,13 +391,13 @@ class CostAwareGuess:
 
     async def _with_tree(
         self,
-        guess: Guess,
+        guess: DraftGuess,
         free: Draft,
         keep: list[int],
         ms: float,
         root: int,
         position: int,
-        budget: Budget,
+        budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int], float]:
         """The trained drafter's tree mixed with what is there, which of it to feed, and the milliseconds that it took."""
@@ -393,11 +405,11 @@ class CostAwareGuess:
         assert tree is not None
         asked = tree.budget(budget, now.saved_ms)
         grown = await guess.propose(root, position, asked, rng.at("tree"))
-        now.without_tree = Plain(free.only(keep), ms, class_of(free))
-        both = mixed(free, grown)
+        now.without_tree = CounterfactualStep(free.only(keep), ms, class_of(free))
+        both = merge_certain_drafts(free, grown)
         return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         now, ledger = self.round, self.ledger
         if now.silent and self.blind:
             now.missed.append((draft, verdict))

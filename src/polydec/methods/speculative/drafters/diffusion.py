@@ -11,12 +11,12 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Denoiser
-from polydec.core.law import normalise
-from polydec.core.protocols import Scores, Session
+from polydec.core.law import normalise_log_weights
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import NGrams
 
 BACK_OFF = 0.4
@@ -27,7 +27,7 @@ Level = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Diffusion:
+class DiffusionDrafter:
     """Puts as many gaps behind the text as the budget allows and lets the model look at them once. Of each gap's law the
     likeliest tokens are kept; a beam goes through them from the left, and the path of the highest mean score is the draft. A
     token's score is weight * log p(token | gap) + (1 - weight) * log q(token | the two tokens before it), where q counts what
@@ -139,16 +139,16 @@ class Diffusion:
 
 
 @dataclass(frozen=True)
-class DiffusionGuess(Guess):
+class DiffusionGuess(DraftGuess):
     """text: everything so far, the pending root included; seen: how often each sequence of up to three tokens stood in it."""
 
-    config: Diffusion
+    config: DiffusionDrafter
     text: list[int] = field(default_factory=list[int])
     seen: Counter[tuple[int, ...]] = field(default_factory=Counter[tuple[int, ...]])
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def read(self, tokens: Sequence[int]) -> None:
         """The text goes on by these."""
@@ -158,7 +158,7 @@ class DiffusionGuess(Guess):
                 if n <= len(self.text):
                     self.seen[tuple(self.text[len(self.text) - n :])] += 1
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         denoiser = self.config.denoiser
         most = min(budget.depth, budget.nodes, denoiser.context - 1)
         if most < 1:
@@ -175,12 +175,12 @@ class DiffusionGuess(Guess):
             logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
         finally:
             board.close()
-        config, logp_RV = self.config, normalise(logw_RV)
+        config, logp_RV = self.config, normalise_log_weights(logw_RV)
         path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
         natural = config.before_end(logp_RV) if config.ends else None
         return replace(Draft.chain(root, path), natural=natural)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.read(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> DiffusionGuess:

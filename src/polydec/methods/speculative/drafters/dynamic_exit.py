@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from math import exp
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess, Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess, TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class DynamicExit:
+class DynamicExitDrafter:
     """Draws a chain behind the exit, and of the length, that promise most tokens for each layer that runs.
 
     Of every position whose text was right, the likeliest token at each exit (the depths every, 2 every, … below `layers`) is
@@ -35,7 +35,7 @@ class DynamicExit:
     the head's cost is our addition, their rule has head = 0.
     """
 
-    tree: Tree
+    tree: TreeGrower
     layers: int = 3
     every: int = 1
     depth: int = 18
@@ -64,9 +64,9 @@ class DynamicExit:
         return tuple(range(self.every, self.layers, self.every))
 
     def open(self, prompt: Sequence[int], session: Session) -> DynamicGuess:
-        return DynamicGuess(self, session, {e: Count() for e in self.exits})
+        return DynamicGuess(self, session, {e: ExitHitCount() for e in self.exits})
 
-    def best(self, counts: dict[int, Count]) -> tuple[int, int]:
+    def best(self, counts: dict[int, ExitHitCount]) -> tuple[int, int]:
         """(exit, length) that promise most tokens a layer; length 0: a plain pass."""
         best, choice = 1.0 / (self.layers + self.head), (self.exits[0], 0)
         for exit, count in counts.items():
@@ -80,7 +80,7 @@ class DynamicExit:
 
 
 @dataclass(frozen=True)
-class Count:
+class ExitHitCount:
     """Of one exit, discounted: right and wrong predictions, and the sums of their probabilities."""
 
     hits: float = 0.0
@@ -101,9 +101,9 @@ class Count:
             else 0.0
         )
 
-    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> Count:
+    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> ExitHitCount:
         right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
-        return Count(
+        return ExitHitCount(
             omega * self.hits + len(right),
             omega * self.misses + len(wrong),
             omega * self.hit_p + sum(right),
@@ -112,21 +112,21 @@ class Count:
 
 
 @dataclass
-class DynamicGuess(Guess):
+class DynamicGuess(DraftGuess):
     """session: the decoder's own, which that one commits. begun: after the prompt."""
 
-    config: DynamicExit
+    config: DynamicExitDrafter
     session: Session
-    counts: dict[int, Count]
+    counts: dict[int, ExitHitCount]
     begun: bool = False
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         config = self.config
         exits = config.exits if self.begun else (*config.exits, config.layers)
-        return Want(law=Reads.NOTHING, prompt=config.prompt > 0, exits=exits)
+        return ScoreRequest(law=RowDetail.NOTHING, prompt=config.prompt > 0, exits=exits)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         config, exits = self.config, self.config.exits
         known = any(c.hits + c.misses for c in self.counts.values())
         self.begun = True
@@ -139,7 +139,7 @@ class DynamicGuess(Guess):
         if length < 1:
             return Draft.chain(root)
         bar = self.counts[exit].bar if config.by_confidence else 0.0
-        part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
+        part = ExitTapSession(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
         return await config.tree.grow(
             part,
             root,
@@ -154,7 +154,7 @@ class DynamicGuess(Guess):
             rng,
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
         nodes = nodes if self.begun else nodes[-self.config.prompt :]
         shadows = {
@@ -182,11 +182,11 @@ class DynamicGuess(Guess):
 
 
 @dataclass(frozen=True)
-class Tapped:
+class ExitTapSession:
     """A session whose scores also keep the states at these depths."""
 
     inner: Session
     exits: tuple[int, ...] = field(default=())
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         return await self.inner.score(draft, replace(want, exits=self.exits))

@@ -9,20 +9,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from polydec.core.protocols import Scores, Session
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.protocols import DraftScores, Session
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._states import (
+    StateDraftWeights,
     StateGuess,
     StateLaws,
-    Weights,
     at_work,
-    last,
+    pad_last_tokens,
 )
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.models.nets.query import Answer
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.models.nets.query import NetworkAnswer
 
 
-class Layered(Weights, Protocol):
+class EagleDraftWeights(StateDraftWeights, Protocol):
     """A layer that reads true states and then drafted tokens: see models/learned/kinds/eagle.py."""
 
     @property
@@ -32,7 +32,7 @@ class Layered(Weights, Protocol):
 
 
 @dataclass(frozen=True)
-class FromEagle:
+class EagleDrafter:
     """Grows a tree from what `weights` make of the target's states: a node's entry is made of its token and what was made at
     its parent. What is kept between rounds was computed from true states alone. prompt: the prompt's states are read too, and
     a cached prefix is computed again for them; else the last one's only. bent: the layer's laws are shaped as the target's are;
@@ -43,16 +43,16 @@ class FromEagle:
     Source: EAGLE (Li et al., 2024); EAGLE-3 (Li et al., 2025); Chimera (Zeng et al., 2024).
     """
 
-    weights: Layered
-    tree: Tree
+    weights: EagleDraftWeights
+    tree: TreeGrower
     prompt: bool = True
     bent: bool = True
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         depths = self.weights.depths
-        return Want(
-            law=Reads.NOTHING,
+        return ScoreRequest(
+            law=RowDetail.NOTHING,
             hidden=not depths,
             exits=depths,
             prompt=self.prompt,
@@ -69,7 +69,7 @@ class FromEagle:
 class LayerLaws:
     """The laws at the nodes of a draft, a level at a time: a node needs what was made at its parent."""
 
-    def __init__(self, weights: Layered, known: StateGuess) -> None:
+    def __init__(self, weights: EagleDraftWeights, known: StateGuess) -> None:
         self._weights, self._known, self._laws, self._above = (
             weights,
             known,
@@ -79,7 +79,7 @@ class LayerLaws:
         if known.tip is not None:
             self._put([0], 0, known.tip)
 
-    def _put(self, nodes: Sequence[int], k: int, answer: Answer) -> None:
+    def _put(self, nodes: Sequence[int], k: int, answer: NetworkAnswer) -> None:
         above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
         if state_NH is None:  # the layer has a head of its own
@@ -89,7 +89,7 @@ class LayerLaws:
         else:
             self._laws.add(nodes, state_NH)
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         known, weights = self._known, self._weights
         while new := self._laws.new(draft):
             level = [i for i in new if draft.parent[i] < new[0]]
@@ -99,7 +99,7 @@ class LayerLaws:
             paths = [(*known.text, *[draft.token[j] for j in draft.path_to(i)]) for i in level]
             above_NH = torch.stack([self._above[draft.parent[i]] for i in level])
             entering = weights.below(
-                known.embed([last(path, weights.window) for path in paths]), above_NH
+                known.embed([pad_last_tokens(path, weights.window) for path in paths]), above_NH
             )
             self._put(
                 level, draft.depth[level[0]], await known.feed(slots, entering, range(len(level)))

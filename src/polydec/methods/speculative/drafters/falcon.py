@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polydec.core.protocols import Scores, Session
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.protocols import DraftScores, Session
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._states import StateGuess, StateLaws, at_work
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.models.learned.kinds.falcon import Falcon
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.models.learned.kinds.falcon import FalconModel
 
 
 @dataclass(frozen=True)
-class FromFalcon:
+class FalconDrafter:
     """Grows a tree from blocks of guessed states: one pass of `weights` behind the last true states gives the laws of `block`
     levels, each further one behind the nodes that many levels below the root gives those of the next `block`. Tokens of a
     block are chosen without regard to one another. prompt, bent: as for `eagle`.
@@ -26,14 +26,16 @@ class FromFalcon:
     Source: Falcon (Gao et al., 2024).
     """
 
-    weights: Falcon
-    tree: Tree
+    weights: FalconModel
+    tree: TreeGrower
     prompt: bool = True
     bent: bool = True
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, hidden=True, prompt=self.prompt, last=not self.prompt)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(
+            law=RowDetail.NOTHING, hidden=True, prompt=self.prompt, last=not self.prompt
+        )
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
         return at_work(self, session)
@@ -46,7 +48,7 @@ class BlockLaws:
     """The laws at the nodes of a draft. A node that is a multiple of `block` levels below the root ends a block: its states are
     those of the next `block` levels below it. fed: the nodes below this one have entries in the cache."""
 
-    def __init__(self, weights: Falcon, known: StateGuess) -> None:
+    def __init__(self, weights: FalconModel, known: StateGuess) -> None:
         self._weights, self._known, self._laws, self._fed = (
             weights,
             known,
@@ -61,7 +63,7 @@ class BlockLaws:
         assert hidden_RS is not None
         return hidden_RS.unflatten(1, (self._weights.block, -1))
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         laws, block = self._laws, self._weights.block
         new = laws.new(draft)
         for depth in sorted({draft.depth[i] for i in new}):

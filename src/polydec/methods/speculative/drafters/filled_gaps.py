@@ -9,17 +9,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.canvas_law import Board, Canvas, Denoiser
-from polydec.core.law import normalise, probs
-from polydec.core.protocols import Scores, Session
+from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
+from polydec.core.law import float64_probabilities, normalise_log_weights
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class FilledGaps:
+class FilledGapsDrafter:
     """Puts as many gaps behind the text as the budget allows, behind the model's boundary mark where it was trained with one,
     and lets the model look at them once. Each gap's token is drawn from the law of that gap, so the chain is drawn token by
     token from laws that do not depend on the tokens before.
@@ -49,14 +49,14 @@ class FilledGaps:
             )
 
     def open(self, prompt: Sequence[int], session: Session) -> FilledGapsGuess:
-        return FilledGapsGuess(self, list(prompt), Kept())
+        return FilledGapsGuess(self, list(prompt), CachedBoard())
 
 
 @dataclass
-class Kept:
+class CachedBoard:
     """The board of the last pass, and how much of the text it has seen. None: there is none."""
 
-    board: Board | None = None
+    board: CanvasSession | None = None
     seen: int = 0
 
     def close(self) -> None:
@@ -66,18 +66,18 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class FilledGapsGuess(Guess):
+class FilledGapsGuess(DraftGuess):
     """text: everything so far, the pending root included."""
 
-    config: FilledGaps
+    config: FilledGapsDrafter
     text: list[int] = field(default_factory=list[int])
-    kept: Kept = field(default_factory=Kept)
+    kept: CachedBoard = field(default_factory=CachedBoard)
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         denoiser = self.config.denoiser
         mark = () if denoiser.boundary is None else (denoiser.boundary,)
         most = min(budget.depth, budget.nodes, denoiser.context - 1 - len(mark))
@@ -90,13 +90,14 @@ class FilledGapsGuess(Guess):
         looked_RV = await self._look(known, len(mark), room)
         logw_RV = looked_RV[:, : denoiser.vocab.size]  # a mark of the model's own is never drawn
         if not self.config.heat:
-            logp_R, token_R = normalise(logw_RV).max(-1)
+            logp_R, token_R = normalise_log_weights(logw_RV).max(-1)
             return Draft.certain(
                 (root, *token_R.tolist()), range(-1, room), (1.0, *logp_R.exp().tolist())
             )
-        law = [normalise(row_V / self.config.heat) for row_V in logw_RV]
+        law = [normalise_log_weights(row_V / self.config.heat) for row_V in logw_RV]
         tokens = [
-            rng.at("draft", position, i).categorical(probs(row_V)) for i, row_V in enumerate(law)
+            rng.at("draft", position, i).categorical(float64_probabilities(row_V))
+            for i, row_V in enumerate(law)
         ]
         return Draft.chain(root, tokens, law)
 
@@ -121,12 +122,12 @@ class FilledGapsGuess(Guess):
             kept.close()
         return logw_RV
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.text.extend(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> FilledGapsGuess:
         """A twin begins with a board of its own."""
-        return FilledGapsGuess(self.config, list(self.text), Kept())
+        return FilledGapsGuess(self.config, list(self.text), CachedBoard())
 
     def close(self) -> None:
         self.kept.close()

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.drafters._several import price, tell, wanted
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.drafters._several import (
+    combined_price_ms,
+    combined_want,
+    teach_all_guesses,
+)
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class FirstOf:
+class FirstOfDrafter:
     """Asks the drafters in this order and takes the first proposal that is not empty; all of them learn from every pass.
 
     drafters: at least one; put the one that is silent most often and right most often first.
@@ -39,25 +43,25 @@ class FirstOf:
 class FirstOfGuess:
     """The guesses of all of them."""
 
-    guesses: tuple[Guess, ...]
+    guesses: tuple[DraftGuess, ...]
 
     @property
     def price(self) -> float:
-        return price(self.guesses)
+        return combined_price_ms(self.guesses)
 
     @property
-    def want(self) -> Want:
-        return wanted(self.guesses)
+    def want(self) -> ScoreRequest:
+        return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         for guess in self.guesses:
             draft = await guess.propose(root, position, budget, rng)
             if len(draft) > 1:
                 return draft
         return Draft.chain(root)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        tell(self.guesses, draft, scores, verdict)
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        teach_all_guesses(self.guesses, draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> FirstOfGuess:
         return FirstOfGuess(tuple(g.fork(session, choice) for g in self.guesses))

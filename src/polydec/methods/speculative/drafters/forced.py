@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from polydec.base.errors import PolydecError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.laws.constraints.protocols import Language
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 FEW = 64
 """Tokens that may begin the same bytes: where more are allowed, they are not forced."""
 
 
 @dataclass(frozen=True)
-class Forced:
+class JumpForwardDrafter:
     """Proposes the tokens that must come, as the tokenizer spells them: where all allowed texts go on with the same bytes, and
     every allowed token is a part of these. At the first place where an allowed token reaches beyond them the draft ends, so no
     boundary between tokens is put where the model would not have it. A finished text is ended in the same pass.
@@ -34,8 +34,8 @@ class Forced:
     """
 
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "what must come is never rejected"}
-    vocab: Vocab
-    language: Language[Any] | None = None
+    vocab: TokenVocabulary
+    language: TokenLanguage[Any] | None = None
 
     def open(self, prompt: Sequence[int], session: Session) -> ForcedGuess:
         return ForcedGuess(self, None if self.language is None else self.language.start())
@@ -87,7 +87,7 @@ def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
 class ForcedGuess:
     """state: of the language, behind the root."""
 
-    config: Forced
+    config: JumpForwardDrafter
     state: Any
 
     @property
@@ -95,13 +95,13 @@ class ForcedGuess:
         return 0.0
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return Draft.chain(root, self.config.tokens(self.state, min(budget.depth, budget.nodes)))
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         language = self.config.language
         if language is not None:
             for x in verdict.tokens(draft):

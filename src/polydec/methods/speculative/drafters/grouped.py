@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess, Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess, TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class FromGrouped:
+class GroupedDrafter:
     """Draws a tree from `draft` in groups: of all its layers but the first and the last, `together` consecutive attentions (1
     to 64) read what enters the first of them, so that as many devices could compute them at once.
 
@@ -23,12 +23,12 @@ class FromGrouped:
     values of accepted tokens stay as groups left them.
 
     Exact: law, under any exact verifier: every node carries the row that it was drawn from.
-    Reduces to: `FromModel` at together 1.
+    Reduces to: `ModelDrafter` at together 1.
     Source: EasySpec (Wu et al., 2025).
     """
 
     draft: Target
-    tree: Tree
+    tree: TreeGrower
     together: int = 4
     calibrated: bool = True
 
@@ -48,26 +48,26 @@ class FromGrouped:
 
 
 @dataclass(frozen=True)
-class GroupedGuess(Guess):
+class GroupedGuess(DraftGuess):
     """session: the draft's own, exact, kept in step with what is committed."""
 
-    config: FromGrouped
+    config: GroupedDrafter
     session: Session
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     @property
     def fuzzy(self) -> Session:
         """The same with layers in groups."""
         return self.session.part(range(self.config.draft.layers), together=self.config.together)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
         await self.session.prefill(
-            Want(law=Reads.NOTHING)
+            ScoreRequest(law=RowDetail.NOTHING)
         )  # in chunks; nothing is left to feed from the second time on
         return await self.config.tree.grow(self.laws, root, position, budget, rng)
 
@@ -75,7 +75,7 @@ class GroupedGuess(Guess):
     def laws(self) -> GroupedLaws:
         return GroupedLaws(self.session, self.fuzzy, self.config.calibrated)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         (self.session if self.config.calibrated else self.fuzzy).commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> GroupedGuess:
@@ -93,7 +93,7 @@ class GroupedLaws:
     fuzzy: Session
     calibrated: bool
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         return await (self.exact if self.calibrated and len(draft) == 1 else self.fuzzy).score(
             draft, want
         )

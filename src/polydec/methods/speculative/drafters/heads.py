@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from polydec.core.effects import Forward
-from polydec.core.protocols import Model, Scores, Session
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.drafters._states import StateGuess, StateLaws, Weights, at_work
-from polydec.methods.speculative.loop.protocols import Tree
+from polydec.core.effects import ForwardQuery
+from polydec.core.protocols import BatchedModel, DraftScores, Session
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.drafters._states import (
+    StateDraftWeights,
+    StateGuess,
+    StateLaws,
+    at_work,
+)
+from polydec.methods.speculative.loop.protocols import TreeGrower
 
 
-class Stepped(Weights, Model, Protocol):
+class HeadDraftWeights(StateDraftWeights, BatchedModel, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/learned/kinds/heads.py."""
 
     @property
@@ -27,7 +32,7 @@ class Stepped(Weights, Model, Protocol):
 
 
 @dataclass(frozen=True)
-class FromHeads:
+class HeadsDrafter:
     """Grows a tree from the laws of `weights` on the last state that is known, which is the one before the root: head k gives
     the laws of nodes k + 1 levels below the root. Heads that read tokens know the path to a node. Norm, head and embeddings
     are the target's own, and so are the shapers; heads in the published form bring matrices of their own (`head`) and read what
@@ -41,15 +46,15 @@ class FromHeads:
     Source: Medusa (Cai et al., 2024); Hydra (Ankner et al., 2024); Clover (Xiao et al., 2024).
     """
 
-    weights: Stepped
-    tree: Tree
+    weights: HeadDraftWeights
+    tree: TreeGrower
     prompt: bool = True
     bent: bool = True
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         whole = self.prompt and self.weights.network is not None
-        return Want(law=Reads.NOTHING, hidden=True, prompt=whole, last=not whole)
+        return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=whole, last=not whole)
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
         return at_work(self, session)
@@ -61,7 +66,7 @@ class FromHeads:
 class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
 
-    def __init__(self, weights: Stepped, known: StateGuess) -> None:
+    def __init__(self, weights: HeadDraftWeights, known: StateGuess) -> None:
         state = (
             known.tip.hidden_RH
             if known.tip is not None
@@ -78,14 +83,14 @@ class HeadLaws:
             {-1: weights.start(state)[0]},
         )
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         laws = self._laws
         for k in sorted({draft.depth[i] for i in laws.new(draft)}):
             nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
             computed = nodes if self._weights.reads else nodes[:1]
             carry = torch.stack([self._carry[draft.parent[i]] for i in computed])
             embed = laws.session.embed([draft.token[i] for i in computed])
-            below, state = await Forward(self._weights, (k, carry, embed), len(computed))
+            below, state = await ForwardQuery(self._weights, (k, carry, embed), len(computed))
             self._carry |= dict(
                 zip(
                     nodes,

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.methods.speculative.loop.draws import sure
-from polydec.methods.speculative.loop.protocols import Drafter, Guess, Verifier
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.methods.speculative.loop.walk import prefill
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.draws import certain_draw_chance
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess, Verifier
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.methods.speculative.loop.walk import prefill_for_guess
 
 
 @dataclass(frozen=True)
-class Hierarchical:
+class HierarchicalDrafter:
     """`small`, a target of the same vocabulary, writes a chain with `inner`'s drafts, which `verifier` checks in one pass
     over a tree each; what it wrote is proposed. So the target verifies no more than a chain, and the small model makes
     fewer passes than tokens.
@@ -57,11 +57,11 @@ class Hierarchical:
 
 
 @dataclass(frozen=True)
-class Step:
+class SmallModelStep:
     """One pass of the small model: what it was shown, what it found, and the tokens that it added."""
 
     draft: Draft
-    scores: Scores
+    scores: DraftScores
     verdict: Verdict
     tokens: tuple[int, ...]
 
@@ -73,10 +73,14 @@ class HierarchicalGuess:
     behind: tokens of the text that the small model has not been fed, the first of them its root."""
 
     def __init__(
-        self, config: Hierarchical, small: Session, inner: Guess, prompt: tuple[int, ...] | None
+        self,
+        config: HierarchicalDrafter,
+        small: Session,
+        inner: DraftGuess,
+        prompt: tuple[int, ...] | None,
     ) -> None:
         self._config, self._small, self._inner, self._prompt = config, small, inner, prompt
-        self._steps: list[Step] = []
+        self._steps: list[SmallModelStep] = []
         self._fed: list[int] = []
         self._behind: tuple[int, ...] = ()
         self._of_states = inner.want.hidden or bool(inner.want.exits)
@@ -86,29 +90,29 @@ class HierarchicalGuess:
         return self._inner.price
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING) if self._of_states else self._inner.want
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING) if self._of_states else self._inner.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         self._steps, self._fed = [], []
         config, chain = self._config, Draft.chain(root)
         length, here = min(budget.depth, budget.nodes), rng.at("draft", position)
         if not length:
             return chain
         least = length if config.least is None else min(config.least, length)
-        want = replace(self._inner.want, law=Reads.ROW, prompt=False, last=False)
-        want = replace(want, base=Reads.ROW) if budget.graded else want
+        want = replace(self._inner.want, law=RowDetail.ROW, prompt=False, last=False)
+        want = replace(want, base=RowDetail.ROW) if budget.graded else want
         known = await self._read(root, want)
         inner, tip, on = self._inner.fork(self._small), root, True
         while on and len(chain) <= least:
             left = length + 1 - len(chain)
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
-            size = Budget(min(config.depth, left - 1), config.inner_nodes)
+            size = DraftBudget(min(config.depth, left - 1), config.inner_nodes)
             draft = known or await inner.propose(tip, at, size, pass_)
             known = None
             scores = await self._small.score(draft, want)
             verdict = config.verifier.verify(draft, scores, pass_, at)
-            step = Step(draft, scores, verdict, verdict.tokens(draft))
+            step = SmallModelStep(draft, scores, verdict, verdict.tokens(draft))
             self._steps.append(step)
             self._small.commit(verdict.committed(draft))
             self._fed += verdict.committed(draft)
@@ -121,14 +125,14 @@ class HierarchicalGuess:
         inner.close()
         return chain
 
-    async def _read(self, root: int, want: Want) -> Draft | None:
+    async def _read(self, root: int, want: ScoreRequest) -> Draft | None:
         """The small model reads what it has not read yet. Where the inner drafter needs the states of that, it learns them; the
         draft that was scored with them, which is the root alone, then needs no further pass."""
         if not self._of_states:
-            await self._small.prefill(Want(law=Reads.NOTHING))
+            await self._small.prefill(ScoreRequest(law=RowDetail.NOTHING))
             return None
         if self._prompt is not None:
-            await prefill(self._small, self._inner, self._prompt)
+            await prefill_for_guess(self._small, self._inner, self._prompt)
             self._prompt = None
         if not self._behind:
             return None
@@ -138,7 +142,7 @@ class HierarchicalGuess:
         self._behind = ()
         return self._small.keep(range(last + 1), last)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         if verdict.prompt:
             self._inner.learn(draft, scores, verdict)
             return
@@ -177,13 +181,13 @@ class HierarchicalGuess:
 
 
 def _grown(
-    chain: Draft, scores: Scores, node: int, token: int, graded: bool
+    chain: Draft, scores: DraftScores, node: int, token: int, graded: bool
 ) -> tuple[Draft, float]:
     """The chain with a token that the small model wrote after this node, and its probability."""
     tip = len(chain) - 1
     if scores.certain(node) is not None:
-        q = sure(scores, node, token, graded)
-        return chain.grown(token, tip, Draw.CERTAIN, None, q), q
+        q = certain_draw_chance(scores, node, token, graded)
+        return chain.grown(token, tip, DrawKind.CERTAIN, None, q), q
     law_V = scores.row(node)
     q = float(law_V[token].exp())
-    return chain.grown(token, tip, Draw.INDEPENDENT, law_V, q), q
+    return chain.grown(token, tip, DrawKind.INDEPENDENT, law_V, q), q

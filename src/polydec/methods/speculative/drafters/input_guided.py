@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.calibration import Calibration
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.calibration import ChanceCalibration
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
@@ -23,7 +23,7 @@ LOST = 3
 
 
 @dataclass(frozen=True)
-class InputGuided:
+class InputGuidedDrafter:
     """Propose the rest of the source from where the output stands in it.
 
     The source is prompt[start:stop]. While the output repeats it, the copy goes on. After a divergence the place is
@@ -61,12 +61,16 @@ class InputGuided:
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n : end], []).append(end)
         return InputGuidedGuess(
-            self, source, ends, Place(0 if self.eager else None), Calibration(len(PRIOR), TRUST)
+            self,
+            source,
+            ends,
+            SourceAlignment(0 if self.eager else None),
+            ChanceCalibration(len(PRIOR), TRUST),
         )
 
 
 @dataclass
-class Place:
+class SourceAlignment:
     """at: the source token that should come next, None: unknown; agreed: how many came as expected before it; lost: how
     many tokens were written since the place was left; last: the latest tokens of the output."""
 
@@ -77,18 +81,18 @@ class Place:
 
 
 @dataclass(frozen=True)
-class InputGuidedGuess(Guess):
+class InputGuidedGuess(DraftGuess):
     """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
 
-    config: InputGuided
+    config: InputGuidedDrafter
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
-    place: Place
-    rates: Calibration
+    place: SourceAlignment
+    rates: ChanceCalibration
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def expected(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
@@ -141,7 +145,7 @@ class InputGuidedGuess(Guess):
         i = min(agreed, len(PRIOR) - 1)
         return self.rates.chance(i, PRIOR[i])
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         at, agreed = self.expected()
         if at is None:
             return Draft.chain(root)
@@ -153,7 +157,7 @@ class InputGuidedGuess(Guess):
             (1.0, *[self.chance(agreed + i) for i in range(len(copied))]),
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
             at, agreed = self.expected()
             if at is not None:
@@ -166,7 +170,7 @@ class InputGuidedGuess(Guess):
             self.config,
             self.source,
             self.ends,
-            Place(p.at, p.agreed, p.lost, p.last),
+            SourceAlignment(p.at, p.agreed, p.lost, p.last),
             self.rates.copy(),
         )
 

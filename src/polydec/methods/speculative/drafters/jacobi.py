@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Jacobi:
+class JacobiDrafter:
     """Keep a guess of the next `block` tokens. Each pass feeds it as a chain; the likeliest token after each of its tokens
     is the next guess of the place behind it (Jacobi iteration towards the greedy text).
 
@@ -34,24 +34,24 @@ class Jacobi:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> JacobiGuess:
-        return JacobiGuess(tuple(prompt), list(spread(prompt, self.block)))
+        return JacobiGuess(tuple(prompt), list(spread_prompt_tokens(prompt, self.block)))
 
 
 @dataclass(frozen=True)
-class JacobiGuess(Guess):
+class JacobiGuess(DraftGuess):
     """guess: of the places behind the root."""
 
     prompt: tuple[int, ...]
     guess: list[int]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return Draft.chain(root, self.guess[: min(budget.depth, budget.nodes)])
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         done = len(verdict.path)
         nodes = draft.nodes_of(
             (draft.token[0], *self.guess)
@@ -64,7 +64,7 @@ class JacobiGuess(Guess):
         else:  # the text took another way
             new = self.guess[done + 1 :]
         missing = len(self.guess) - len(new)
-        self.guess[:] = [*new, *spread(self.prompt, missing)]
+        self.guess[:] = [*new, *spread_prompt_tokens(self.prompt, missing)]
 
     def fork(self, session: Session, choice: int | None = None) -> JacobiGuess:
         return JacobiGuess(self.prompt, list(self.guess))
@@ -73,6 +73,6 @@ class JacobiGuess(Guess):
         pass
 
 
-def spread(prompt: Sequence[int], count: int) -> tuple[int, ...]:
+def spread_prompt_tokens(prompt: Sequence[int], count: int) -> tuple[int, ...]:
     """`count` tokens of the prompt, evenly apart: a first guess of anything, without a draw."""
     return tuple(prompt[len(prompt) * (2 * i + 1) // (2 * count)] for i in range(count))

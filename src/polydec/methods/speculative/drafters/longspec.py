@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polydec.core.effects import Forward
-from polydec.core.protocols import Scores, Session
+from polydec.core.effects import ForwardQuery
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._states import StateLaws
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.models.learned.kinds.longspec import Asked, LongSpec, Made
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.models.learned.kinds.longspec import LongSpec, LongSpecAnswer, LongSpecQuery
 
 MOST = 64
 """Most levels of a draft: nothing that the layer reads is its own guess."""
 
 
 @dataclass(frozen=True)
-class FromLongSpec:
+class LongSpecDrafter:
     """Grows a tree from what `weights` make of tokens and of the target's cache. Every drafted token sees the target's keys and
     values of all tokens before the root, and the tokens of its own path in a sliding window: what is kept between rounds is
     that window, of a length that the text's does not move. Where the target's entries were given back, a draft sees fewer.
@@ -33,12 +33,12 @@ class FromLongSpec:
     """
 
     weights: LongSpec
-    tree: Tree
+    tree: TreeGrower
 
     @property
-    def want(self) -> Want:
-        return Want(
-            law=Reads.NOTHING, last=True
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(
+            law=RowDetail.NOTHING, last=True
         )  # so that the prompt's keys are there in the first round
 
     def open(self, prompt: Sequence[int], session: Session) -> LongSpecGuess:
@@ -58,7 +58,7 @@ class LongSpecGuess:
     most, head]; stop: how many tokens of the text the layer has read; pending: those behind them, up to the root; state_W: what
     it guesses behind the root."""
 
-    drafter: FromLongSpec
+    drafter: LongSpecDrafter
     session: Session
     kv: Tensor
     stop: int
@@ -67,10 +67,10 @@ class LongSpecGuess:
     price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.drafter.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
         memory = self.session.memory()
@@ -110,16 +110,16 @@ class LongSpecGuess:
         path_NS: Tensor | None,
         rows: Sequence[int],
         memory: tuple[Tensor, Tensor],
-    ) -> Made:
+    ) -> LongSpecAnswer:
         """What the layer makes of tokens behind the entries of `kv`. place_S: where those and these stand; path_NS: which of
         them stand on the way to each, None: all up to itself."""
         weights, place_N = self.drafter.weights, place_S[len(place_S) - len(tokens) :]
         sees = place_S[None] > place_N[:, None] - weights.window
         sees &= place_S[None] <= place_N[:, None] if path_NS is None else path_NS
-        asked = Asked(self.session.embed(tokens), place_N, kv, sees, rows, memory)
-        return await Forward(weights.network, asked, len(tokens))
+        asked = LongSpecQuery(self.session.embed(tokens), place_N, kv, sees, rows, memory)
+        return await ForwardQuery(weights.network, asked, len(tokens))
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         if not verdict.prompt:  # the prompt is known from the beginning
             self.pending = (*self.pending, *verdict.tokens(draft))
 
@@ -144,7 +144,7 @@ class WindowLaws:
         )
         self._laws.add((0,), state_W[None])
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if new := self._laws.new(draft):
             guess, past = self._guess, self._guess.kv.shape[2]
             place_S = torch.tensor(

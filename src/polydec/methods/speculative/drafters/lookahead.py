@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters.jacobi import spread
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters.jacobi import spread_prompt_tokens
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Lookahead:
+class LookaheadDrafter:
     """A window of guesses that a Jacobi iteration moves along, and a pool of the n-grams that it left behind.
 
     The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the root; below its column j
@@ -65,23 +65,25 @@ class Lookahead:
         return cells + self.guesses * (self.ngram - 1)
 
     def open(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
-        return LookaheadGuess(self, [list(spread(prompt, self.window + self.ngram - 3))], {})
+        return LookaheadGuess(
+            self, [list(spread_prompt_tokens(prompt, self.window + self.ngram - 3))], {}
+        )
 
 
 @dataclass(frozen=True)
-class LookaheadGuess(Guess):
+class LookaheadGuess(DraftGuess):
     """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
     first token what followed it, newest last; its keys stand in the order of their last use."""
 
-    config: Lookahead
+    config: LookaheadDrafter
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
         candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
         tree, place = (
@@ -114,7 +116,7 @@ class LookaheadGuess(Guess):
         for j in range(len(chain) + 1):
             yield (*chain[:j], *[level[j] for level in above])
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         at = {(p, x): i for i, (p, x) in enumerate(zip(draft.parent, draft.token, strict=True))}
         new: list[int] = []
         for path in self.columns():

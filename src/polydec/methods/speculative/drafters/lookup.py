@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.calibration import Calibration
-from polydec.methods.speculative.drafters._windows import Windows
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.calibration import ChanceCalibration
+from polydec.methods.speculative.drafters._windows import TokenWindowIndex
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
@@ -23,7 +23,7 @@ LENGTHS = 17
 
 
 @dataclass(frozen=True)
-class Lookup:
+class LookupDrafter:
     """Find an earlier occurrence of the last n tokens, n from max_ngram down to min_ngram, and propose what followed it.
 
     max_ngram: 1 to 16; min_ngram: 1 to max_ngram; first: take the earliest occurrence, else the latest; loop: where the
@@ -55,23 +55,23 @@ class Lookup:
             )
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
-        windows = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
+        windows = TokenWindowIndex(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
         windows.extend(prompt)
-        return LookupGuess(self, windows, Calibration(LENGTHS, TRUST))
+        return LookupGuess(self, windows, ChanceCalibration(LENGTHS, TRUST))
 
 
 @dataclass(frozen=True)
-class LookupGuess(Guess):
+class LookupGuess(DraftGuess):
     """windows: everything so far, the pending root included; rates: by length of a match, how often the token after it came
     back."""
 
-    config: Lookup
-    windows: Windows
-    rates: Calibration
+    config: LookupDrafter
+    windows: TokenWindowIndex
+    rates: ChanceCalibration
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def match(self) -> tuple[int, int]:
         """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
@@ -82,7 +82,7 @@ class LookupGuess(Guess):
         n = min(n, self.config.max_ngram)
         return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         text, most = self.windows.text, min(budget.depth, budget.nodes)
         n, start = self.match()
         if not n:
@@ -94,7 +94,7 @@ class LookupGuess(Guess):
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
             n, start = self.match()
             if n:

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
-from polydec.methods.economics.calibration import Calibration
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.economics.calibration import ChanceCalibration
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._several import price, tell, wanted
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters._several import (
+    combined_price_ms,
+    combined_want,
+    teach_all_guesses,
+)
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""
@@ -24,7 +28,7 @@ UNSAID = 0.5
 
 
 @dataclass(frozen=True)
-class MergedTree:
+class MergedTreeDrafter:
     """Merge what the drafters propose: equal beginnings become one path, and of all nodes those are kept, as many as the
     budget allows, whose path is likeliest to be accepted (with their ancestors; the product of chances never rises).
 
@@ -65,12 +69,12 @@ class MergedTree:
         return MergedTreeGuess(
             self,
             tuple(d.open(prompt, session) for d in self.drafters),
-            Calibration(cells, self.trust, FORGET),
+            ChanceCalibration(cells, self.trust, FORGET),
             [],
         )
 
 
-class Merged:
+class TreeMerger:
     """A tree under way, and of each of its nodes the cells (source and bucket) that are told whether it was right."""
 
     __slots__ = ("cells", "tree")
@@ -79,7 +83,7 @@ class Merged:
         self.tree = TreeBuilder(root)
         self.cells: list[list[int]] = [[]]
 
-    def take(self, draft: Draft, first: int, rates: Calibration, whole: bool) -> None:
+    def take(self, draft: Draft, first: int, rates: ChanceCalibration, whole: bool) -> None:
         """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
         tree, place = self.tree, [0]  # of each node of the draft its node here, -1: left out
         for i in range(1, len(draft.token)):
@@ -134,20 +138,20 @@ class Merged:
 class MergedTreeGuess:
     """rates: of each source and bucket; last: the proposal as it was before the choice."""
 
-    config: MergedTree
-    guesses: tuple[Guess, ...]
-    rates: Calibration
-    last: list[Merged]
+    config: MergedTreeDrafter
+    guesses: tuple[DraftGuess, ...]
+    rates: ChanceCalibration
+    last: list[TreeMerger]
 
     @property
     def price(self) -> float:
-        return price(self.guesses)
+        return combined_price_ms(self.guesses)
 
     @property
-    def want(self) -> Want:
-        return wanted(self.guesses)
+    def want(self) -> ScoreRequest:
+        return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         drafts = [
             await g.propose(root, position, budget, rng.at("source", k) if k else rng)
             for k, g in enumerate(self.guesses)
@@ -160,7 +164,7 @@ class MergedTreeGuess:
             ),
             None,
         )
-        merged = Merged(root)
+        merged = TreeMerger(root)
         if first is not None:
             merged.take(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
         whole = len(merged.tree)
@@ -174,7 +178,7 @@ class MergedTreeGuess:
         keep = merged.best(whole, budget.nodes, self.config.floor)
         return out if len(keep) == len(out) else out.only(keep)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for merged in self.last:  # none at the prompt
             node = 0
             for x in verdict.tokens(draft):
@@ -186,7 +190,7 @@ class MergedTreeGuess:
                     break
                 node = children[x]
         self.last.clear()
-        tell(self.guesses, draft, scores, verdict)
+        teach_all_guesses(self.guesses, draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> MergedTreeGuess:
         guesses = tuple(g.fork(session, choice) for g in self.guesses)

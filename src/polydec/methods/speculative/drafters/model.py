@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess, Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess, TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 def required_draft(draft: Target | None, asked: str) -> Target:
@@ -23,7 +23,7 @@ def required_draft(draft: Target | None, asked: str) -> Target:
 
 
 @dataclass(frozen=True)
-class FromModel:
+class ModelDrafter:
     """Draws a tree from `draft`, a target of the same vocabulary, shaped as one likes: what it is decides how much is
     accepted, never what is said. last: how many tokens of the prompt the draft reads, at least 1; None: all.
 
@@ -33,7 +33,7 @@ class FromModel:
     """
 
     draft: Target
-    tree: Tree
+    tree: TreeGrower
     last: int | None = None
 
     def __post_init__(self) -> None:
@@ -47,25 +47,25 @@ class FromModel:
 
 
 @dataclass(frozen=True)
-class ModelGuess(Guess):
+class ModelGuess(DraftGuess):
     """The draft's own session, kept in step with what is committed."""
 
-    tree: Tree
+    tree: TreeGrower
     session: Session
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
         await self.session.prefill(
-            Want(law=Reads.NOTHING)
+            ScoreRequest(law=RowDetail.NOTHING)
         )  # in chunks; nothing is left to feed from the second time on
         return await self.tree.grow(self.session, root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.session.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> ModelGuess:

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polydec.core.effects import Forward
-from polydec.core.protocols import Scores, Session
+from polydec.core.effects import ForwardQuery
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.speculative.drafters._states import StateLaws
 from polydec.methods.speculative.drafters.probes import LevelLaws, states_behind
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.models.learned.kinds.mtp import Mtp
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.models.learned.kinds.mtp import MtpModel
 
 
 @dataclass(frozen=True)
-class FromMtp:
+class MtpDrafter:
     """Masks ride behind drafted tokens, and run with matrices that no token sees. Those behind the token that was accepted last
     give the next draft, one a level.
 
@@ -35,8 +35,8 @@ class FromMtp:
     Source: Samragh et al. (2025).
     """
 
-    mtp: Mtp
-    tree: Tree
+    mtp: MtpModel
+    tree: TreeGrower
     quadratic: bool = True
     sampler: bool = True
 
@@ -53,16 +53,16 @@ class FromMtp:
 class MtpGuess:
     """session: the target's own. state_KH: what the masks behind the last accepted token came out as, None: there were none."""
 
-    config: FromMtp
+    config: MtpDrafter
     session: Session
     state_KH: Tensor | None = None
     price = 0.0
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, hidden=True)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         config, draft, known = self.config, Draft.chain(root), self.state_KH
         if budget.depth < 1:
             return draft
@@ -76,7 +76,7 @@ class MtpGuess:
             draft = await config.tree.grow(laws, root, position, room, rng)
         return self._with_masks(draft, budget)
 
-    def _with_masks(self, draft: Draft, budget: Budget) -> Draft:
+    def _with_masks(self, draft: Draft, budget: DraftBudget) -> Draft:
         """The draft, and its masks behind it."""
         mtp, n, parent, states = self.config.mtp, len(draft), list(draft.parent), list[Tensor]()
         for node in range(n):
@@ -92,7 +92,7 @@ class MtpGuess:
         return Draft(
             (*draft.token, *[draft.token[0]] * more),
             tuple(parent),
-            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.draw, *[DrawKind.CERTAIN] * more),
             (*draft.law, *[None] * more),
             (*[False] * n, *[True] * more),
             (*(draft.chance or [1.0] * n), *[0.0] * more),
@@ -101,7 +101,7 @@ class MtpGuess:
             mtp.adapter,
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.state_KH = states_behind(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> MtpGuess:
@@ -114,13 +114,13 @@ class MtpGuess:
 class SampledLaws:
     """The laws at the nodes of a draft: each depends on its level's mask and on the node's token."""
 
-    def __init__(self, state_KH: Tensor, session: Session, mtp: Mtp) -> None:
+    def __init__(self, state_KH: Tensor, session: Session, mtp: MtpModel) -> None:
         self._state_KH, self._mtp, self._laws = state_KH, mtp, StateLaws(session)
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         new = self._laws.new(draft)
         if new:
             embed_NH = self._laws.session.embed([draft.token[i] for i in new])
             state_NH = torch.stack([self._state_KH[draft.depth[i]] for i in new])
-            self._laws.add(new, await Forward(self._mtp, (state_NH, embed_NH), len(new)))
+            self._laws.add(new, await ForwardQuery(self._mtp, (state_NH, embed_NH), len(new)))
         return self._laws.scores(draft)

@@ -11,20 +11,20 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.law import NEG_INF
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.speculative.drafters._shape import Template, of_counts
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class NgramRowStore:
     """after[n-gram]: the average of the target's rows after it, the least recently written first. Given to a drafter it
     outlives a request: drafts made from it show what other requests wrote, and move the draws of later ones."""
 
@@ -37,7 +37,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class NgramRows:
+class NgramRowsDrafter:
     """Back off from the last `longest` tokens to the last `shortest`: the first n-gram that was seen gives the law of the
     next token, the average of the target's rows after it, cut to the `keep` likeliest tokens. A tree of fixed shape is
     drawn from these laws, siblings without replacement in the order drawn; where the target is greedy, or with `draws`
@@ -61,7 +61,7 @@ class NgramRows:
     keep: int = 10
     draws: bool = True
     most: int = 65536
-    store: Rows | None = None
+    store: NgramRowStore | None = None
     shared: bool = False
 
     def __post_init__(self) -> None:
@@ -82,21 +82,23 @@ class NgramRows:
         return of_counts(self.shape)
 
     def open(self, prompt: Sequence[int], session: Session) -> NgramRowsGuess:
-        return NgramRowsGuess(self, Rows() if self.store is None else self.store, list(prompt), [])
+        return NgramRowsGuess(
+            self, NgramRowStore() if self.store is None else self.store, list(prompt), []
+        )
 
 
 @dataclass(frozen=True)
-class NgramRowsGuess(Guess):
+class NgramRowsGuess(DraftGuess):
     """text: everything so far, the pending root included; like: a row of the target, empty where it is greedy."""
 
-    config: NgramRows
-    store: Rows
+    config: NgramRowsDrafter
+    store: NgramRowStore
     text: list[int]
     like: list[Tensor]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, base=Reads.TOPK)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.TOPK)
 
     def find(self, context: Sequence[int]) -> Row | None:
         """The row of the longest n-gram at the end of this context."""
@@ -106,7 +108,7 @@ class NgramRowsGuess(Guess):
                 return row
         return None
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         tree, place = (
             TreeBuilder(root),
             list[int | None]([0]),
@@ -137,7 +139,7 @@ class NgramRowsGuess(Guess):
                     node,
                     x,
                     row[2][row[1].index(x)],
-                    Draw.CERTAIN if law_V is None else Draw.WITHOUT,
+                    DrawKind.CERTAIN if law_V is None else DrawKind.WITHOUT,
                     law_V,
                 )
         return tree.draft()
@@ -153,7 +155,7 @@ class NgramRowsGuess(Guess):
             tokens[i] for i in rng.without_replacement(law_V[list(tokens)].double().exp(), count)
         ), law_V
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.like.clear()
         for node in (0, *verdict.path):
             if node:
@@ -182,7 +184,7 @@ class NgramRowsGuess(Guess):
 
     def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
         common = self.config.shared or self.config.store is not None
-        store = self.store if common else Rows(dict(self.store.after))
+        store = self.store if common else NgramRowStore(dict(self.store.after))
         return NgramRowsGuess(self.config, store, list(self.text), list(self.like))
 
     def close(self) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Vocab, Want
-from polydec.methods.speculative.drafters._reader import Reader, check, translate, words_of
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.speculative.drafters._reader import (
+    OtherTokenizerReader,
+    check_draft_vocabularies,
+    retokenise_addition,
+    words_of,
+)
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class OtherTokenizer:
+class OtherTokenizerDrafter:
     """Give the text to the draft in its own tokens, let it go on greedily (under its shaping) for as many of them as the
     budget has levels, and propose the target's spelling of what it wrote, with certainty.
 
@@ -31,28 +36,30 @@ class OtherTokenizer:
     """
 
     draft: Target
-    vocab: Vocab
+    vocab: TokenVocabulary
     context: int = 512
 
     def __post_init__(self) -> None:
-        check(self.draft, self.vocab, self.context)
+        check_draft_vocabularies(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
-        return OtherTokenizerGuess(self, Reader.of(self.draft, self.vocab, self.context, prompt))
+        return OtherTokenizerGuess(
+            self, OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
+        )
 
 
 @dataclass(frozen=True)
-class OtherTokenizerGuess(Guess):
+class OtherTokenizerGuess(DraftGuess):
     """The draft, reading along."""
 
-    config: OtherTokenizer
-    reader: Reader
+    config: OtherTokenizerDrafter
+    reader: OtherTokenizerReader
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         most = min(budget.depth, budget.nodes)
         place = await self.reader.catch_up() if most > 0 else None
         if place is None:
@@ -60,26 +67,26 @@ class OtherTokenizerGuess(Guess):
         (session, first), draft = place, self.config.draft.vocab
         chain, end = Draft.chain(first), False
         for depth in range(1, most + 1):
-            scores = await session.score(chain, Want(law=Reads.ARGMAX))
+            scores = await session.score(chain, ScoreRequest(law=RowDetail.ARGMAX))
             token = scores.argmax(depth - 1)
             end = token in draft.eos
             if end:
                 break
-            chain = chain.grown(token, depth - 1, Draw.CERTAIN, None)
+            chain = chain.grown(token, depth - 1, DrawKind.CERTAIN, None)
             if not budget.go_on(depth, 1.0):
                 break
         words, spell = self.reader.words, words_of(draft, "the draft")
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *chain.token))
         ids = (
-            translate(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
+            retokenise_addition(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
             if whole.startswith(known)
             else ()
         )
         ends = sorted(self.config.vocab.eos)[:1] if end else []
         return Draft.chain(root, [*ids, *ends][:most])
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.reader.text += verdict.tokens(draft)
 
     def fork(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:

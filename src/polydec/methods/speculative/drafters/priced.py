@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from math import inf
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedDrafter:
     """The drafter, of which whoever weighs costs is told that a proposal takes `ms` milliseconds beside its own price: a model
     among other drafters, say.
 
@@ -41,21 +41,21 @@ class Priced:
 class PricedGuess:
     """The drafter's own guess."""
 
-    config: Priced
-    guess: Guess
+    config: PricedDrafter
+    guess: DraftGuess
 
     @property
     def price(self) -> float:
         return self.config.ms + self.guess.price
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return await self.guess.propose(root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> PricedGuess:

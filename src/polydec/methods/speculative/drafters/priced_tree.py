@@ -7,10 +7,10 @@ from math import inf
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.economics.calibration import Calibration
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.calibration import ChanceCalibration
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.speculative.loop.protocols import Drafter
-from polydec.methods.speculative.loop.types import Budget
+from polydec.methods.speculative.loop.types import DraftBudget
 
 BRINGS = (0.61, 0.55, 0.4, 0.36, 0.2, 0.0)
 """Tokens that a drafter brings beside copies and counts which is right in `RIGHT` of its first tokens, by classes of steps: the
@@ -49,7 +49,7 @@ class PricedTree:
             raise RequestError(f"right is {self.right}: it must lie in 0 to 1")
 
     @staticmethod
-    def by_costs(trained: tuple[Drafter, float], costs: Costs) -> PricedTree:
+    def by_costs(trained: tuple[Drafter, float], costs: PassCosts) -> PricedTree:
         """A drafter and how often it is right, by these costs (0 where nobody measured it)."""
         return PricedTree(trained[0], *(costs.tree_ms or (0.0, 0.0)), trained[1])
 
@@ -65,7 +65,7 @@ class PricedTree:
         """What a draft took that was asked for with so many levels: below its last one another was grown in vain."""
         return self.first_ms + self.level_ms * (min(depth, max(draft.depth) + 1) - 1)
 
-    def budget(self, budget: Budget, saved_ms: float) -> Budget:
+    def budget(self, budget: DraftBudget, saved_ms: float) -> DraftBudget:
         """How much to ask for: no path goes on that does not pay for a level."""
         floor = max(budget.floor, min(1.0, self.level_ms / (GOES_ON * saved_ms)))
         return replace(
@@ -74,10 +74,12 @@ class PricedTree:
 
 
 @dataclass
-class Brought:
+class TreeYield:
     """What asking has brought in this text, by classes of steps: tokens beyond those that would have come without."""
 
-    counts: Calibration = field(default_factory=lambda: Calibration(len(BRINGS), TRUST, FORGET))
+    counts: ChanceCalibration = field(
+        default_factory=lambda: ChanceCalibration(len(BRINGS), TRUST, FORGET)
+    )
 
     def expected(self, step: int, prior: float) -> float:
         return self.counts.chance(step, prior)

@@ -9,18 +9,18 @@ from math import exp
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.state_trees import StateTree
 from polydec.methods.speculative.drafters._states import StateLaws
-from polydec.methods.speculative.loop.protocols import Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
-from polydec.models.learned.kinds.probes import Probes
+from polydec.methods.speculative.loop.protocols import TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.models.learned.kinds.probes import SoftProbes
 
 
 @dataclass(frozen=True)
-class FromProbes:
+class ProbesDrafter:
     """Behind every drafted token, and behind the root, stand probes. Those behind the token that was accepted last give the
     laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
     accepted.
@@ -41,10 +41,10 @@ class FromProbes:
     Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).
     """
 
-    probes: Probes
-    tree: Tree
+    probes: SoftProbes
+    tree: TreeGrower
     rows: int = 24
-    by_state: tuple[tuple[StateTree, Tree], ...] = ()
+    by_state: tuple[tuple[StateTree, TreeGrower], ...] = ()
     sure: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,18 +61,20 @@ class FromProbes:
 class ProbesGuess:
     """session: the target's own. state_LEH: what the copies of the probes behind the last accepted token came out as."""
 
-    config: FromProbes
+    config: ProbesDrafter
     session: Session
     state_LEH: Tensor | None = None
     price = 0.0
 
     @property
-    def want(self) -> Want:
-        return Want(
-            law=Reads.NOTHING, base=Reads.ROW if self.config.sure else Reads.NOTHING, hidden=True
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(
+            law=RowDetail.NOTHING,
+            base=RowDetail.ROW if self.config.sure else RowDetail.NOTHING,
+            hidden=True,
         )
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
         draft, known, config = Draft.chain(root), self.state_LEH, self.config
@@ -89,7 +91,9 @@ class ProbesGuess:
             draft = await tree.grow(laws, root, position, room, rng)
         return await self._with_probes(draft, budget, plan)
 
-    async def _with_probes(self, draft: Draft, budget: Budget, plan: StateTree | None) -> Draft:
+    async def _with_probes(
+        self, draft: Draft, budget: DraftBudget, plan: StateTree | None
+    ) -> Draft:
         """The draft, and behind its nodes as many probes as there is room for."""
         probes, n = self.config.probes, len(draft)
         room = min(budget.nodes, self.config.rows) + 1 - n
@@ -98,7 +102,7 @@ class ProbesGuess:
         if plan is not None and whole:
             counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
         else:
-            counts = allotted(draft, probes.rates, room, budget.depth)
+            counts = allot_probes(draft, probes.rates, room, budget.depth)
         entering = probes.behind({d: await self._at(d, draft) for d in probes.depths}, n)
         chains = [
             (probes.enter[j], node, copy, j)
@@ -117,7 +121,7 @@ class ProbesGuess:
         return Draft(
             (*draft.token, *[draft.token[0]] * more),
             tuple(parent),
-            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.draw, *[DrawKind.CERTAIN] * more),
             (*draft.law, *[None] * more),
             (*[False] * n, *[True] * more),
             (*(draft.chance or [1.0] * n), *[0.0] * more),
@@ -130,9 +134,11 @@ class ProbesGuess:
         if not depth:
             return self.session.embed(draft.token)
         layers = self.session.part(range(depth))
-        return (await layers.score(draft, Want(law=Reads.NOTHING, hidden=True))).hidden_NH
+        return (
+            await layers.score(draft, ScoreRequest(law=RowDetail.NOTHING, hidden=True))
+        ).hidden_NH
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies
         if state_NH is not None and self.config.sure:
             last = verdict.path[-1] if verdict.path else 0
@@ -155,7 +161,7 @@ class LevelLaws:
     def __init__(self, state_LEH: Tensor, session: Session) -> None:
         self._state_LEH, self._laws = state_LEH, StateLaws(session)
 
-    async def score(self, draft: Draft, want: Want) -> Scores:
+    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
             nodes, state_EH = (
                 [i for i in self._laws.new(draft) if draft.depth[i] == k],
@@ -165,7 +171,7 @@ class LevelLaws:
         return self._laws.scores(draft)
 
 
-def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
+def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor | None:
     """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
     there."""
     probe, node, nodes = (
@@ -184,7 +190,9 @@ def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | No
     return scores.hidden_NH[nodes] if nodes else None
 
 
-def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int) -> list[int]:
+def allot_probes(
+    draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int
+) -> list[int]:
     """How many probes stand behind each node, `room` in all, none below `depth`: every node would have one for each rate; the
     least useful goes first, by how likely its node is the last that is accepted and by what a further level of the next draft
     is worth."""

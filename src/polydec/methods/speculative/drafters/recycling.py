@@ -8,13 +8,13 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._shape import Template, of_counts, template
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters._shape import Template, of_counts, tree_template
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
@@ -25,7 +25,7 @@ NODES = 7
 
 
 @dataclass(frozen=True)
-class Memory:
+class RecyclingTable:
     """after[token]: what the target found likeliest after it when it last saw it, best first. Given to a drafter it
     outlives a request (a hot start); drafts made from it can show to one request what another one wrote."""
 
@@ -38,7 +38,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Recycling:
+class RecyclingDrafter:
     """Unfold a table of each token's k likeliest followers, breadth first, into a tree of fixed shape.
 
     The tree has the `nodes` index paths (rank of the child at each level) that are accepted most often if rank r is
@@ -60,7 +60,7 @@ class Recycling:
     nodes: int | None = None
     recycle_prefill: bool = False
     rates: tuple[float, ...] = RATES
-    memory: Memory | None = None
+    memory: RecyclingTable | None = None
     shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -97,24 +97,26 @@ class Recycling:
             best.append(path)
             for i, r in enumerate(ranks):
                 heappush(heap, (value * r, (*path, i)))
-        return template(best)
+        return tree_template(best)
 
     def open(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
-        return RecyclingGuess(self, Memory() if self.memory is None else self.memory)
+        return RecyclingGuess(self, RecyclingTable() if self.memory is None else self.memory)
 
 
 @dataclass(frozen=True)
-class RecyclingGuess(Guess):
+class RecyclingGuess(DraftGuess):
     """Drafts from the table and writes to it; what is kept between rounds is all in there."""
 
-    config: Recycling
-    memory: Memory
+    config: RecyclingDrafter
+    memory: RecyclingTable
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.config.recycle_prefill)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(
+            law=RowDetail.NOTHING, base=RowDetail.TOPK, prompt=self.config.recycle_prefill
+        )
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         tree, rates = TreeBuilder(root), self.config.rates
         place: list[int | None] = [
             0
@@ -133,7 +135,7 @@ class RecyclingGuess(Guess):
                 place.append(tree.add(p, row[rank], rates[min(rank, len(rates) - 1)]))
         return tree.draft()
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         rows = scores.base.topk_rows(range(len(draft)), self.config.k)
         accepted = (0, *verdict.path)
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
@@ -142,7 +144,7 @@ class RecyclingGuess(Guess):
     def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
         if self.config.memory is not None:
             return self
-        return RecyclingGuess(self.config, Memory(dict(self.memory.after)))
+        return RecyclingGuess(self.config, RecyclingTable(dict(self.memory.after)))
 
     def close(self) -> None:
         pass

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Guess, Tree
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import DraftGuess, TreeGrower
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class SelfSpeculative:
+class SelfSpeculativeDrafter:
     """Draws a tree from some of the target's layers, its final norm and head, over the target's own cache.
 
     layers: ascending indices. The first ones alone are an early exit: what they computed stands, and verification goes on
@@ -29,7 +29,7 @@ class SelfSpeculative:
     """
 
     unexercised: ClassVar[Mapping[str, str]] = {"learned": "its layers read the target's own cache"}
-    tree: Tree
+    tree: TreeGrower
     layers: tuple[int, ...] = (0,)
     without: frozenset[int] = frozenset()
 
@@ -51,22 +51,22 @@ class SelfSpeculative:
 
 
 @dataclass(frozen=True)
-class SelfSpeculativeGuess(Guess):
+class SelfSpeculativeGuess(DraftGuess):
     """session: a part of the decoder's own, which that one commits."""
 
-    config: SelfSpeculative
+    config: SelfSpeculativeDrafter
     session: Session
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
         return await self.config.tree.grow(self.session, root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         pass
 
     def fork(self, session: Session, choice: int | None = None) -> SelfSpeculativeGuess:

@@ -9,17 +9,21 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, normalise, probs
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.law import NEG_INF, float64_probabilities, normalise_log_weights
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Vocab, Want
-from polydec.methods.speculative.drafters._reader import Reader, check, twins
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.speculative.drafters._reader import (
+    OtherTokenizerReader,
+    check_draft_vocabularies,
+    shared_token_map,
+)
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class SharedTokens:
+class SharedTokensDrafter:
     """Draw a chain from the draft's law on those of its tokens that stand for the same bytes as one of the target's
     tokens, renormalised; each node carries that law in the target's ids.
 
@@ -34,19 +38,21 @@ class SharedTokens:
     """
 
     draft: Target
-    vocab: Vocab
+    vocab: TokenVocabulary
     context: int = 512
 
     def __post_init__(self) -> None:
-        check(self.draft, self.vocab, self.context)
+        check_draft_vocabularies(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
-        reader = Reader.of(self.draft, self.vocab, self.context, prompt)
-        return SharedTokensGuess(reader, Shared.of(self.draft.vocab, self.vocab), self.vocab.size)
+        reader = OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
+        return SharedTokensGuess(
+            reader, SharedVocabulary.of(self.draft.vocab, self.vocab), self.vocab.size
+        )
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedVocabulary:
     """The tokens that two vocabularies share. twin: of one of the draft the target's; back: the other way; ours_K, theirs_K:
     the draft's ids and the target's, in one order."""
 
@@ -57,10 +63,10 @@ class Shared:
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(draft: Vocab, target: Vocab) -> Shared:
+    def of(draft: TokenVocabulary, target: TokenVocabulary) -> SharedVocabulary:
         """Made once for the same two."""
-        twin = twins(draft, target)
-        return Shared(
+        twin = shared_token_map(draft, target)
+        return SharedVocabulary(
             twin,
             {b: a for a, b in twin.items()},
             torch.tensor(list(twin)),
@@ -69,18 +75,18 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class SharedTokensGuess(Guess):
+class SharedTokensGuess(DraftGuess):
     """The draft, reading along; size: of the target's vocabulary."""
 
-    reader: Reader
-    shared: Shared
+    reader: OtherTokenizerReader
+    shared: SharedVocabulary
     size: int
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         most, draft = min(budget.depth, budget.nodes), Draft.chain(root)
         place = await self.reader.catch_up() if most > 0 and self.shared.twin else None
         if place is None:
@@ -89,29 +95,29 @@ class SharedTokensGuess(Guess):
         chain = Draft.chain(first)
         shared = self.shared
         for depth in range(1, most + 1):
-            scores = await session.score(chain, Want())
-            only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
+            scores = await session.score(chain, ScoreRequest())
+            only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, DrawKind.CERTAIN
             if only is not None:
                 if only not in shared.twin:
                     break
                 token = shared.twin[only]
             else:
-                row_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
+                row_V, draw = scores.row(depth - 1), DrawKind.INDEPENDENT
                 shared_K = row_V[shared.ours_K.to(row_V.device)]
                 if not float(shared_K.max()) > NEG_INF:
                     break
                 law_V = row_V.new_full((self.size,), NEG_INF)
-                law_V[shared.theirs_K.to(row_V.device)] = normalise(shared_K)
-                p_V = probs(law_V)
+                law_V[shared.theirs_K.to(row_V.device)] = normalise_log_weights(shared_K)
+                p_V = float64_probabilities(law_V)
                 token = rng.at("draft", position, depth).categorical(p_V)
                 p = float(p_V[token])
             draft = draft.grown(token, depth - 1, draw, law_V, p)
-            chain = chain.grown(shared.back[token], depth - 1, Draw.CERTAIN, None)
+            chain = chain.grown(shared.back[token], depth - 1, DrawKind.CERTAIN, None)
             if not budget.go_on(depth, p):
                 break
         return draft
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.reader.text += verdict.tokens(draft)
 
     def fork(self, session: Session, choice: int | None = None) -> SharedTokensGuess:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from math import exp
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.draws import categorical, drawn
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class SortedExits:
+class SortedExitsDrafter:
     """Draws each token from the first of the draft's exits whose likeliest token has at least its threshold of probability
     (before shaping), or from the last one. Tokens that left early keep the state they left with; when a later token goes
     deeper, all of them pass the missing layers in one query first, which gives what running them at once would have given.
@@ -51,7 +51,9 @@ class SortedExits:
             raise RequestError(f"stop is {self.stop}: it must lie in 0 to 1")
 
     @staticmethod
-    def of(draft: Target, exits: Sequence[int], stop: float, **thresholds: float) -> SortedExits:
+    def of(
+        draft: Target, exits: Sequence[int], stop: float, **thresholds: float
+    ) -> SortedExitsDrafter:
         """Where depths coincide (a draft of few layers), or none is left, the deeper exit's threshold counts. Raises
         RequestError with the name of a threshold below 0."""
         bad = next((name for name, bar in thresholds.items() if not bar >= 0.0), None)
@@ -59,33 +61,33 @@ class SortedExits:
             raise RequestError(f"{bad} is {thresholds[bad]}: it must be at least 0")
         at = dict(zip(exits, (*thresholds.values(), 0.0), strict=True))
         at.pop(0, None)
-        return SortedExits(draft, tuple(at), tuple(at.values())[:-1], stop)
+        return SortedExitsDrafter(draft, tuple(at), tuple(at.values())[:-1], stop)
 
     def open(self, prompt: Sequence[int], session: Session) -> SortedGuess:
         return SortedGuess(self, self.draft.open(prompt))
 
 
 @dataclass(frozen=True)
-class SortedGuess(Guess):
+class SortedGuess(DraftGuess):
     """The draft's own session, kept in step with what is committed."""
 
-    config: SortedExits
+    config: SortedExitsDrafter
     session: Session
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         draft, most = Draft.chain(root), min(budget.depth, budget.nodes)
         if most:
-            await self.session.prefill(Want(law=Reads.NOTHING))
+            await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         for depth in range(1, most + 1):
             scores, sure = await self._law(draft)
             if sure < self.config.stop:
                 break
-            token, draw, law_V, q = drawn(
-                scores, depth - 1, categorical(rng.at("draft", position, depth))
+            token, draw, law_V, q = draw_draft_token(
+                scores, depth - 1, categorical_pick(rng.at("draft", position, depth))
             )
             q = sure if law_V is None else q
             draft = draft.grown(token, depth - 1, draw, law_V, q)
@@ -93,19 +95,21 @@ class SortedGuess(Guess):
                 break
         return draft
 
-    async def _law(self, draft: Draft) -> tuple[Scores, float]:
+    async def _law(self, draft: Draft) -> tuple[DraftScores, float]:
         """The exit's scores, and how sure it is of the token after the draft's last."""
         bars = (*self.config.thresholds, 0.0)
         for exit, bar in zip(self.config.exits, bars, strict=True):
             if bar > 1.0:  # never sure enough: its head has nothing to say
                 continue
-            scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
+            scores = await self.session.part(range(exit)).score(
+                draft, ScoreRequest(base=RowDetail.ROW)
+            )
             sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])
             if sure >= bar:
                 return scores, sure
         raise AssertionError("the last exit has no bar")
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.session.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> SortedGuess:

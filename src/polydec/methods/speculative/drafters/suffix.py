@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.economics.calibration import Calibration
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.economics.calibration import ChanceCalibration
 from polydec.methods.speculative.drafters._walk import likeliest_first
-from polydec.methods.speculative.drafters.automaton import Automaton, Store
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.drafters.automaton import SuffixAutomaton, SuffixStore
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
@@ -21,7 +21,7 @@ measured on answers of SmolLM2-135M-Instruct to questions, corrections and code 
 
 
 @dataclass(frozen=True)
-class Suffix:
+class SuffixDrafter:
     """Match the longest suffix of prompt and output that occurred before, in them or in a store, and propose what followed
     it, likeliest first, as a tree.
 
@@ -43,7 +43,7 @@ class Suffix:
     floor: float = 0.3
     width: int = 2
     trust: float = 4.0
-    store: Store | None = None
+    store: SuffixStore | None = None
     add: bool = False
 
     def __post_init__(self) -> None:
@@ -57,25 +57,27 @@ class Suffix:
             raise RequestError(f"trust is {self.trust}: it must be above 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
-        guess = SuffixGuess(self, Automaton(), [], [0, 0], Calibration(len(PRIOR), self.trust))
+        guess = SuffixGuess(
+            self, SuffixAutomaton(), [], [0, 0], ChanceCalibration(len(PRIOR), self.trust)
+        )
         guess.extend(prompt)
         return guess
 
 
 @dataclass(frozen=True)
-class SuffixGuess(Guess):
+class SuffixGuess(DraftGuess):
     """text: everything so far, the pending root included; automaton: of it; at: state and length of the match in the
     store; rates: by length of a match, how often its best continuation came of how often it should have."""
 
-    config: Suffix
-    automaton: Automaton
+    config: SuffixDrafter
+    automaton: SuffixAutomaton
     text: list[int]
     at: list[int]
-    rates: Calibration
+    rates: ChanceCalibration
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for x in tokens:
@@ -84,7 +86,7 @@ class SuffixGuess(Guess):
             if self.config.store is not None:
                 self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
 
-    def match(self) -> tuple[Automaton, int, int]:
+    def match(self) -> tuple[SuffixAutomaton, int, int]:
         """(where, state, length) of the longest suffix that stood before, in the text or in the store."""
         state, length = self.automaton.match
         if self.config.store is not None and self.at[1] > length:
@@ -98,7 +100,7 @@ class SuffixGuess(Guess):
         return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
     def after(
-        self, automaton: Automaton, state: int, length: int
+        self, automaton: SuffixAutomaton, state: int, length: int
     ) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
         if length < self.config.min_match:
@@ -111,7 +113,7 @@ class SuffixGuess(Guess):
             for n, _, x in best[: self.config.width]
         ]
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         automaton, state, length = self.match()
         return likeliest_first(
             root,
@@ -121,7 +123,7 @@ class SuffixGuess(Guess):
             budget,
         )
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
             automaton, state, length = self.match()
             if length and (best := automaton.after(state)):

@@ -6,20 +6,20 @@ from typing import Any, Protocol
 
 from polydec.base.errors import MissingError, PolydecError
 from polydec.core.protocols import Target
-from polydec.methods.speculative.drafters.eagle import FromEagle
-from polydec.methods.speculative.drafters.heads import FromHeads
-from polydec.methods.speculative.loop.protocols import Drafter, Tree
+from polydec.methods.speculative.drafters.eagle import EagleDrafter
+from polydec.methods.speculative.drafters.heads import HeadsDrafter
+from polydec.methods.speculative.loop.protocols import Drafter, TreeGrower
 from polydec.models.learned.artefact import width_of_states
-from polydec.models.learned.kinds.eagle import Eagle
-from polydec.models.learned.kinds.eagle3 import Eagle3
-from polydec.models.learned.kinds.heads import Heads
+from polydec.models.learned.kinds.eagle import EagleModel
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
+from polydec.models.learned.kinds.heads import DraftHeads
 
 WIDTH, TIPS = 4, 1
 """Of each level the likeliest path goes on, and four tokens are named below it: by replay that is worth 1 to 4 % more than two
 or three paths, as a further row of a level costs half as much as the level."""
 
 
-class Finder(Protocol):
+class ArtefactFinder(Protocol):
     """Who holds a model and what was trained for it: a kit."""
 
     @property
@@ -27,19 +27,23 @@ class Finder(Protocol):
     def find(self, kind: type[Any], /) -> Any: ...
 
 
-def find(kit: Finder, tree: Tree) -> tuple[Drafter, float] | None:
+def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float] | None:
     """The drafter, and how often it is right in its first token; None: nothing was trained that fits. It reads no prompt beyond
     its last token, so that prompts cost nothing more, and its laws stay as they are whatever shapes the target's."""
-    for kind, drafts in ((Eagle3, FromEagle), (Eagle, FromEagle), (Heads, FromHeads)):
+    for kind, drafts in (
+        (Eagle3Model, EagleDrafter),
+        (EagleModel, EagleDrafter),
+        (DraftHeads, HeadsDrafter),
+    ):
         trained = kit.find(kind)
         if trained is not None and _shows_states(kit.target):
             return drafts(trained, tree, prompt=False, bent=False), trained.rates[0][0]
     return None
 
 
-def need(kit: Finder, tree: Tree) -> tuple[Drafter, float]:
+def require_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float]:
     """The same. Raises MissingError where nothing was trained that fits."""
-    trained = find(kit, tree)
+    trained = find_tree_drafter(kit, tree)
     if trained is None:
         raise MissingError(
             "states is True: nothing is here that was trained on this model's states (--with names it)"

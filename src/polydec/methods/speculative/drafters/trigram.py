@@ -9,12 +9,12 @@ from math import log, sqrt
 from typing import Protocol
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.protocols import Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.protocols import DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import NGrams
 
 Pair = tuple[int, int]
@@ -24,7 +24,7 @@ C1, C2 = 32.0, 8.0
 """How much the search trusts the table's weights against the visits, and how slowly that grows."""
 
 
-class Followers(Protocol):
+class TrigramFollowers(Protocol):
     """What follows two tokens in a corpus."""
 
     def row(self, pair: Pair) -> dict[int, float]:
@@ -33,7 +33,7 @@ class Followers(Protocol):
 
 
 @dataclass(frozen=True)
-class Counted:
+class NgramTableFollowers:
     """An n-gram table of contexts of two tokens or more, as `polydec train ngrams` makes it of any text."""
 
     table: NGrams
@@ -43,20 +43,20 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Trigrams:
+class TrigramWeights:
     """after[a, b][c]: the weight of c after a, b."""
 
     after: dict[Pair, dict[int, float]] = field(default_factory=dict[Pair, dict[int, float]])
 
     @staticmethod
-    def of(corpus: Iterable[Sequence[int]], top: int = 12) -> Trigrams:
+    def of(corpus: Iterable[Sequence[int]], top: int = 12) -> TrigramWeights:
         """Relative frequencies in some token sequences, of each pair the `top` most frequent."""
         counts: dict[Pair, dict[int, float]] = {}
         for text in corpus:
             for a, b, c in zip(text, text[1:], text[2:]):
                 row = counts.setdefault((a, b), {})
                 row[c] = row.get(c, 0.0) + 1.0
-        return Trigrams(
+        return TrigramWeights(
             {
                 key: {c: n / sum(row.values()) for c, n in sorted(row.items(), key=_best)[:top]}
                 for key, row in counts.items()
@@ -76,7 +76,7 @@ def _last_two(tokens: Sequence[int]) -> Pair:
 
 
 @dataclass(frozen=True)
-class Trigram:
+class TrigramDrafter:
     """Search continuations of the last two tokens by PUCT over trigram weights; the most visited ones, each with its
     likeliest next token, are the tree.
 
@@ -109,7 +109,7 @@ class Trigram:
     decay: float = 1.0
     longest_first: bool = False
     prompt: bool = True
-    table: Followers = field(default_factory=Trigrams)
+    table: TrigramFollowers = field(default_factory=TrigramWeights)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -134,13 +134,13 @@ class Trigram:
             raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
-        own = Trigrams.of([prompt], self.top).after if self.prompt else {}
+        own = TrigramWeights.of([prompt], self.top).after if self.prompt else {}
         return TrigramGuess(
             self, {k: row for k, row in own.items() if not self.table.row(k)}, list(prompt)
         )
 
 
-class Node:
+class TrigramSearchNode:
     """A token of the search: the pair that it makes, its weight, visits, summed scores, children (None: not yet made)."""
 
     __slots__ = ("kids", "pair", "score", "token", "visits", "weight")
@@ -148,9 +148,9 @@ class Node:
     def __init__(self, pair: Pair, weight: float) -> None:
         self.pair, self.token, self.weight = pair, pair[1], weight
         self.visits, self.score = 0, 0.0
-        self.kids: list[Node] | None = None
+        self.kids: list[TrigramSearchNode] | None = None
 
-    def choose(self) -> Node:
+    def choose(self) -> TrigramSearchNode:
         """The child to visit."""
         if self.visits <= len(
             self.kids or ()
@@ -172,16 +172,16 @@ class Node:
 
 
 @dataclass(frozen=True)
-class TrigramGuess(Guess):
+class TrigramGuess(DraftGuess):
     """own: rows that differ from the given table's; text: everything so far, the pending root included."""
 
-    config: Trigram
+    config: TrigramDrafter
     own: dict[Pair, dict[int, float]]
     text: list[int]
 
     @property
-    def want(self) -> Want:
-        return Want(law=Reads.NOTHING)
+    def want(self) -> ScoreRequest:
+        return ScoreRequest(law=RowDetail.NOTHING)
 
     def row(self, pair: Pair) -> dict[int, float]:
         row = self.own.get(pair)
@@ -191,7 +191,7 @@ class TrigramGuess(Guess):
         """(token, weight), best first."""
         return sorted(self.row(pair).items(), key=_best)[: self.config.top]
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
             return Draft.chain(root)
         start = _last_two(self.text)
@@ -206,14 +206,16 @@ class TrigramGuess(Guess):
 
     def _search(self, start: Pair, rng: Rng) -> list[Sentence]:
         """The most visited sentences, each with its likeliest next token."""
-        top = Node(start, 0.0)
+        top = TrigramSearchNode(start, 0.0)
         for i in range(self.config.iterations):
             way, node = [top], top
             while node.kids and len(way) <= self.config.length:
                 node = node.choose()
                 way.append(node)
             if node.kids is None and len(way) <= self.config.length:
-                node.kids = [Node((node.token, c), w) for c, w in self.likeliest(node.pair)]
+                node.kids = [
+                    TrigramSearchNode((node.token, c), w) for c, w in self.likeliest(node.pair)
+                ]
                 if node.kids:
                     node = node.kids[0]
                     way.append(node)
@@ -263,7 +265,7 @@ class TrigramGuess(Guess):
                 )
         return tree.draft()
 
-    def _best_first(self, start: Pair, budget: Budget) -> Draft:
+    def _best_first(self, start: Pair, budget: DraftBudget) -> Draft:
         """The nodes with the largest product of relative weights."""
         heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
         paths: list[tuple[int, ...]] = []
@@ -277,7 +279,7 @@ class TrigramGuess(Guess):
                     heappush(heap, (value * w / total, (*tokens, c)))
         return self._tree(start, paths[1:], budget.nodes)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         new = verdict.tokens(draft)
         self.text.extend(new)
         if self.config.rate:

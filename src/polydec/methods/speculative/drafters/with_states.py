@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, ScoreRequest
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class WithStates:
+class WithStatesDrafter:
     """The drafter, and the states of every pass are asked for: a verifier reads them.
 
     Exact: law, under any verifier under which the drafter is.
@@ -31,20 +31,20 @@ class WithStates:
 class WithStatesGuess:
     """The drafter's own guess."""
 
-    guess: Guess
+    guess: DraftGuess
 
     @property
     def price(self) -> float:
         return self.guess.price
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         return replace(self.guess.want, hidden=True)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         return await self.guess.propose(root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> WithStatesGuess:

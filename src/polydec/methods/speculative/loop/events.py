@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.trace import Event
+from polydec.core.trace import TraceEvent
 
 
 @dataclass(frozen=True)
-class Proposed(Event):
+class ProposedEvent(TraceEvent):
     """A draft as it is fed: node 0 is the root. position: of the first drafted token; piece: how each token reads by itself,
     where that is known; probes: the nodes that are fed for their hidden states alone and can never be accepted."""
 
@@ -20,7 +20,7 @@ class Proposed(Event):
 
 
 @dataclass(frozen=True)
-class Verified(Event):
+class VerifiedEvent(TraceEvent):
     """Which nodes were accepted, and the token after them."""
 
     position: int
@@ -29,7 +29,7 @@ class Verified(Event):
 
 
 @dataclass(frozen=True)
-class Forced(Event):
+class ForcedEvent(TraceEvent):
     """Where the rules of the request (a constraint, say) left a single token. position: of each one that the round before
     wrote."""
 

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
-from polydec.core.protocols import Scores, Session, Target
+from polydec.core.effects import gather_coroutines
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
-from polydec.methods.speculative.loop.draws import categorical, drawn
-from polydec.methods.speculative.loop.events import Proposed, Verified
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
+from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.methods.speculative.loop.protocols import Verifier
 from polydec.methods.speculative.loop.stats import DraftCount
 
 
 @dataclass(frozen=True)
-class Pearl:
+class PearlDecoder:
     """Each round awaits two things together: `gamma` further tokens of the draft's chain, and the target's pass over the
     root and the tokens that are drafted and not verified. Then these tokens and the first of the new ones are tested.
 
@@ -53,7 +53,7 @@ class Pearl:
         return self.verifier.exactness
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
@@ -62,14 +62,17 @@ class Pearl:
         sessions = [self.target.open(request.prompt)]
         try:
             sessions.append(self.draft.open(request.prompt))
-            await gather(
-                *(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in sessions)
+            await gather_coroutines(
+                *(
+                    s.prefill(ScoreRequest(law=RowDetail.NOTHING, last=request.n > 1))
+                    for s in sessions
+                )
             )
             pairs = [(sessions[0], sessions[1])]
             for choice in request.choices[1:]:
                 pairs.append((sessions[0].fork(choice), sessions[1].fork(choice)))
                 sessions += pairs[-1]
-            return await gather(
+            return await gather_coroutines(
                 *(
                     self._write(big, small, text, rng(choice), into)
                     for (big, small), text, choice in zip(
@@ -82,11 +85,13 @@ class Pearl:
                 session.close()
 
     async def _write(
-        self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript
+        self, big: Session, small: Session, text: AnswerText, rng: Rng, into: Transcript
     ) -> Result:
         choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
-        told, words = into.told(Proposed), self.vocab.words
-        want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
+        told, words = into.told(ProposedEvent), self.vocab.words
+        want = ScoreRequest(
+            law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
+        )
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
         while True:
@@ -96,20 +101,20 @@ class Pearl:
                 if waiting and pending.token[-1] in text.ends
                 else min(self.gamma, text.room - waiting)
             )
-            line, scores = await gather(
+            line, scores = await gather_coroutines(
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
             )
             tested = _lengthen(pending, line, known, known + 1)
             if told:
                 piece = () if words is None else tuple(words.decode([x]) for x in tested.token)
-                into.on(Proposed(choice, n, tested.token, tested.parent, piece))
-            verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
+                into.on(ProposedEvent(choice, n, tested.token, tested.parent, piece))
+            verdict = self.verifier.verify(tested, TruncatedScores(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
-            into.on(Verified(choice, n, verdict.path[: len(new) - 1], new[-1]))
-            notes = () if asked is None else logprobs(scores, range(len(new)), new, asked)
+            into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
+            notes = () if asked is None else logprobs_at_nodes(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
             counted.see(tested, verdict, count)
             if text.finish_reason is not None:
@@ -127,8 +132,10 @@ class Pearl:
     ) -> Draft:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""
         for k in range(more):
-            scores, tip = await session.score(line, Want()), len(line) - 1
-            token, draw, law_V, q = drawn(scores, tip, categorical(rng.at("draft", n, k)))
+            scores, tip = await session.score(line, ScoreRequest()), len(line) - 1
+            token, draw, law_V, q = draw_draft_token(
+                scores, tip, categorical_pick(rng.at("draft", n, k))
+            )
             line = line.grown(token, tip, draw, law_V, q)
             if token in ends:
                 break
@@ -145,11 +152,11 @@ def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
 
 
 @dataclass(frozen=True)
-class Until:
+class TruncatedScores:
     """The first `size` rows of some scores. What follows them is not known: a verifier that comes so far has accepted all,
     and is told a certain token, for which nothing is drawn."""
 
-    scores: Scores
+    scores: DraftScores
     size: int
 
     def certain(self, i: int) -> int | None:
@@ -177,9 +184,9 @@ class Until:
     def hidden_NH(self) -> Tensor | None:
         return self.scores.hidden_NH
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         return self.scores.exit(depth, nodes)
 
     @property
-    def base(self) -> Scores:
+    def base(self) -> DraftScores:
         return self.scores.base

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, TypeVar
 
-from polydec.core.protocols import Laws, Scores, Session
+from polydec.core.protocols import DraftScorer, DraftScores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Exactness, Want
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.core.types import Draft, Exactness, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 P = TypeVar("P")
 
 
-class Guess(Protocol):
+class DraftGuess(Protocol):
     """A drafter at work on one sequence."""
 
     @property
-    def want(self) -> Want:
+    def want(self) -> ScoreRequest:
         """What it needs to see of each score; `law` is ignored. With want.prompt, `learn` is called once before the
         first proposal with the prompt as an accepted chain; with want.last, with its last token before the root alone (or
         with all of them, where somebody else wants these), and a cached prefix is not computed again."""
@@ -27,19 +27,19 @@ class Guess(Protocol):
     def price(self) -> float:
         """Milliseconds that one proposal takes, whatever comes of it; 0.0 where that is not worth counting, which a guess has
         from here if it derives from this class. Who holds drafters adds theirs up. What a draft model takes for each token is
-        `Costs.draft_ms`, which is counted by the token."""
+        `PassCosts.draft_ms`, which is counted by the token."""
         return 0.0
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """A draft below `root`; `position` is that of the first drafted token. Own draws are made at
         rng.at("draft", position, ...)."""
         ...
 
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """The one place where a drafter sees the truth."""
         ...
 
-    def fork(self, session: Session, choice: int | None = None) -> Guess:
+    def fork(self, session: Session, choice: int | None = None) -> DraftGuess:
         """One of its own that knows the same. session: the twin of the target's session, which was forked just before;
         choice: it drafts for this choice of the request (see Session.fork)."""
         ...
@@ -50,14 +50,14 @@ class Guess(Protocol):
 class Drafter(Protocol):
     """Who guesses. `session` is the target's own, for drafters that read its hidden states or run its first layers."""
 
-    def open(self, prompt: Sequence[int], session: Session) -> Guess: ...
+    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess: ...
 
 
-class Tree(Protocol):
+class TreeGrower(Protocol):
     """Which nodes are drawn, for drafters that have a law at any node."""
 
     async def grow(
-        self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft: ...
 
 
@@ -66,7 +66,7 @@ class Verifier(Protocol):
 
     exactness: ClassVar[Exactness]
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict: ...
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict: ...
 
 
 class Policy(Protocol[P]):
@@ -74,5 +74,5 @@ class Policy(Protocol[P]):
     `joined(state, sequences) -> state` as well, which is called before each (methods/speculative/policies/batch_width.py)."""
 
     def start(self) -> P: ...
-    def budget(self, state: P) -> Budget: ...
+    def budget(self, state: P) -> DraftBudget: ...
     def observe(self, state: P, draft: Draft, verdict: Verdict) -> P: ...

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.core.decoder import Streams
-from polydec.core.effects import gather
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import Target
-from polydec.core.request import Guard, Request, Result
+from polydec.core.request import Request, Result, TextGuard
 from polydec.core.rng import Rng
-from polydec.core.transcript import Text, Transcript, logprobs
-from polydec.core.types import Exactness, Reads, Vocab, Words
-from polydec.methods.speculative.loop.events import Forced, Proposed, Verified
+from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
+from polydec.core.types import Exactness, RowDetail, TokenCodec, TokenVocabulary
+from polydec.methods.speculative.loop.events import ForcedEvent, ProposedEvent, VerifiedEvent
 from polydec.methods.speculative.loop.protocols import Drafter, Policy, Verifier
 from polydec.methods.speculative.loop.stats import DraftCount
-from polydec.methods.speculative.loop.walk import Round, Walk
+from polydec.methods.speculative.loop.walk import Walk, WalkRound
 
 
 @dataclass(frozen=True)
-class Speculative:
+class SpeculativeDecoder:
     """A decoder of the draft-and-verify family.
 
     target: the law to decode; drafter: who guesses; verifier: which guesses are accepted; policy: how much is guessed next;
@@ -38,19 +38,23 @@ class Speculative:
         return self.verifier.exactness if self.law is Exactness.LAW else self.law
 
     @property
-    def vocab(self) -> Vocab:
+    def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, written `into` the transcript, each with its own stream of `rng`: the prompt is fed once,
         and each choice goes on from a fork of the session."""
         texts = [into.open(choice) for choice in request.choices]
-        base = Reads.NOTHING if request.logprobs is None and request.guard is None else Reads.ROW
+        base = (
+            RowDetail.NOTHING
+            if request.logprobs is None and request.guard is None
+            else RowDetail.ROW
+        )
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
             walks += [walk.fork(choice) for choice in request.choices[1:]]
-            return await gather(
+            return await gather_coroutines(
                 *(
                     _write(w, text, rng(choice), into, self.vocab.words)
                     for w, text, choice in zip(walks, texts, request.choices, strict=True)
@@ -61,32 +65,36 @@ class Speculative:
                 w.close()
 
 
-async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript, words: Words | None) -> Result:
+async def _write(
+    walk: Walk, text: AnswerText, rng: Rng, into: Transcript, words: TokenCodec | None
+) -> Result:
     """Round after round until the text ends. words: how an observer is told drafted tokens."""
     choice, asked = text.choice or 0, into.request.logprobs
-    told, guard, count = into.told(Proposed), into.request.guard, DraftCount()
+    told, guard, count = into.told(ProposedEvent), into.request.guard, DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
         if told:
             piece = () if words is None else tuple(words.decode([x]) for x in r.draft.token)
             draft = r.draft
-            into.on(Proposed(choice, r.position, draft.token, draft.parent, piece, draft.probes))
-            into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
-        notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
+            into.on(
+                ProposedEvent(choice, r.position, draft.token, draft.parent, piece, draft.probes)
+            )
+            into.on(VerifiedEvent(choice, r.position, r.verdict.path, r.verdict.bonus))
+        notes = () if asked is None else logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
         before = None if guard is None else text.guarded
         new = text.write(r.tokens, notes, len(r.verdict.path))
         count.see(r.draft, r.verdict, new)
         if guard is not None:
             count.mask(_kept(guard, before, r, new))
-            if into.told(Forced) and (forced := _forced(guard, before, r, new)):
-                into.on(Forced(choice, forced))
+            if into.told(ForcedEvent) and (forced := _forced(guard, before, r, new)):
+                into.on(ForcedEvent(choice, forced))
         if text.finish_reason is not None:
             walk.close()  # at once: what it holds is free for those that go on
             return text.result(count.stats)
         walk.take(r)
 
 
-def _kept(guard: Guard, states: Any, r: Round, count: int) -> list[float]:
+def _kept(guard: TextGuard, states: Any, r: WalkRound, count: int) -> list[float]:
     """Of the first tokens of a round the log-probability that the model gave to what the request's rules leave there."""
     out = list[float]()
     for node, x in zip(r.nodes, r.tokens[:count], strict=False):
@@ -95,7 +103,7 @@ def _kept(guard: Guard, states: Any, r: Round, count: int) -> list[float]:
     return out
 
 
-def _forced(guard: Guard, states: Any, r: Round, count: int) -> tuple[int, ...]:
+def _forced(guard: TextGuard, states: Any, r: WalkRound, count: int) -> tuple[int, ...]:
     """Of the first tokens of a round the positions of those that the request's rules left no choice of."""
     out = list[int]()
     for i, (node, x) in enumerate(zip(r.nodes, r.tokens[:count], strict=False)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 
-from polydec.base.values import value
+from polydec.base.values import fast_dataclass
 from polydec.core.types import Draft
 
 
-@value()
+@fast_dataclass()
 class Verdict:
     """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
     is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone. judged:
@@ -34,13 +34,13 @@ class Verdict:
         return (draft.token[0], *self.accepted(draft))
 
 
-def always(depth: int, q: float) -> bool:
+def can_always_continue(depth: int, q: float) -> bool:
     """The go_on of a budget that never stops early."""
     return True
 
 
-@value()
-class Budget:
+@fast_dataclass()
+class DraftBudget:
     """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
     probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
     `graded` the probability under the draft model before shaping. floor: less likely paths need not be named, 0 to 1."""
@@ -48,12 +48,12 @@ class Budget:
     depth: int = 4
     nodes: int = 8
     width: int = 1
-    go_on: Callable[[int, float], bool] = field(default=always)
+    go_on: Callable[[int, float], bool] = field(default=can_always_continue)
     graded: bool = False
     floor: float = 0.0
 
 
-def follow(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
+def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
     node, last = 0, len(draft.token) - 1
     path: list[int] = []

@@ -9,17 +9,17 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.base.values import value
-from polydec.core.protocols import Scores, Session, Target
+from polydec.base.values import fast_dataclass
+from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.protocols import Drafter, Guess, Policy, Verifier
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess, Policy, Verifier
 from polydec.methods.speculative.loop.types import Verdict
 
 NOBODY: frozenset[int] = frozenset()
 
 
-class Method(Protocol):
+class SpeculativeMethod(Protocol):
     """Who guesses, who accepts, how much is guessed, and the law that is kept: what a Speculative decoder holds."""
 
     @property
@@ -32,14 +32,14 @@ class Method(Protocol):
     def policy(self) -> Policy[Any]: ...
 
 
-@value(eq=False, slots=True)
-class Round:
+@fast_dataclass(eq=False, slots=True)
+class WalkRound:
     """What one pass of the target gave. position: of the first new token; tokens: those that may stand, the accepted ones
     first; scores: the laws at the nodes of the draft."""
 
     position: int
     draft: Draft
-    scores: Scores
+    scores: DraftScores
     verdict: Verdict
     tokens: tuple[int, ...]
 
@@ -62,18 +62,28 @@ class Walk:
     __slots__ = ("_guess", "_method", "_open", "_session", "_state", "_want", "position", "root")
 
     def __init__(
-        self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads
+        self,
+        method: SpeculativeMethod,
+        session: Session,
+        guess: DraftGuess,
+        root: int,
+        position: int,
+        base: RowDetail,
     ) -> None:
         self._method, self._session, self._guess = method, session, guess
         self._state = method.policy.start()
         self._want = replace(
-            guess.want, law=Reads.ROW, prompt=False, last=False, base=max(guess.want.base, base)
+            guess.want, law=RowDetail.ROW, prompt=False, last=False, base=max(guess.want.base, base)
         )
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
     async def open(
-        method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False
+        method: SpeculativeMethod,
+        prompt: Sequence[int],
+        *,
+        base: RowDetail = RowDetail.NOTHING,
+        whole: bool = False,
     ) -> Walk:
         """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: all of
         the prompt, for a walk that will be forked (else the end of it may ride with the first round)."""
@@ -81,18 +91,18 @@ class Walk:
 
     @staticmethod
     async def behind(
-        method: Method,
+        method: SpeculativeMethod,
         session: Session,
         text: Sequence[int],
         *,
-        base: Reads = Reads.NOTHING,
+        base: RowDetail = RowDetail.NOTHING,
         whole: bool = False,
     ) -> Walk:
         """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
-        guess: Guess | None = None
+        guess: DraftGuess | None = None
         try:
             guess = method.drafter.open(text, session)
-            await prefill(session, guess, text, whole)
+            await prefill_for_guess(session, guess, text, whole)
         except BaseException:
             if guess is not None:
                 guess.close()
@@ -100,7 +110,7 @@ class Walk:
             raise
         return Walk(method, session, guess, text[-1], len(text), base)
 
-    async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> Round:
+    async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> WalkRound:
         """One pass of the target. room: how many tokens may be added, at least 1; ends: ids behind which nothing follows."""
         policy, position = self._method.policy, self.position
         joined = getattr(policy, "joined", None)
@@ -115,14 +125,14 @@ class Walk:
         tokens = verdict.accepted(draft)
         if not (tokens and tokens[-1] in ends):
             tokens = (*tokens, verdict.bonus)
-        return Round(position, draft, scores, verdict, tokens)
+        return WalkRound(position, draft, scores, verdict, tokens)
 
-    async def given(self, tokens: Sequence[int]) -> Round:
+    async def given(self, tokens: Sequence[int]) -> WalkRound:
         """One pass of the target over tokens that somebody else wrote, at least one: as if all had been drafted and accepted,
         whatever the law says of them."""
         position, draft = self.position, Draft.chain(self.root, tokens[:-1])
         scores = await self._session.score(draft, self._want)
-        return Round(
+        return WalkRound(
             position,
             draft,
             scores,
@@ -130,7 +140,7 @@ class Walk:
             tuple(tokens),
         )
 
-    def take(self, round: Round, count: int | None = None) -> None:
+    def take(self, round: WalkRound, count: int | None = None) -> None:
         """The first `count` tokens of the round stand (None: all of them)."""
         tokens = round.tokens if count is None else round.tokens[:count]
         if not tokens:
@@ -155,7 +165,9 @@ class Walk:
 
     async def rerouted(self, routing: tuple[tuple[float, ...], ...]) -> Tensor:
         """Log-probabilities of what follows the root where a mixture's router is moved (Want.routing). Nothing of it stays."""
-        return (await self._session.score(Draft.chain(self.root), Want(routing=routing))).row(0)
+        return (
+            await self._session.score(Draft.chain(self.root), ScoreRequest(routing=routing))
+        ).row(0)
 
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""
@@ -175,8 +187,8 @@ class Walk:
             self._session.close()
 
 
-async def prefill(
-    session: Session, guess: Guess, prompt: Sequence[int], whole: bool = False
+async def prefill_for_guess(
+    session: Session, guess: DraftGuess, prompt: Sequence[int], whole: bool = False
 ) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole, and where
     it wants the last one, as from a chain of that token alone. whole: no part of it is left to ride with the first pass."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.core.protocols import Session
-from polydec.methods.speculative.loop.protocols import Drafter, Guess
+from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class WithSource:
     drafter: Drafter
     source: tuple[int, ...]
 
-    def open(self, prompt: Sequence[int], session: Session) -> Guess:
+    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
         return self.drafter.open((*self.source, *prompt), session)
 
 

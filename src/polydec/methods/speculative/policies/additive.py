@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Additive:
+class AdditivePolicy:
     """The depth rises by `rise` after a draft of which every level was accepted and falls by `fall` after any other; a
     round without a draft leaves it.
 
@@ -49,8 +49,8 @@ class Additive:
     def start(self) -> int:
         return self.first
 
-    def budget(self, state: int) -> Budget:
-        return Budget(state, state if self.nodes is None else self.nodes)
+    def budget(self, state: int) -> DraftBudget:
+        return DraftBudget(state, state if self.nodes is None else self.nodes)
 
     def observe(self, state: int, draft: Draft, verdict: Verdict) -> int:
         deepest = max(draft.depth)

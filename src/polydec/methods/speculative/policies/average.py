@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 State = tuple[int, float, float]
 """The next depth, and the moving averages of the tokens that were drafted and accepted."""
 
 
 @dataclass(frozen=True)
-class Average:
+class MovingAveragePolicy:
     """Keeps moving averages of how long drafts were and of how much of them was accepted. The next draft may be as long as the
     average one, and by `rise` longer where no less was accepted than drafted on average.
 
@@ -46,8 +46,8 @@ class Average:
     def start(self) -> State:
         return self.most, 0.0, 0.0
 
-    def budget(self, state: State) -> Budget:
-        return Budget(state[0], state[0])
+    def budget(self, state: State) -> DraftBudget:
+        return DraftBudget(state[0], state[0])
 
     def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
         if len(draft) == 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class InUse:
 
 
 @dataclass(frozen=True)
-class BatchWidth:
+class BatchWidthPolicy:
     """Looks the width up by the batch; another one is taken once `patience` rounds in a row have
     asked for it, so that a batch that swings about a bound does not change it in every round. What
     a draft costs and brings decides the table beforehand (methods/economics/widths.py), so no
@@ -66,10 +66,10 @@ class BatchWidth:
             return InUse(wanted)
         return InUse(state.width, state.rounds + 1)
 
-    def budget(self, state: InUse) -> Budget:
+    def budget(self, state: InUse) -> DraftBudget:
         """The most that is drafted then."""
         width = self.at(1) if state.width is None else state.width
-        return Budget(self.depth if width else 0, width)
+        return DraftBudget(self.depth if width else 0, width)
 
     def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
         """What was accepted does not matter: the rates that the table was made of are those of the training."""

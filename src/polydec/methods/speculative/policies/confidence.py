@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Confidence:
+class ConfidencePolicy:
     """Nothing is drafted below a draw whose probability under the draft is less than `threshold`; the draw itself stays.
     A greedy draft's token counts with the probability that its model gave it before shaping.
 
@@ -42,8 +42,8 @@ class Confidence:
     def start(self) -> None:
         return None
 
-    def budget(self, state: None) -> Budget:
-        return Budget(
+    def budget(self, state: None) -> DraftBudget:
+        return DraftBudget(
             self.depth,
             self.depth if self.nodes is None else self.nodes,
             go_on=self._sure,

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedPolicy:
     """depth: levels of a draft, 0 to 64; nodes: in all, root left out, 0 to 1024, None: as many as depth.
 
     Exact: law: the budget depends on nothing.
@@ -29,11 +29,11 @@ class Fixed:
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
-    def start(self) -> Budget:
-        return Budget(self.depth, self.depth if self.nodes is None else self.nodes)
+    def start(self) -> DraftBudget:
+        return DraftBudget(self.depth, self.depth if self.nodes is None else self.nodes)
 
-    def budget(self, state: Budget) -> Budget:
+    def budget(self, state: DraftBudget) -> DraftBudget:
         return state
 
-    def observe(self, state: Budget, draft: Draft, verdict: Verdict) -> Budget:
+    def observe(self, state: DraftBudget, draft: Draft, verdict: Verdict) -> DraftBudget:
         return state

@@ -6,21 +6,21 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.economics.calibration import Calibration, bin_of
-from polydec.methods.economics.costs import Costs
+from polydec.methods.economics.calibration import ChanceCalibration, bin_of
+from polydec.methods.economics.costs import PassCosts
 from polydec.methods.economics.goodput import while_it_pays
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BINS = 10
 KEPT = 0.97
 
 
 @dataclass(frozen=True)
-class Track:
+class GoodputTrack:
     """What a text has taught: by the probability that the draft gave a token, how many were accepted (never written to:
     each round has a copy); the rate at which first tokens are; tokens and ms, decaying; rounds since the last draft."""
 
-    rates: Calibration
+    rates: ChanceCalibration
     first: float
     tokens: float
     ms: float
@@ -28,7 +28,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Goodput:
+class GoodputPolicy:
     """Goes on below a token while the next one is expected to save more time than it costs; drafts nothing where even the
     first does not, but for one round in `explore`.
 
@@ -43,7 +43,7 @@ class Goodput:
     Source: Liu et al., "TurboSpec: closed-loop speculation control" (2024), with the confidence of each token.
     """
 
-    costs: Costs
+    costs: PassCosts
     depth: int = 10
     context: int = 256
     trust: float = 8.0
@@ -59,19 +59,19 @@ class Goodput:
         if self.explore < 1:
             raise RequestError(f"explore is {self.explore}: it must be at least 1")
 
-    def start(self) -> Track:
-        return Track(Calibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
+    def start(self) -> GoodputTrack:
+        return GoodputTrack(ChanceCalibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
 
-    def budget(self, state: Track) -> Budget:
+    def budget(self, state: GoodputTrack) -> DraftBudget:
         worth = state.ms / state.tokens
         if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
-            return Budget(0, 0)
+            return DraftBudget(0, 0)
         go_on = while_it_pays(
             lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row
         )
-        return Budget(self.depth, self.depth, go_on=go_on, graded=True)
+        return DraftBudget(self.depth, self.depth, go_on=go_on, graded=True)
 
-    def observe(self, state: Track, draft: Draft, verdict: Verdict) -> Track:
+    def observe(self, state: GoodputTrack, draft: Draft, verdict: Verdict) -> GoodputTrack:
         got, rates, first = len(verdict.path), state.rates.copy(), state.first
         drafted = sum(map(len, draft.children))
         accepted = set(verdict.path)

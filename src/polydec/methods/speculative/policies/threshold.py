@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.types import Budget, Verdict
+from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdPolicy:
     """Nothing is drafted below a draw that the draft gave less than tau, and tau moves so that `rate` of what is drafted is
     accepted.
 
@@ -43,8 +43,10 @@ class Threshold:
         """(tau, acceptance rate so far)."""
         return self.threshold, self.rate
 
-    def budget(self, state: tuple[float, float]) -> Budget:
-        return Budget(self.depth, self.depth, go_on=lambda depth, q: q >= state[0], graded=True)
+    def budget(self, state: tuple[float, float]) -> DraftBudget:
+        return DraftBudget(
+            self.depth, self.depth, go_on=lambda depth, q: q >= state[0], graded=True
+        )
 
     def observe(
         self, state: tuple[float, float], draft: Draft, verdict: Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, AtMost, Formerly, Within
+from polydec.base.options import AtMost, DeprecatedName, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,23 +30,23 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft tree"] = 8,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a draft tree"] = 8,
     iterations: Annotated[
         int,
-        Within(0, 1024),
+        InRange(0, 1024),
         "searches a pass (0: the likeliest sequences, best first; published: 150)",
     ] = 32,
-    length: Annotated[int, Within(1, 16), "tokens of a search"] = 3,
+    length: Annotated[int, InRange(1, 16), "tokens of a search"] = 3,
     rate: Annotated[
-        float, Within(0, 1), "what a trigram of the output gains (0: no adaptation)"
+        float, InRange(0, 1), "what a trigram of the output gains (0: no adaptation)"
     ] = 0.04,
     window: Annotated[
         int,
-        Within(0, 1024),
+        InRange(0, 1024),
         "how far back trigrams gain at each pass (0: new ones once; published: 16)",
     ] = 0,
     decay: Annotated[
-        float, Above(0), AtMost(1), "what other followers of the pair keep of their weight"
+        float, GreaterThan(0), AtMost(1), "what other followers of the pair keep of their weight"
     ] = 1.0,
     longest_first: Annotated[
         bool, "leave out the longest sequences where nodes are short, as published"
@@ -57,29 +57,35 @@ def build(
     ] = False,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.trigram import Counted, Trigram, Trigrams
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.trigram import (
+        NgramTableFollowers,
+        TrigramDrafter,
+        TrigramWeights,
+    )
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
-    drafter = Trigram(
+    drafter = TrigramDrafter(
         iterations,
         length,
         rate=rate,
         window=window,
         decay=decay,
         longest_first=longest_first,
-        table=Counted(kit.need(NGrams, lambda table: table.order >= 2)) if corpus else Trigrams(),
+        table=NgramTableFollowers(kit.need(NGrams, lambda table: table.order >= 2))
+        if corpus
+        else TrigramWeights(),
     )
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(64, nodes),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(64, nodes),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Formerly, Within
+from polydec.base.options import DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -47,24 +47,24 @@ def build(
         bool,
         "begin with the source's first token: for a span that is just the text to be rewritten",
     ] = False,
-    block: Annotated[int, Within(1, 64), "most tokens of a copy"] = 10,
+    block: Annotated[int, InRange(1, 64), "most tokens of a copy"] = 10,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.input_guided import InputGuided
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.input_guided import InputGuidedDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     end = len(kit.source) if stop is None and kit.source else stop  # a source of its own: all of it
-    drafter = with_source_text(InputGuided(start, end, near, eager, block), kit.source)
-    return Speculative(
+    drafter = with_source_text(InputGuidedDrafter(start, end, near, eager, block), kit.source)
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(block),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(block),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -39,8 +39,8 @@ and takes 0.3 ms of each, for itself and for rows of the law that nobody else re
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "most levels of a draft"] = 12,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 32,
+    depth: Annotated[int, InRange(0, 64), "most levels of a draft"] = 12,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a draft"] = 32,
     wide: Annotated[
         bool | None,
         "weigh Token Recycling too; none: where four rows cost less than 1.5 passes, and a pass 10 ms or more",
@@ -53,40 +53,48 @@ def build(
         bool, "ask what was trained on the model's states too, where its levels pay"
     ] = False,
 ) -> Decoder:
-    from polydec.laws.shapers.greedy import Greedy
-    from polydec.laws.targets.shaped import Shaped
+    from polydec.laws.shapers.greedy import GreedyRule
+    from polydec.laws.targets.shaped import ShapedTarget
     from polydec.methods.speculative.drafters import trained_tree
-    from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixture
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.merged_tree import MergedTree
-    from polydec.methods.speculative.drafters.model import FromModel
+    from polydec.methods.speculative.drafters.copy_ngram_mixture import CopyNGramMixtureDrafter
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+    from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.drafters.priced_tree import PricedTree
-    from polydec.methods.speculative.drafters.recycling import Recycling
-    from polydec.methods.speculative.drafters.suffix import Suffix
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+    from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
     rows_are_cheap, table, copies = (
         kit.costs.share(4) < 1.5 * kit.costs.share(1),
         kit.find(NGrams),
-        Suffix(floor=0.05),
+        SuffixDrafter(floor=0.05),
     )
     free = with_source_text(
-        copies if table is None else CopyNGramMixture(copies, table), kit.source
+        copies if table is None else CopyNGramMixtureDrafter(copies, table), kit.source
     )
     noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
-    free = MergedTree((free, Recycling())) if noted else free
+    free = MergedTreeDrafter((free, RecyclingDrafter())) if noted else free
     asked = (
         rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
         if ask is None
         else ask
     )
-    paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    grown = BestFirst(trained_tree.WIDTH, trained_tree.TIPS)
-    tree = PricedTree.by_costs(trained_tree.need(kit, grown), kit.costs) if states else None
-    drafter = CostAware(free, paid if tree is None else None, kit.costs, lasting=False, tree=tree)
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    paid = (
+        ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128) if asked else None
+    )
+    grown = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
+    tree = (
+        PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
+        if states
+        else None
+    )
+    drafter = CostAwareDrafter(
+        free, paid if tree is None else None, kit.costs, lasting=False, tree=tree
+    )
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -39,12 +39,14 @@ def build(
         float | None, AtLeast(0), "how fast the threshold falls along the text"
     ] = None,
 ) -> Decoder:
-    from polydec.laws.targets.confident import Confident
+    from polydec.laws.targets.confident import EarlyExitTarget
     from polydec.methods.economics.depth import exits_every
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    law = Confident(kit.target, exits_every(every, kit.target.layers), threshold, decay)
-    return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)
+    law = EarlyExitTarget(kit.target, exits_every(every, kit.target.layers), threshold, decay)
+    return SpeculativeDecoder(
+        law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE
+    )

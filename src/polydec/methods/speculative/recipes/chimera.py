@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="chimera",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="medusa",
     home="a target that is used long enough to train the layer for it",
-    needs=(Trained("chimera"),),
+    needs=(ArtefactNeed("chimera"),),
     needs_training=True,
     arxiv="2402.15758",
     published="2.7 times plain decoding on average (Vicuna 7B and 13B, LLaMA-2)",
@@ -31,7 +31,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     prompt: Annotated[
         bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
     ] = True,
@@ -40,15 +40,17 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.eagle import FromEagle
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.chimera import Chimera
+    from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.chimera import ChimeraModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    chimera = kit.need(Chimera)
-    drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)
+    chimera = kit.need(ChimeraModel)
+    drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
     drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(chimera.depth, nodes))
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, AtMost, Within
+from polydec.base.options import AtMost, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="clover",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain behind a prompt of one token, in the first round",
     parent="medusa",
     home="large batches, where few candidates can be fed",
-    needs=(Trained("clover"),),
+    needs=(ArtefactNeed("clover"),),
     needs_training=True,
     arxiv="2405.00263",
     published="up to 1.91 times plain decoding's throughput (Baichuan-Small 7B) and 2.46 times (Baichuan- "
@@ -33,12 +33,12 @@ def build(
     kit: Kit,
     *,
     width: Annotated[
-        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 4,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 4,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 4,
     nucleus: Annotated[
         float | None,
-        Above(0),
+        GreaterThan(0),
         AtMost(1),
         "take tokens of this mass, a quarter as likely as the first or more (published: 0.95); none: by width",
     ] = None,
@@ -50,16 +50,20 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.heads import FromHeads
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.trees.nucleus import Nucleus
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.clover import Clover
+    from polydec.methods.speculative.drafters.heads import HeadsDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.trees.nucleus import NucleusTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.clover import CloverModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    clover = kit.need(Clover)
-    drafter = FromHeads(clover, BestFirst(width) if nucleus is None else Nucleus(nucleus), prompt)
+    clover = kit.need(CloverModel)
+    drafter = HeadsDrafter(
+        clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
+    )
     drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(clover.depth, nodes))
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
+    )

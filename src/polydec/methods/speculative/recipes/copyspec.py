@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Formerly, Within
+from polydec.base.options import DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,32 +32,32 @@ def build(
     kit: Kit,
     *,
     gamma: Annotated[
-        int | None, Within(1, 16), "tokens that must match; none: 3 (adapt tries 2 to 5 instead)"
+        int | None, InRange(1, 16), "tokens that must match; none: 3 (adapt tries 2 to 5 instead)"
     ] = None,
-    block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
+    block: Annotated[int, InRange(0, 64), "tokens copied"] = 10,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
     adapt: Annotated[bool, "choose the lengths of match and copy by what was right so far"] = False,
     cost: Annotated[
         float | None,
-        Within(0, 1),
+        InRange(0, 1),
         "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
     ] = None,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.copying import Copying
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.copying import CopySpecDrafter
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = with_source_text(Copying(gamma, block, first, adapt, cost), kit.source)
-    return Speculative(
+    drafter = with_source_text(CopySpecDrafter(gamma, block, first, adapt, cost), kit.source)
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(block),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(block),
     )

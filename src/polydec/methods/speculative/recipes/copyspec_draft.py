@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,24 +30,24 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    gamma: Annotated[int, Within(1, 16), "tokens that must match"] = 3,
-    block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
-    depth: Annotated[int, Within(0, 64), "tokens that the model drafts a pass"] = 3,
+    gamma: Annotated[int, InRange(1, 16), "tokens that must match"] = 3,
+    block: Annotated[int, InRange(0, 64), "tokens copied"] = 10,
+    depth: Annotated[int, InRange(0, 64), "tokens that the model drafts a pass"] = 3,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.capped import Capped
-    from polydec.methods.speculative.drafters.copying import Copying
-    from polydec.methods.speculative.drafters.first_of import FirstOf
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.capped import CappedDrafter
+    from polydec.methods.speculative.drafters.copying import CopySpecDrafter
+    from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    drafter = FirstOf(
+    drafter = FirstOfDrafter(
         (
-            with_source_text(Copying(gamma, block, first), kit.source),
-            Capped(FromModel(kit.drafting, Chain()), depth),
+            with_source_text(CopySpecDrafter(gamma, block, first), kit.source),
+            CappedDrafter(ModelDrafter(kit.drafting, ChainTree()), depth),
         )
     )
-    return Speculative(kit.target, drafter, Exact(), Fixed(max(block, depth)))
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(max(block, depth)))

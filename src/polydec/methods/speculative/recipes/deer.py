@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,10 +31,10 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    block: Annotated[int, Within(0, 64), "tokens drafted a pass (published: up to 32)"] = 8,
+    block: Annotated[int, InRange(0, 64), "tokens drafted a pass (published: up to 32)"] = 8,
     heat: Annotated[
         float,
-        Within(0, 1000),
+        InRange(0, 1000),
         "temperature of the draft's laws; 0: the likeliest token of each gap, with certainty",
     ] = 0.0,
     keep: Annotated[
@@ -42,10 +42,10 @@ def build(
         "the text keeps the keys and values of the pass that saw it first; only what is new is fed: other drafts, the same law",
     ] = False,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.filled_gaps import FilledGaps
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.filled_gaps import FilledGapsDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    drafter = FilledGaps(kit.masked_draft, heat, keep)
-    return Speculative(kit.target, drafter, Exact(), Fixed(block))
+    drafter = FilledGapsDrafter(kit.masked_draft, heat, keep)
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(block))

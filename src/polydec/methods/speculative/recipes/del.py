@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -34,21 +34,21 @@ def build(
     every: Annotated[
         int, AtLeast(1), "exits after every so many layers, at most the model's less one"
     ] = 1,
-    depth: Annotated[int, Within(0, 64), "longest draft"] = 18,
-    omega: Annotated[float, Within(0, 1), "discount of earlier rounds"] = 0.95,
-    prompt: Annotated[int, Within(0, 4096), "last prompt positions that count"] = 32,
+    depth: Annotated[int, InRange(0, 64), "longest draft"] = 18,
+    omega: Annotated[float, InRange(0, 1), "discount of earlier rounds"] = 0.95,
+    prompt: Annotated[int, InRange(0, 4096), "last prompt positions that count"] = 32,
     head: Annotated[float, AtLeast(0), "what the head costs, in layers"] = 1.0,
     by_length: Annotated[bool, "draft as long as pays best (else up to depth)"] = True,
     by_confidence: Annotated[bool, "stop below a token that is rather a miss"] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.dynamic_exit import DynamicExit
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.dynamic_exit import DynamicExitDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     kit.read_prompt(CARD.name, bool(prompt), "set prompt=0")
-    drafter = DynamicExit(
-        Chain(), kit.target.layers, every, depth, omega, prompt, head, by_length, by_confidence
+    drafter = DynamicExitDrafter(
+        ChainTree(), kit.target.layers, every, depth, omega, prompt, head, by_length, by_confidence
     )
-    return Speculative(kit.target, drafter, Exact(), Fixed(depth))
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth))

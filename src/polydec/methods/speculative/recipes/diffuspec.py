@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,39 +31,41 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    least: Annotated[int, Within(1, 64), "tokens of a draft at least; itself at most `most`"] = 4,
-    most: Annotated[int, Within(1, 64), "tokens of a draft at most (published: 30)"] = 12,
+    least: Annotated[int, InRange(1, 64), "tokens of a draft at least; itself at most `most`"] = 4,
+    most: Annotated[int, InRange(1, 64), "tokens of a draft at most (published: 30)"] = 12,
     rise: Annotated[
-        int, Within(0, 64), "tokens more than the average draft, where all of these were accepted"
+        int, InRange(0, 64), "tokens more than the average draft, where all of these were accepted"
     ] = 3,
-    rate: Annotated[float, Within(0, 0.99), "share of the old averages that stays"] = 0.5,
+    rate: Annotated[float, InRange(0, 0.99), "share of the old averages that stays"] = 0.5,
     weight: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "of the model's laws beside what stood behind the same two tokens before",
     ] = 0.5,
     mass: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "keep of a gap the likeliest tokens that have this probability together",
     ] = 0.8,
     top: Annotated[int, AtLeast(1), "and at most so many"] = 15,
     beam: Annotated[int, AtLeast(1), "paths that are looked at side by side"] = 3,
     corpus: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "of the shares of the model's n-gram table (`polydec train ngrams`); the text so far has the rest (1: as published)",
     ] = 0.0,
     ends: Annotated[
         bool, "a draft's length is where its gaps' likeliest tokens first end, as published"
     ] = False,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.diffusion import Diffusion
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.average import Average
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.diffusion import DiffusionDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.average import MovingAveragePolicy
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
     table = kit.need(NGrams) if corpus else None
-    drafter = Diffusion(kit.masked_draft, weight, mass, top, beam, table, corpus, ends)
-    return Speculative(kit.target, drafter, Exact(), Average(least, most, rise, rate))
+    drafter = DiffusionDrafter(kit.masked_draft, weight, mass, top, beam, table, corpus, ends)
+    return SpeculativeDecoder(
+        kit.target, drafter, ExactVerifier(), MovingAveragePolicy(least, most, rise, rate)
+    )

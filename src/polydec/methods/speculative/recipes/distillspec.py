@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, AtMost, Within
+from polydec.base.options import AtMost, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,16 +30,19 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 5,
+    depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 5,
     lenience: Annotated[
-        float, Above(0), AtMost(1), "a token passes with probability p / (lenience q); 1: exact"
+        float,
+        GreaterThan(0),
+        AtMost(1),
+        "a token passes with probability p / (lenience q); 1: exact",
     ] = 0.5,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.lenient import Lenient
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.lenient import LenientVerifier
 
-    drafter = FromModel(kit.drafting, Chain())
-    return Speculative(kit.target, drafter, Lenient(lenience), Fixed(depth))
+    drafter = ModelDrafter(kit.drafting, ChainTree())
+    return SpeculativeDecoder(kit.target, drafter, LenientVerifier(lenience), FixedPolicy(depth))

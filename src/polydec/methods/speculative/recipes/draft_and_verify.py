@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -39,25 +39,32 @@ def build(
         str | None,
         "what does not draft, such as 3,5a,7m: layer 3, attention of 5, MLP of 7; none: every second layer",
     ] = None,
-    depth: Annotated[int, Within(0, 64), "longest draft"] = 12,
+    depth: Annotated[int, InRange(0, 64), "longest draft"] = 12,
     threshold: Annotated[
-        float, Within(0, 1), "first threshold of a token's draft probability"
+        float, InRange(0, 1), "first threshold of a token's draft probability"
     ] = 0.8,
-    rate: Annotated[float, Within(0, 1), "acceptance rate to hold"] = 0.9,
+    rate: Annotated[float, InRange(0, 1), "acceptance rate to hold"] = 0.9,
 ) -> Decoder:
-    from polydec.methods.economics.depth import halves, kept_layers, left
-    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculative
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.threshold import Threshold
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.economics.depth import (
+        kept_layers,
+        parse_layer_halves,
+        remaining_layer_halves,
+    )
+    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculativeDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.threshold import ThresholdPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     L = kit.target.layers
     run = (
         (kept_layers(L, 2.0, even=True), frozenset[int]())
         if skip is None
-        else left(halves(skip, L), L)
+        else remaining_layer_halves(parse_layer_halves(skip, L), L)
     )
-    return Speculative(
-        kit.target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth)
+    return SpeculativeDecoder(
+        kit.target,
+        SelfSpeculativeDrafter(ChainTree(), *run),
+        ExactVerifier(),
+        ThresholdPolicy(threshold, rate, depth),
     )

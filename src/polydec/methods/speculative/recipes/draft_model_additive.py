@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,19 +31,19 @@ def build(
     *,
     first: Annotated[int, "depth of the first draft, least to most"] = 5,
     least: Annotated[int, AtLeast(1), "shortest draft, at most most"] = 1,
-    most: Annotated[int, Within(1, 64), "longest draft"] = 16,
-    rise: Annotated[int, Within(0, 64), "tokens more after a draft that was accepted whole"] = 2,
-    fall: Annotated[int, Within(0, 64), "tokens less after any other"] = 1,
+    most: Annotated[int, InRange(1, 64), "longest draft"] = 16,
+    rise: Annotated[int, InRange(0, 64), "tokens more after a draft that was accepted whole"] = 2,
+    fall: Annotated[int, InRange(0, 64), "tokens less after any other"] = 1,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.additive import Additive
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.additive import AdditivePolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        FromModel(kit.drafting, Chain()),
-        Exact(),
-        Additive(first, least, most, rise, fall),
+        ModelDrafter(kit.drafting, ChainTree()),
+        ExactVerifier(),
+        AdditivePolicy(first, least, most, rise, fall),
     )

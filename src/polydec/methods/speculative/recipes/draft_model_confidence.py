@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,16 +30,19 @@ def build(
     kit: Kit,
     *,
     threshold: Annotated[
-        float, Within(0, 1), "least probability of a token that the draft goes on after"
+        float, InRange(0, 1), "least probability of a token that the draft goes on after"
     ] = 0.4,
-    depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
+    depth: Annotated[int, InRange(0, 64), "longest draft"] = 8,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.confidence import Confidence
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.confidence import ConfidencePolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
-        kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth)
+    return SpeculativeDecoder(
+        kit.target,
+        ModelDrafter(kit.drafting, ChainTree()),
+        ExactVerifier(),
+        ConfidencePolicy(threshold, depth),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -28,12 +28,17 @@ CARD = Card(
 
 
 def build(
-    kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
+    kit: Kit, *, depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.coupled_chain import CoupledChain
-    from polydec.methods.speculative.verifiers.coupled import Coupled
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.coupled_chain import CoupledChainTree
+    from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
 
-    return Speculative(kit.target, FromModel(kit.drafting, CoupledChain()), Coupled(), Fixed(depth))
+    return SpeculativeDecoder(
+        kit.target,
+        ModelDrafter(kit.drafting, CoupledChainTree()),
+        CoupledVerifier(),
+        FixedPolicy(depth),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -28,18 +28,18 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "most tokens of a draft"] = 10,
+    depth: Annotated[int, InRange(0, 64), "most tokens of a draft"] = 10,
     explore: Annotated[int, AtLeast(1), "rounds without a draft after which one is tried"] = 16,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.goodput import Goodput
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.goodput import GoodputPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        FromModel(kit.drafting, Chain()),
-        Exact(),
-        Goodput(kit.costs, depth, explore=explore),
+        ModelDrafter(kit.drafting, ChainTree()),
+        ExactVerifier(),
+        GoodputPolicy(kit.costs, depth, explore=explore),
     )

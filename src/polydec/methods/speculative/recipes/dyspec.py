@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, AtMost, Within
+from polydec.base.options import AtMost, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,26 +32,28 @@ def build(
     *,
     threshold: Annotated[
         float,
-        Above(0),
+        GreaterThan(0),
         AtMost(1),
         "least chance of being reached that a place must have to be filled",
     ] = 0.1,
     floor: Annotated[
         float,
-        Within(0, 1),
+        InRange(0, 1),
         "chance of acceptance of a token that the draft holds for unlikely (published: 0)",
     ] = 0.4,
     fade: Annotated[
-        float, Within(0, 1), "factor of that chance for each sibling rejected before (published: 1)"
+        float,
+        InRange(0, 1),
+        "factor of that chance for each sibling rejected before (published: 1)",
     ] = 0.4,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 8,
-    depth: Annotated[int, Within(0, 64), "most levels"] = 8,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 8,
+    depth: Annotated[int, InRange(0, 64), "most levels"] = 8,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.greedy_growth import GreedyGrowth
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    drafter = FromModel(kit.drafting, GreedyGrowth(threshold, floor=floor, fade=fade))
-    return Speculative(kit.target, drafter, Exact(), Fixed(depth, nodes))
+    drafter = ModelDrafter(kit.drafting, GreedyGrowthTree(threshold, floor=floor, fade=fade))
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth, nodes))

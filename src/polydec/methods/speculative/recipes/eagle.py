@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="eagle",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="hydra",
     home="a target that is used long enough to train the layer for it",
-    needs=(Trained("eagle"),),
+    needs=(ArtefactNeed("eagle"),),
     needs_training=True,
     aliases=("eagle-1",),
     arxiv="2401.15077",
@@ -32,8 +32,8 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    depth: Annotated[int, Within(1, 16), "levels"] = 4,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, InRange(1, 16), "levels"] = 4,
     prompt: Annotated[
         bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
     ] = True,
@@ -42,15 +42,15 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.eagle import FromEagle
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.eagle import Eagle
+    from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.eagle import EagleModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    eagle = kit.need(Eagle)
-    drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)
+    eagle = kit.need(EagleModel)
+    drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

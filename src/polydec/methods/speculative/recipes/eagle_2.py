@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="eagle-2",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="eagle with a chain at width 1",
     parent="eagle",
     home="a target that is used long enough to train the layer for it",
-    needs=(Trained("eagle"),),
+    needs=(ArtefactNeed("eagle"),),
     needs_training=True,
     arxiv="2406.16858",
     published="up to about 4 times plain decoding; on Spec-Bench 2.36 times, 4.34 tokens a pass (Vicuna-7B, "
@@ -33,10 +33,10 @@ def build(
     kit: Kit,
     *,
     width: Annotated[
-        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 4,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     prompt: Annotated[
         bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
     ] = True,
@@ -45,15 +45,15 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.eagle import FromEagle
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.eagle import Eagle
+    from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.eagle import EagleModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    eagle = kit.need(Eagle)
-    drafter = FromEagle(eagle, BestFirst(width), prompt)
+    eagle = kit.need(EagleModel)
+    drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

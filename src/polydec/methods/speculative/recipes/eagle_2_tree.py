@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,17 +30,20 @@ def build(
     kit: Kit,
     *,
     width: Annotated[
-        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 3,
-    nodes: Annotated[int, Within(0, 1024), "tokens of a tree"] = 6,
-    depth: Annotated[int, Within(0, 64), "levels"] = 4,
+    nodes: Annotated[int, InRange(0, 1024), "tokens of a tree"] = 6,
+    depth: Annotated[int, InRange(0, 64), "levels"] = 4,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    return Speculative(
-        kit.target, FromModel(kit.drafting, BestFirst(width)), Match(), Fixed(depth, nodes)
+    return SpeculativeDecoder(
+        kit.target,
+        ModelDrafter(kit.drafting, BestFirstTree(width)),
+        MatchVerifier(),
+        FixedPolicy(depth, nodes),
     )

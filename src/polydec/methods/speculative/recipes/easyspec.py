@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,15 +31,18 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 4,
-    together: Annotated[int, Within(1, 64), "attentions that read the same input"] = 4,
+    depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 4,
+    together: Annotated[int, InRange(1, 64), "attentions that read the same input"] = 4,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.grouped import FromGrouped
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.grouped import GroupedDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
-        kit.target, FromGrouped(kit.drafting, Chain(), together), Exact(), Fixed(depth)
+    return SpeculativeDecoder(
+        kit.target,
+        GroupedDrafter(kit.drafting, ChainTree(), together),
+        ExactVerifier(),
+        FixedPolicy(depth),
     )

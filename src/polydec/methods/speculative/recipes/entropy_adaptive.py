@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -40,14 +40,16 @@ def build(
         float | None, "bits of mean entropy above which the target takes over, none: never"
     ] = 1.0,
     tau_down: Annotated[float | None, "bits at or below which the draft does, none: tau"] = None,
-    window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
-    hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
+    window: Annotated[int, InRange(1, 256), "tokens of the mean"] = 5,
+    hold: Annotated[int, InRange(1, 4096), "least tokens between two switches"] = 10,
 ) -> Decoder:
-    from polydec.laws.targets.switch import ByEntropy, Switch
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.laws.targets.switch import EntropySwitchRule, SwitchTarget
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    law = Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))
-    return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)
+    law = SwitchTarget(kit.drafting, kit.target, EntropySwitchRule(tau, tau_down, window, hold))
+    return SpeculativeDecoder(
+        law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="falcon",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="eagle",
     home="a target that is used long enough to train the network for it, where a pass of it is dear",
-    needs=(Trained("falcon"),),
+    needs=(ArtefactNeed("falcon"),),
     needs_training=True,
     arxiv="2412.12639",
     published="3.10 times plain decoding, where EAGLE has 2.82 and Medusa 2.06 (MT-Bench, Vicuna-7B)",
@@ -31,8 +31,8 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    depth: Annotated[int, Within(1, 16), "levels"] = 4,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, InRange(1, 16), "levels"] = 4,
     prompt: Annotated[
         bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
     ] = True,
@@ -41,15 +41,15 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.falcon import FromFalcon
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.falcon import Falcon
+    from polydec.methods.speculative.drafters.falcon import FalconDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.falcon import FalconModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    falcon = kit.need(Falcon)
-    drafter = FromFalcon(falcon, Ranked.of(falcon.rates, nodes, depth), prompt)
+    falcon = kit.need(FalconModel)
+    drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

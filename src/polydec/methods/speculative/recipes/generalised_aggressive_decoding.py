@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="generalised-aggressive-decoding",
@@ -22,7 +22,7 @@ CARD = Card(
     reduces_to="plain where nothing is accepted",
     parent="plain",
     home="text that is made of a source: repair, translation, summaries",
-    needs=(Trained("block-drafter"),),
+    needs=(ArtefactNeed("block-drafter"),),
     needs_training=True,
     aliases=("gad", "generalized aggressive decoding", "speculative decoding for seq2seq"),
     published="3 to 5 times on WMT14 English-German, WMT16 English-Romanian and summarisation, at equal quality",
@@ -33,15 +33,17 @@ def build(
     kit: Kit,
     *,
     block: Annotated[
-        int | None, Within(1, 64), "gaps of a pass, none: as trained (published: 25)"
+        int | None, InRange(1, 64), "gaps of a pass, none: as trained (published: 25)"
     ] = None,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.block_filled import BlockFilled
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.block_filled import BlockFilledDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
     trained = kit.need(BlockDrafter)
-    drafter = BlockFilled(trained, kit.source, block)
-    return Speculative(kit.target, drafter, Match(), Fixed(block or trained.block))
+    drafter = BlockFilledDrafter(trained, kit.source, block)
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(block or trained.block)
+    )

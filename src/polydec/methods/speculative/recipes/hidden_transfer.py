@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import LAYERS, Kit, Trained
+from polydec.methods.registry.kit import LAYERS, ArtefactNeed, Kit
 
-NEED = Trained(
+NEED = ArtefactNeed(
     "probes", "transferred states (hidden-transfer)", lambda probes: probes.maps is not None
 )
 CARD = Card(
@@ -34,21 +34,23 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 8,
-    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root"] = 24,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 8,
+    rows: Annotated[int, InRange(1, 256), "tokens and probes fed beside the root"] = 24,
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.probes import FromProbes
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.probes import Probes
+    from polydec.methods.speculative.drafters.probes import ProbesDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.probes import SoftProbes
 
-    probes = kit.need(Probes, NEED.which)
-    drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)
+    probes = kit.need(SoftProbes, NEED.which)
+    drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
+    )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
-NEED = Trained(
+NEED = ArtefactNeed(
     "heads", "draft heads that read tokens", lambda heads: heads.reads and heads.layer is None
 )
 CARD = Card(
@@ -36,20 +36,20 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.heads import FromHeads
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.heads import Heads
+    from polydec.methods.speculative.drafters.heads import HeadsDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.heads import DraftHeads
 
-    heads = kit.need(Heads, NEED.which)
-    drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
+    heads = kit.need(DraftHeads, NEED.which)
+    drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
     drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(heads.depth, nodes))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

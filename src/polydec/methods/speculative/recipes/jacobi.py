@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -26,10 +26,10 @@ CARD = Card(
 )
 
 
-def build(kit: Kit, *, block: Annotated[int, Within(1, 64), "tokens guessed"] = 4) -> Decoder:
-    from polydec.methods.speculative.drafters.jacobi import Jacobi
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+def build(kit: Kit, *, block: Annotated[int, InRange(1, 64), "tokens guessed"] = 4) -> Decoder:
+    from polydec.methods.speculative.drafters.jacobi import JacobiDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    return Speculative(kit.target, Jacobi(block), Match(), Fixed(block))
+    return SpeculativeDecoder(kit.target, JacobiDrafter(block), MatchVerifier(), FixedPolicy(block))

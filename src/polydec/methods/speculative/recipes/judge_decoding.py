@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import DRAFT, Kit, Trained
+from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
 
 CARD = Card(
     name="judge-decoding",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="a greedy chain of the draft under match at threshold 1",
     parent="draft-model",
     home="a strong draft, and answers of which only the result counts",
-    needs=(DRAFT, Trained("judge")),
+    needs=(DRAFT, ArtefactNeed("judge")),
     needs_training=True,
     aliases=("judge",),
     arxiv="2501.19309",
@@ -33,18 +33,20 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    threshold: Annotated[float, Within(0, 1), "chance above which a token is kept"] = 0.5,
-    depth: Annotated[int, Within(1, 64), "tokens drafted a pass"] = 10,
+    threshold: Annotated[float, InRange(0, 1), "chance above which a token is kept"] = 0.5,
+    depth: Annotated[int, InRange(1, 64), "tokens drafted a pass"] = 10,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.drafters.with_states import WithStates
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.judged import Judged
-    from polydec.models.learned.kinds.judge import Judge
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.drafters.with_states import WithStatesDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.judged import JudgeVerifier
+    from polydec.models.learned.kinds.judge import JudgeProbe
 
-    judge, ends = kit.need(Judge), frozenset(kit.target.vocab.eos)
-    chain = Ranked(tuple((0,) * n for n in range(1, depth + 1)))
-    drafter = WithStates(FromModel(kit.drafting, chain))
-    return Speculative(kit.target, drafter, Judged(judge, threshold, ends), Fixed(depth))
+    judge, ends = kit.need(JudgeProbe), frozenset(kit.target.vocab.eos)
+    chain = RankedTree(tuple((0,) * n for n in range(1, depth + 1)))
+    drafter = WithStatesDrafter(ModelDrafter(kit.drafting, chain))
+    return SpeculativeDecoder(
+        kit.target, drafter, JudgeVerifier(judge, threshold, ends), FixedPolicy(depth)
+    )

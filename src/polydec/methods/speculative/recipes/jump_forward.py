@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Note, Within
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,23 +29,26 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 16,
+    depth: Annotated[int, InRange(0, 64), "most tokens a draft may hold"] = 16,
     lookup: Annotated[
-        int, Within(0, 64), Note("0: none"), "tokens copied from earlier text where none is forced"
+        int,
+        InRange(0, 64),
+        ValueNote("0: none"),
+        "tokens copied from earlier text where none is forced",
     ] = 0,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.capped import Capped
-    from polydec.methods.speculative.drafters.first_of import FirstOf
-    from polydec.methods.speculative.drafters.forced import Forced
-    from polydec.methods.speculative.drafters.lookup import Lookup
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.capped import CappedDrafter
+    from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+    from polydec.methods.speculative.drafters.forced import JumpForwardDrafter
+    from polydec.methods.speculative.drafters.lookup import LookupDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = FirstOf(
+    drafter = FirstOfDrafter(
         (
-            Forced(kit.target.vocab, kit.language),
-            Capped(with_source_text(Lookup(), kit.source), lookup),
+            JumpForwardDrafter(kit.target.vocab, kit.language),
+            CappedDrafter(with_source_text(LookupDrafter(), kit.source), lookup),
         )
     )
-    return Speculative(kit.target, drafter, Match(), Fixed(depth))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -33,18 +33,18 @@ def build(
     exit: Annotated[
         int | None, AtLeast(1), "layers that draft, at most the model's; none: a quarter of them"
     ] = None,
-    depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 6,
+    depth: Annotated[int, InRange(0, 64), "tokens of a draft"] = 6,
 ) -> Decoder:
     from polydec.methods.economics.depth import first_layers
-    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculative
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculativeDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        SelfSpeculative(Chain(), first_layers(exit, kit.target.layers)),
-        Exact(),
-        Fixed(depth),
+        SelfSpeculativeDrafter(ChainTree(), first_layers(exit, kit.target.layers)),
+        ExactVerifier(),
+        FixedPolicy(depth),
     )

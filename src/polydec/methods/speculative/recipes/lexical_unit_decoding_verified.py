@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
-NEED = Trained("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
+NEED = ArtefactNeed("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
     name="lexical-unit-decoding-verified",
     title="Lexical unit decoding, verified",
@@ -32,15 +32,17 @@ def build(
     kit: Kit,
     *,
     confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
-    rows: Annotated[int, Within(1, 256), "tokens and pads fed beside the last token"] = 8,
+    rows: Annotated[int, InRange(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.probes import FromProbes
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.sure_prefix import SurePrefix
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.probes import Probes
+    from polydec.methods.speculative.drafters.probes import ProbesDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.sure_prefix import SurePrefixTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.probes import SoftProbes
 
-    probes = kit.need(Probes, NEED.which)
-    drafter = FromProbes(probes, SurePrefix(confidence, repeats=False), rows)
-    return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))
+    probes = kit.need(SoftProbes, NEED.which)
+    drafter = ProbesDrafter(probes, SurePrefixTree(confidence, repeats=False), rows)
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
+    )

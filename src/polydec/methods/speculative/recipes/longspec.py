@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Length, Within
+from polydec.base.options import EntryCount, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="longspec",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="eagle-2",
     home="long texts: the drafter's own memory does not grow, and it is trained on short ones",
-    needs=(Trained("longspec"),),
+    needs=(ArtefactNeed("longspec"),),
     needs_training=True,
     arxiv="2502.17421",
     published="up to 3.26 times strong baselines on five sets of long texts; 2.25 times on AIME24 (QwQ)",
@@ -32,18 +32,18 @@ def build(
     kit: Kit,
     *,
     width: Annotated[
-        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 4,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     static: Annotated[
         bool,
         "a tree of one shape, by how often each rank was right, in place of the likeliest paths",
     ] = False,
     widths: Annotated[
         tuple[int, ...] | None,
-        Length(1, 16),
-        Within(1, 64),
+        EntryCount(1, 16),
+        InRange(1, 64),
         "a tree whose levels hold so many of the likeliest paths each, such as 4,16,16,16,16 (as published), in place of the "
         "`nodes` likeliest of all",
     ] = None,
@@ -52,19 +52,19 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.longspec import FromLongSpec
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.trees.widest import Widest
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.longspec import LongSpecDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.trees.widest import WidestTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.longspec import LongSpec
 
     longspec = kit.need(LongSpec)
-    of_rates = Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
-    tree = of_rates if widths is None else Widest(widths)
+    of_rates = RankedTree.of(longspec.rates, nodes, depth) if static else BestFirstTree(width)
+    tree = of_rates if widths is None else WidestTree(widths)
     size = (depth, nodes) if widths is None else (len(widths), sum(widths))
-    drafter = FromLongSpec(longspec, tree)
+    drafter = LongSpecDrafter(longspec, tree)
     drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(*size))
+    return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,14 +32,16 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    window: Annotated[int, Within(1, 32), "columns of the window"] = 4,
-    ngram: Annotated[int, Within(2, 16), "length of the n-grams that are kept"] = 3,
-    guesses: Annotated[int, Within(0, 64), "n-grams tried in a pass"] = 4,
+    window: Annotated[int, InRange(1, 32), "columns of the window"] = 4,
+    ngram: Annotated[int, InRange(2, 16), "length of the n-grams that are kept"] = 3,
+    guesses: Annotated[int, InRange(0, 64), "n-grams tried in a pass"] = 4,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.lookahead import Lookahead
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.lookahead import LookaheadDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = Lookahead(window, ngram, guesses)
-    return Speculative(kit.target, drafter, Match(), Fixed(64, min(drafter.nodes, 1024)))
+    drafter = LookaheadDrafter(window, ngram, guesses)
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(64, min(drafter.nodes, 1024))
+    )

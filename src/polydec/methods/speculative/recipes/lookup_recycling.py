@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Formerly, Within
+from polydec.base.options import AtLeast, DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -28,31 +28,33 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 5,
+    max_ngram: Annotated[int, InRange(1, 16), "longest run of tokens that is looked up"] = 5,
     min_ngram: Annotated[
         int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"
     ] = 2,
-    k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
-    nodes: Annotated[int, Within(1, 256), "tokens of an unfolded tree"] = 3,
-    depth: Annotated[int, Within(0, 64), "most tokens of a copy"] = 10,
+    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    nodes: Annotated[int, InRange(1, 256), "tokens of an unfolded tree"] = 3,
+    depth: Annotated[int, InRange(0, 64), "most tokens of a copy"] = 10,
     growth: Annotated[
-        int, Within(0, 16), "tokens copied for each token that matched (0: always depth)"
+        int, InRange(0, 16), "tokens copied for each token that matched (0: always depth)"
     ] = 2,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.first_of import FirstOf
-    from polydec.methods.speculative.drafters.lookup import Lookup
-    from polydec.methods.speculative.drafters.recycling import Recycling
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
+    from polydec.methods.speculative.drafters.lookup import LookupDrafter
+    from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    copies = with_source_text(Lookup(max_ngram, min_ngram, growth=growth), kit.source)
-    drafter = FirstOf((copies, Recycling(k, nodes)))
-    drafter = CostAware(drafter, None, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))
+    copies = with_source_text(LookupDrafter(max_ngram, min_ngram, growth=growth), kit.source)
+    drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
+    drafter = CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(depth, max(depth, nodes))
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Above, Formerly, Within
+from polydec.base.options import DeprecatedName, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,40 +29,42 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 10,
-    depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 10,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a draft"] = 10,
+    depth: Annotated[int, InRange(0, 64), "most tokens in a row"] = 10,
     floor: Annotated[
-        float, Within(0, 1), "leave out tokens whose path is right with less than this chance"
+        float, InRange(0, 1), "leave out tokens whose path is right with less than this chance"
     ] = 0.1,
-    trust: Annotated[float, Above(0), "how many trials a source's own estimate is worth"] = 32.0,
-    k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
+    trust: Annotated[
+        float, GreaterThan(0), "how many trials a source's own estimate is worth"
+    ] = 32.0,
+    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
     recycle_prefill: Annotated[
         bool, "remember what the prompt's rows say too (they are computed for it)"
     ] = False,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.lookup import Lookup
-    from polydec.methods.speculative.drafters.merged_tree import MergedTree
-    from polydec.methods.speculative.drafters.recycling import Recycling
-    from polydec.methods.speculative.drafters.suffix import Suffix
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.lookup import LookupDrafter
+    from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
+    from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+    from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
+    recycling = RecyclingDrafter(k, min(max(nodes, 1), 16), recycle_prefill)
     copies = (
-        with_source_text(Lookup(8), kit.source),
-        with_source_text(Suffix(floor=floor), kit.source),
+        with_source_text(LookupDrafter(8), kit.source),
+        with_source_text(SuffixDrafter(floor=floor), kit.source),
     )
-    drafter = MergedTree((*copies, recycling), trust, floor)
-    return Speculative(
+    drafter = MergedTreeDrafter((*copies, recycling), trust, floor)
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(depth, nodes),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(depth, nodes),
     )

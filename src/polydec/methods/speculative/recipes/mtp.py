@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="mtp",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="ppd",
     home="rows that cost little (a draft of k tokens takes k * k rows), and the torch path",
-    needs=(Trained("mtp"),),
+    needs=(ArtefactNeed("mtp"),),
     needs_training=True,
     aliases=("gated lora", "quadratic decoding"),
     arxiv="2507.11851",
@@ -33,7 +33,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 16), "tokens drafted a pass, as far as there are masks"] = 8,
+    depth: Annotated[int, InRange(0, 16), "tokens drafted a pass, as far as there are masks"] = 8,
     quadratic: Annotated[
         bool, "masks behind every drafted token (false: behind the last one)"
     ] = True,
@@ -43,21 +43,21 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.mtp import FromMtp
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
-    from polydec.models.learned.kinds.mtp import Mtp
+    from polydec.methods.speculative.drafters.mtp import MtpDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
+    from polydec.models.learned.kinds.mtp import MtpModel
 
-    mtp = kit.need(Mtp)
-    drafter = FromMtp(mtp, Chain(), quadratic, sampler)
+    mtp = kit.need(MtpModel)
+    drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
     drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter
     drafted = min(depth, len(mtp))
     rows = (drafted + 1) * (len(mtp) + 1) - 1 if quadratic else drafted + len(mtp)
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
         drafter,
-        Exact(),
-        Fixed(drafted + len(mtp) if drafted else 0, rows if drafted else 0),
+        ExactVerifier(),
+        FixedPolicy(drafted + len(mtp) if drafted else 0, rows if drafted else 0),
     )

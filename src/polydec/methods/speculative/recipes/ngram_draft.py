@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Formerly, Within
+from polydec.base.options import DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="ngram-draft",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="plain with a table that knows nothing of the text",
     parent="plain",
     home="answers of the kinds that the table was counted in",
-    needs=(Trained("ngrams"),),
+    needs=(ArtefactNeed("ngrams"),),
     aliases=("ngrams", "n-gram"),
 )
 
@@ -30,26 +30,28 @@ def build(
     kit: Kit,
     *,
     floor: Annotated[
-        float, Within(0, 1), "go on while the whole draft is right with at least this chance"
+        float, InRange(0, 1), "go on while the whole draft is right with at least this chance"
     ] = 0.1,
-    width: Annotated[int, Within(1, 16), "most alternatives after a context"] = 2,
-    depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 8,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
+    width: Annotated[int, InRange(1, 16), "most alternatives after a context"] = 2,
+    depth: Annotated[int, InRange(0, 64), "most tokens in a row"] = 8,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a draft"] = 16,
     cost_aware: Annotated[
-        bool, Formerly("thrift"), "feed only what is worth its rows by the costs measured here"
+        bool,
+        DeprecatedName("thrift"),
+        "feed only what is worth its rows by the costs measured here",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.backoff import Backoff
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.backoff import BackoffDrafter
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
-    drafter = Backoff(kit.need(NGrams), floor, width)
-    return Speculative(
+    drafter = BackoffDrafter(kit.need(NGrams), floor, width)
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(depth, nodes),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(depth, nodes),
     )

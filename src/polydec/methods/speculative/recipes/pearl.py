@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -33,11 +33,11 @@ def build(
     *,
     gamma: Annotated[
         int,
-        Within(1, 64),
+        InRange(1, 64),
         "tokens drafted a round; best about the ratio of the two models' pass times",
     ] = 4,
 ) -> Decoder:
-    from polydec.methods.speculative.loop.pearl import Pearl
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.loop.pearl import PearlDecoder
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Pearl(kit.target, kit.drafting, Exact(), gamma)
+    return PearlDecoder(kit.target, kit.drafting, ExactVerifier(), gamma)

@@ -24,9 +24,9 @@ CARD = Card(
 
 
 def build(kit: Kit) -> Decoder:
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    return Speculative(kit.target, Nothing(), Match(), Fixed(0))
+    return SpeculativeDecoder(kit.target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))

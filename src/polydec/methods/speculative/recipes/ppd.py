@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
-NEED = Trained("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
+NEED = ArtefactNeed("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
 CARD = Card(
     name="ppd",
     title="PPD",
@@ -33,8 +33,8 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    nodes: Annotated[int, Within(1, 64), "tokens of a tree, unless by_state"] = 8,
-    rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root, at most"] = 24,
+    nodes: Annotated[int, InRange(1, 64), "tokens of a tree, unless by_state"] = 8,
+    rows: Annotated[int, InRange(1, 256), "tokens and probes fed beside the root, at most"] = 24,
     by_state: Annotated[
         bool,
         "a tree for each number of levels that have guesses, by the Markov chain of these (as published); false: one tree",
@@ -48,22 +48,24 @@ def build(
 ) -> Decoder:
     from polydec.methods.economics import state_trees
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
-    from polydec.methods.speculative.drafters.probes import FromProbes
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.ranked import Ranked
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.probes import Probes
+    from polydec.methods.speculative.drafters.probes import ProbesDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.ranked import RankedTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.probes import SoftProbes
 
-    probes = kit.need(Probes, NEED.which)
+    probes = kit.need(SoftProbes, NEED.which)
     rates = tuple(tuple(level) for level in probes.rates)
-    fitted = state_trees.sized(rates, rows, kit.costs) if hardware_aware else None
-    made = fitted or (state_trees.best(rates, rows) if by_state else ())
-    drafter = FromProbes(
+    fitted = state_trees.fastest_state_trees(rates, rows, kit.costs) if hardware_aware else None
+    made = fitted or (state_trees.best_state_trees(rates, rows) if by_state else ())
+    drafter = ProbesDrafter(
         probes,
-        Ranked.of(rates, nodes),
+        RankedTree.of(rates, nodes),
         rows,
-        tuple((masks, Ranked(masks.paths or ((0,),))) for masks in made),
+        tuple((masks, RankedTree(masks.paths or ((0,),))) for masks in made),
     )
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Formerly, Within
+from polydec.base.options import AtLeast, DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,14 +31,14 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 8,
+    max_ngram: Annotated[int, InRange(1, 16), "longest run of tokens that is looked up"] = 8,
     min_ngram: Annotated[
         int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"
     ] = 1,
-    depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 10,
+    depth: Annotated[int, InRange(0, 64), "most tokens a draft may hold"] = 10,
     growth: Annotated[
         int,
-        Within(0, 16),
+        InRange(0, 16),
         "tokens copied for each token that matched (0: always depth, as published)",
     ] = 2,
     loop: Annotated[
@@ -47,20 +47,20 @@ def build(
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.lookup import Lookup
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.lookup import LookupDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = with_source_text(Lookup(max_ngram, min_ngram, first, loop, growth), kit.source)
-    return Speculative(
+    drafter = with_source_text(LookupDrafter(max_ngram, min_ngram, first, loop, growth), kit.source)
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(depth),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(depth),
     )

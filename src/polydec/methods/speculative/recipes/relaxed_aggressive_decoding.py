@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="relaxed-aggressive-decoding",
@@ -22,7 +22,7 @@ CARD = Card(
     reduces_to="generalised-aggressive-decoding at top 1 for greedy text, and where a request has a constraint",
     parent="generalised-aggressive-decoding",
     home="text that may be put in several ways: translation, summaries",
-    needs=(Trained("block-drafter"),),
+    needs=(ArtefactNeed("block-drafter"),),
     needs_training=True,
     aliases=("gad++", "gad-plus-plus"),
     published="faster than the strict form at equal quality on WMT14 English-German and WMT16 English-Romanian",
@@ -33,21 +33,21 @@ def build(
     kit: Kit,
     *,
     block: Annotated[
-        int | None, Within(1, 64), "gaps of a pass, none: as trained (published: 25)"
+        int | None, InRange(1, 64), "gaps of a pass, none: as trained (published: 25)"
     ] = None,
     top: Annotated[int, AtLeast(1), "of the model's likeliest tokens so many may stand"] = 5,
     tolerance: Annotated[
         float, AtLeast(0), "how far below the likeliest, in nats of log-probability"
     ] = 3.0,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.block_filled import BlockFilled
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.methods.speculative.verifiers.near_best import NearBest
+    from polydec.methods.speculative.drafters.block_filled import BlockFilledDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.speculative.verifiers.near_best import NearBestVerifier
     from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
     trained = kit.need(BlockDrafter)
-    drafter = BlockFilled(trained, kit.source, block, True)
-    verifier = NearBest(top, tolerance) if kit.language is None else Match()
-    return Speculative(kit.target, drafter, verifier, Fixed(block or trained.block))
+    drafter = BlockFilledDrafter(trained, kit.source, block, True)
+    verifier = NearBestVerifier(top, tolerance) if kit.language is None else MatchVerifier()
+    return SpeculativeDecoder(kit.target, drafter, verifier, FixedPolicy(block or trained.block))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Length, Within
+from polydec.base.options import EntryCount, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,18 +32,21 @@ def build(
     *,
     levels: Annotated[
         tuple[int, ...],
-        Length(1, 16),
-        Within(1, 16),
+        EntryCount(1, 16),
+        InRange(1, 16),
         "children of each node, level by level, such as 2,1,1",
     ] = (2, 1, 1),
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 16,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.static import Static
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.static import StaticTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
-        kit.target, FromModel(kit.drafting, Static(levels)), Exact(), Fixed(64, nodes)
+    return SpeculativeDecoder(
+        kit.target,
+        ModelDrafter(kit.drafting, StaticTree(levels)),
+        ExactVerifier(),
+        FixedPolicy(64, nodes),
     )

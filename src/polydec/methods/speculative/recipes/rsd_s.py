@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -29,14 +29,16 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[int, Within(1, 64), "paths drawn"] = 2,
-    depth: Annotated[int, Within(0, 64), "levels"] = 3,
+    width: Annotated[int, InRange(1, 64), "paths drawn"] = 2,
+    depth: Annotated[int, InRange(0, 64), "levels"] = 3,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.stochastic_beam import StochasticBeam
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    drafter = FromModel(kit.drafting, StochasticBeam(width))
-    return Speculative(kit.target, drafter, Exact(), Fixed(depth, min(width * depth, 1024)))
+    drafter = ModelDrafter(kit.drafting, StochasticBeamTree(width))
+    return SpeculativeDecoder(
+        kit.target, drafter, ExactVerifier(), FixedPolicy(depth, min(width * depth, 1024))
+    )

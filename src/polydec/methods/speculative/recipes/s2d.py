@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -36,16 +36,16 @@ def build(
         float, AtLeast(0), "probability from which half the draft's layers suffice (above 1: never)"
     ] = 0.9,
     tau_2: Annotated[float, AtLeast(0), "the same of three quarters"] = 0.8,
-    stop: Annotated[float, Within(0, 1), "drafting ends below this probability"] = 0.3,
-    depth: Annotated[int, Within(0, 64), "longest draft"] = 5,
+    stop: Annotated[float, InRange(0, 1), "drafting ends below this probability"] = 0.3,
+    depth: Annotated[int, InRange(0, 64), "longest draft"] = 5,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.sorted_exits import SortedExits
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.sorted_exits import SortedExitsDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     last = kit.drafting.layers
-    drafter = SortedExits.of(
+    drafter = SortedExitsDrafter.of(
         kit.drafting, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2
     )
-    return Speculative(kit.target, drafter, Exact(), Fixed(depth))
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, Trained
+from polydec.methods.registry.kit import ArtefactNeed, Kit
 
 CARD = Card(
     name="scylla",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="eagle-2 where one width is the best at every batch",
     parent="eagle-2",
     home="a server whose load swings, on a machine where rows cost little for few sequences",
-    needs=(Trained("eagle"),),
+    needs=(ArtefactNeed("eagle"),),
     needs_training=True,
     arxiv="2505.07858",
     published="1.5 to 2.2 more accepted tokens a pass than EAGLE-2, 0.3 more than EAGLE-3 (Llama-2, Llama-3 and Qwen2.5, "
@@ -36,26 +36,28 @@ def build(
         str,
         "tokens of a tree by sequences at once, such as 1:16,4:8,16:0 (none: by the costs measured here)",
     ] = "",
-    nodes: Annotated[int, Within(1, 64), "tokens of the widest tree, where costs decide"] = 16,
+    nodes: Annotated[int, InRange(1, 64), "tokens of the widest tree, where costs decide"] = 16,
     width: Annotated[
-        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
     ] = 4,
-    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     patience: Annotated[int, AtLeast(1), "rounds in a row that must ask for another width"] = 3,
     prompt: Annotated[
         bool, "the layers read the whole prompt's states: a cached prefix is computed again"
     ] = True,
 ) -> Decoder:
     from polydec.methods.economics.widths import widths_for
-    from polydec.methods.speculative.drafters.eagle import FromEagle
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.batch_width import BatchWidth
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.eagle import Eagle
+    from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.batch_width import BatchWidthPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.eagle import EagleModel
 
-    eagle = kit.need(Eagle)
+    eagle = kit.need(EagleModel)
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)
-    drafter = FromEagle(eagle, BestFirst(width), prompt)
-    return Speculative(kit.target, drafter, Match(), BatchWidth(table, depth, patience))
+    drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
+    return SpeculativeDecoder(
+        kit.target, drafter, MatchVerifier(), BatchWidthPolicy(table, depth, patience)
+    )

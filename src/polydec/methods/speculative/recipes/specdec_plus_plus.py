@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import DRAFT, Kit, Trained
+from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
 
 CARD = Card(
     name="specdec-plus-plus",
@@ -21,7 +21,7 @@ CARD = Card(
     reduces_to="draft-model at threshold 1",
     parent="draft-model-confidence",
     home="a draft and target that are used long enough to train the head once",
-    needs=(DRAFT, Trained("stop-head")),
+    needs=(DRAFT, ArtefactNeed("stop-head")),
     needs_training=True,
     aliases=("specdec++", "stop-head"),
     arxiv="2405.19715",
@@ -34,17 +34,19 @@ def build(
     kit: Kit,
     *,
     threshold: Annotated[
-        float, Within(0, 1), "chance that some token is rejected above which the draft ends"
+        float, InRange(0, 1), "chance that some token is rejected above which the draft ends"
     ] = 0.7,
     least: Annotated[int, AtLeast(1), "tokens that are drafted in any case, at most depth"] = 1,
-    depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
+    depth: Annotated[int, InRange(0, 64), "longest draft"] = 8,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.learned_stop import LearnedStop
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.learned_stop import LearnedStopTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
     from polydec.models.learned.kinds.stop_head import StopHead
 
-    stop = LearnedStop.below(depth, kit.need(StopHead), threshold, least)
-    return Speculative(kit.target, FromModel(kit.drafting, stop), Exact(), Fixed(depth))
+    stop = LearnedStopTree.below(depth, kit.need(StopHead), threshold, least)
+    return SpeculativeDecoder(
+        kit.target, ModelDrafter(kit.drafting, stop), ExactVerifier(), FixedPolicy(depth)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -33,37 +33,39 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "longest chain"] = 4,
+    depth: Annotated[int, InRange(0, 64), "longest chain"] = 4,
     least: Annotated[
         int | None,
-        Within(1, 64),
+        InRange(1, 64),
         "a chain of so many tokens is verified (published: 6, with depth 9); none: depth",
     ] = None,
-    k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
-    inner_nodes: Annotated[int, Within(0, 256), "tokens of an inner tree (published: 30)"] = 7,
-    inner_depth: Annotated[int, Within(0, 64), "levels of an inner tree (published: 3)"] = 4,
+    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    inner_nodes: Annotated[int, InRange(0, 256), "tokens of an inner tree (published: 30)"] = 7,
+    inner_depth: Annotated[int, InRange(0, 64), "levels of an inner tree (published: 3)"] = 4,
     eagle: Annotated[
         bool,
         "inner trees by an EAGLE layer that was trained for the draft model (as published); false: Token Recycling's",
     ] = False,
     width: Annotated[
-        int, Within(1, 64), "paths of EAGLE's tree that each level expands (published: 10)"
+        int, InRange(1, 64), "paths of EAGLE's tree that each level expands (published: 10)"
     ] = 4,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.eagle import FromEagle
-    from polydec.methods.speculative.drafters.hierarchical import Hierarchical
-    from polydec.methods.speculative.drafters.recycling import Recycling
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.best_first import BestFirst
-    from polydec.methods.speculative.verifiers.exact import Exact
-    from polydec.methods.speculative.verifiers.match import Match
-    from polydec.models.learned.kinds.eagle import Eagle
+    from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.drafters.hierarchical import HierarchicalDrafter
+    from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.best_first import BestFirstTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.eagle import EagleModel
 
     inner = (
-        FromEagle(kit.of_draft.need(Eagle), BestFirst(width))
+        EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
         if eagle
-        else Recycling(k, min(max(1, inner_nodes), 256))
+        else RecyclingDrafter(k, min(max(1, inner_nodes), 256))
     )
-    drafter = Hierarchical(kit.drafting, inner, Match(), inner_depth, inner_nodes, least)
-    return Speculative(kit.target, drafter, Exact(), Fixed(depth))
+    drafter = HierarchicalDrafter(
+        kit.drafting, inner, MatchVerifier(), inner_depth, inner_nodes, least
+    )
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,18 +32,18 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    count: Annotated[int, Within(1, 64), "sequences drawn"] = 2,
-    depth: Annotated[int, Within(0, 64), "tokens of a sequence"] = 3,
+    count: Annotated[int, InRange(1, 64), "sequences drawn"] = 2,
+    depth: Annotated[int, InRange(0, 64), "tokens of a sequence"] = 3,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.model import FromModel
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.sequences import Sequences
-    from polydec.methods.speculative.verifiers.k_seq import KSeq
+    from polydec.methods.speculative.drafters.model import ModelDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.sequences import SequencesTree
+    from polydec.methods.speculative.verifiers.k_seq import KSeqVerifier
 
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        FromModel(kit.drafting, Sequences(count)),
-        KSeq(),
-        Fixed(depth, min(count * depth, 1024)),
+        ModelDrafter(kit.drafting, SequencesTree(count)),
+        KSeqVerifier(),
+        FixedPolicy(depth, min(count * depth, 1024)),
     )

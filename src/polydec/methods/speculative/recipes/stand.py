@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,14 +32,14 @@ def build(
     *,
     shape: Annotated[
         tuple[int, ...],
-        Within(0, 64),
+        InRange(0, 64),
         "child counts of the tree's nodes, breadth first, such as 3,2,1",
     ] = (3, 2, 1, 1, 1, 1, 0, 1),
-    longest: Annotated[int, Within(1, 16), "longest n-gram that is looked up"] = 4,
+    longest: Annotated[int, InRange(1, 16), "longest n-gram that is looked up"] = 4,
     shortest: Annotated[
         int, AtLeast(1), "shortest n-gram that is looked up, at most longest (published: 2)"
     ] = 1,
-    keep: Annotated[int, Within(1, 64), "tokens kept of an averaged row"] = 10,
+    keep: Annotated[int, InRange(1, 64), "tokens kept of an averaged row"] = 10,
     draws: Annotated[bool, "draw the tree, else take the likeliest tokens"] = True,
     shared: Annotated[
         bool,
@@ -50,18 +50,18 @@ def build(
         "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
     ] = False,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.ngram_rows import NgramRows, Rows
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.ngram_rows import NgramRowsDrafter, NgramRowStore
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    drafter = NgramRows(
+    drafter = NgramRowsDrafter(
         shape,
         longest,
         shortest,
         keep,
         draws,
-        store=kit.memory.setdefault("rows", Rows()) if hot else None,
+        store=kit.memory.setdefault("rows", NgramRowStore()) if hot else None,
         shared=shared,
     )
-    return Speculative(kit.target, drafter, Exact(), Fixed(64, 256))
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(64, 256))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Formerly, Within
+from polydec.base.options import DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,34 +30,36 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    min_match: Annotated[int, Within(1, 64), "shortest run of tokens that is copied from"] = 1,
+    min_match: Annotated[int, InRange(1, 64), "shortest run of tokens that is copied from"] = 1,
     floor: Annotated[
-        float, Within(0, 1), "go on while the whole copy is right with at least this chance"
+        float, InRange(0, 1), "go on while the whole copy is right with at least this chance"
     ] = 0.3,
-    width: Annotated[int, Within(1, 16), "most alternatives after a run"] = 2,
-    depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 16,
-    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
+    width: Annotated[int, InRange(1, 16), "most alternatives after a run"] = 2,
+    depth: Annotated[int, InRange(0, 64), "most tokens in a row"] = 16,
+    nodes: Annotated[int, InRange(0, 1024), "most tokens of a draft"] = 16,
     hot: Annotated[
         bool, "copy from the engine's earlier requests as well: drafts then show what these hold"
     ] = False,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.automaton import Store
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.suffix import Suffix
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.automaton import SuffixStore
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.suffix import SuffixDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    store = kit.memory.setdefault("store", Store()) if hot else None
-    drafter = with_source_text(Suffix(min_match, floor, width, store=store, add=hot), kit.source)
-    return Speculative(
+    store = kit.memory.setdefault("store", SuffixStore()) if hot else None
+    drafter = with_source_text(
+        SuffixDrafter(min_match, floor, width, store=store, add=hot), kit.source
+    )
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(depth, nodes),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(depth, nodes),
     )

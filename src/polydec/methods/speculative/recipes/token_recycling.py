@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Formerly, Within
+from polydec.base.options import DeprecatedName, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,17 +31,17 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
+    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
     nodes: Annotated[
-        int | None, Within(1, 256), "tokens of a draft tree; none: 7, or as shape says"
+        int | None, InRange(1, 256), "tokens of a draft tree; none: 7, or as shape says"
     ] = None,
-    depth: Annotated[int, Within(0, 64), "its levels"] = 8,
+    depth: Annotated[int, InRange(0, 64), "its levels"] = 8,
     recycle_prefill: Annotated[
         bool, "learn from the prompt's rows too (they are computed for it)"
     ] = False,
     shape: Annotated[
         tuple[int, ...] | None,
-        Within(0, 64),
+        InRange(0, 64),
         "child counts of the nodes, breadth first, such as 3,2,1; none: by rates",
     ] = None,
     hot: Annotated[
@@ -50,27 +50,27 @@ def build(
     ] = False,
     cost_aware: Annotated[
         bool,
-        Formerly("thrift"),
+        DeprecatedName("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.cost_aware import CostAware
-    from polydec.methods.speculative.drafters.recycling import Memory, Recycling
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
+    from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     kit.read_prompt(CARD.name, recycle_prefill, "set recycle_prefill=false")
-    drafter = Recycling(
+    drafter = RecyclingDrafter(
         k,
         nodes,
         recycle_prefill,
-        memory=kit.memory.setdefault("memory", Memory()) if hot else None,
+        memory=kit.memory.setdefault("memory", RecyclingTable()) if hot else None,
         shape=shape or (),
     )
-    return Speculative(
+    return SpeculativeDecoder(
         kit.target,
-        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
-        Match(),
-        Fixed(depth, len(drafter.template)),
+        CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,
+        MatchVerifier(),
+        FixedPolicy(depth, len(drafter.template)),
     )

@@ -37,12 +37,14 @@ def build(
     ] = 1.3,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Decoder:
-    from polydec.laws.targets.skipping import Skipping
+    from polydec.laws.targets.skipping import SkippingTarget
     from polydec.methods.economics.depth import kept_layers
-    from polydec.methods.speculative.drafters.nothing import Nothing
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.nothing import NothingDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    law = Skipping(kit.target, kept_layers(kit.target.layers, speed, even=even))
-    return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)
+    law = SkippingTarget(kit.target, kept_layers(kit.target.layers, speed, even=even))
+    return SpeculativeDecoder(
+        law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, Within
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -32,15 +32,17 @@ def build(
     speed: Annotated[
         float, AtLeast(1), "layers of the model for each one that drafts (at least two draft)"
     ] = 2.0,
-    depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 4,
+    depth: Annotated[int, InRange(0, 64), "tokens of a draft"] = 4,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Decoder:
     from polydec.methods.economics.depth import kept_layers
-    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculative
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.trees.chain import Chain
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.self_speculative import SelfSpeculativeDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.trees.chain import ChainTree
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     layers = kept_layers(kit.target.layers, speed, even=even)
-    return Speculative(kit.target, SelfSpeculative(Chain(), layers), Exact(), Fixed(depth))
+    return SpeculativeDecoder(
+        kit.target, SelfSpeculativeDrafter(ChainTree(), layers), ExactVerifier(), FixedPolicy(depth)
+    )

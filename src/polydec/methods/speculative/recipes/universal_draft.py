@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -31,14 +31,17 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 3,
-    context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
+    depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 3,
+    context: Annotated[int, InRange(16, 65536), "most tokens that the draft reads"] = 512,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.other_tokenizer import OtherTokenizer
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.match import Match
+    from polydec.methods.speculative.drafters.other_tokenizer import OtherTokenizerDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    return Speculative(
-        kit.target, OtherTokenizer(kit.drafting, kit.target.vocab, context), Match(), Fixed(depth)
+    return SpeculativeDecoder(
+        kit.target,
+        OtherTokenizerDrafter(kit.drafting, kit.target.vocab, context),
+        MatchVerifier(),
+        FixedPolicy(depth),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import Within
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -30,14 +30,17 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2,
-    context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
+    depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2,
+    context: Annotated[int, InRange(16, 65536), "most tokens that the draft reads"] = 512,
 ) -> Decoder:
-    from polydec.methods.speculative.drafters.shared_tokens import SharedTokens
-    from polydec.methods.speculative.loop.speculative import Speculative
-    from polydec.methods.speculative.policies.fixed import Fixed
-    from polydec.methods.speculative.verifiers.exact import Exact
+    from polydec.methods.speculative.drafters.shared_tokens import SharedTokensDrafter
+    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
-    return Speculative(
-        kit.target, SharedTokens(kit.drafting, kit.target.vocab, context), Exact(), Fixed(depth)
+    return SpeculativeDecoder(
+        kit.target,
+        SharedTokensDrafter(kit.drafting, kit.target.vocab, context),
+        ExactVerifier(),
+        FixedPolicy(depth),
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import exp
 
-from polydec.core.protocols import Laws, Scores
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.draws import Pick, drawn
-from polydec.methods.speculative.loop.types import Budget
+from polydec.core.protocols import DraftScorer, DraftScores
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.draws import Pick, draw_draft_token
+from polydec.methods.speculative.loop.types import DraftBudget
 
 
-def wanted(budget: Budget) -> Want:
+def tree_score_want(budget: DraftBudget) -> ScoreRequest:
     """What a tree must see of the draft's scores."""
-    return Want(base=Reads.ROW if budget.graded else Reads.NOTHING)
+    return ScoreRequest(base=RowDetail.ROW if budget.graded else RowDetail.NOTHING)
 
 
-def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int, float, float]]:
+def likeliest_children(
+    scores: DraftScores, at: int, k: int, budget: DraftBudget
+) -> list[tuple[int, float, float]]:
     """The k likeliest tokens of a row, best first: (token, probability, what to ask the budget's go_on with). A greedy law's
     own token stands first, the others by the model before shaping, whose probabilities count."""
     only = scores.certain(at)
@@ -32,13 +34,15 @@ def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int
     ]
 
 
-async def line(laws: Laws, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:
+async def grow_single_path(
+    laws: DraftScorer, root: int, budget: DraftBudget, pick: Callable[[int], Pick]
+) -> Draft:
     """One path down to the budget's depth, or until its go_on says stop (the token that said so is kept); pick(depth)
     draws the token of that depth."""
     draft = Draft.chain(root)
     for depth in range(1, min(budget.depth, budget.nodes) + 1):
-        scores = await laws.score(draft, wanted(budget))
-        token, draw, law_V, q = drawn(scores, depth - 1, pick(depth), budget.graded)
+        scores = await laws.score(draft, tree_score_want(budget))
+        token, draw, law_V, q = draw_draft_token(scores, depth - 1, pick(depth), budget.graded)
         draft = draft.grown(token, depth - 1, draw, law_V, q)
         if not budget.go_on(depth, q):
             break

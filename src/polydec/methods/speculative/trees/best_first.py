@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws, Scores
+from polydec.core.protocols import DraftScorer, DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import likeliest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import likeliest_children
 from polydec.methods.speculative.trees.greedy_growth import check_width
 
 Node = tuple[float, tuple[int, ...], float]
@@ -20,7 +20,7 @@ Node = tuple[float, tuple[int, ...], float]
 
 
 @dataclass(frozen=True)
-class BestFirst:
+class BestFirstTree:
     """At each level the `width` paths that are likeliest under the draft get their `width` likeliest tokens as candidates;
     of all candidates the budget's nodes with the likeliest paths are proposed, with certainty. One pass of the draft a
     level. A greedy draft's own token stands first, the others by the model before shaping, whose probabilities count.
@@ -48,12 +48,14 @@ class BestFirst:
         (methods/speculative/drafters/_states.py)."""
         return self.width, self.width if self.tips is None else self.tips
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
-            scores = await laws.score(fed, Want(base=Reads.ROW))
+            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (node, above, at, on)
                 for at, above in tips
@@ -65,17 +67,17 @@ class BestFirst:
             for node, _, at, on in level[: self.expands[1]]:
                 if on:
                     tips.append((len(fed), node))
-                    fed = fed.grown(node[1][-1], at, Draw.CERTAIN, None)
+                    fed = fed.grown(node[1][-1], at, DrawKind.CERTAIN, None)
         nodes.sort(key=lambda node: (-node[0], len(node[1])))
         return _tree(root, nodes[: budget.nodes])
 
     def _below(
-        self, scores: Scores, at: int, above: Node, depth: int, budget: Budget
+        self, scores: DraftScores, at: int, above: Node, depth: int, budget: DraftBudget
     ) -> list[tuple[Node, bool]]:
         """A node's candidates, and whether to go on below each."""
         return [
             ((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
-            for x, q, graded in likeliest(scores, at, self.width, budget)
+            for x, q, graded in likeliest_children(scores, at, self.width, budget)
             if q > 0.0 and above[0] * q >= budget.floor
         ]
 

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._siblings import siblings
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._siblings import draw_siblings
 from polydec.methods.speculative.trees.greedy_growth import (
-    accepted,
-    below,
+    assumed_acceptance_chance,
     check_chances,
     check_width,
+    path_tokens,
 )
 
 
 @dataclass(frozen=True)
-class BestSlot:
+class BestSlotTree:
     """Fills the place of the largest value (see `greedy_growth`, which draws the same children) until the budget's nodes
     are used up or no place is worth `least`. Up to one pass of the draft for each node: the reference, not the fast way.
 
@@ -42,21 +42,27 @@ class BestSlot:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, scores = Draft.chain(root), None
         here, open_ = rng.at("draft", position), {}
         places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
             if node not in open_:
-                scores = await laws.score(draft, Want(base=Reads.ROW))
-                open_[node] = siblings(scores, node, here.at(*below(draft, node)), self.width)
+                scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
+                open_[node] = draw_siblings(
+                    scores, node, here.at(*path_tokens(draft, node)), self.width
+                )
             child = next(open_[node], None)
             if child is None:
                 continue
             q = child.q if budget.graded or child.law is not None else 1.0
             on = depth + 1 < budget.depth and budget.go_on(depth + 1, q)
-            a = accepted(self.floor, self.fade, child.share, len(draft.children[node]))
+            a = assumed_acceptance_chance(
+                self.floor, self.fade, child.share, len(draft.children[node])
+            )
             sibling, first = value * (1.0 - a), value * a
             if sibling < 0.0 and -sibling >= self.least:
                 heappush(places, (sibling, depth, node))

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.draws import categorical
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import line
+from polydec.methods.speculative.loop.draws import categorical_pick
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import grow_single_path
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainTree:
     """Draw each token from the draft's law after the ones before it, down to the budget's depth or until its go_on says
     stop (the token that said so is kept). A greedy draft's token is proposed with certainty, unread.
 
@@ -26,7 +26,9 @@ class Chain:
 
     unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return await line(
-            laws, root, budget, lambda depth: categorical(rng.at("draft", position, depth))
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
+        return await grow_single_path(
+            laws, root, budget, lambda depth: categorical_pick(rng.at("draft", position, depth))
         )

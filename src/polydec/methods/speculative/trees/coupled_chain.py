@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.methods.speculative.loop.draws import Pick
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import line
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import grow_single_path
 
 
 @dataclass(frozen=True)
-class CoupledChain:
+class CoupledChainTree:
     """Each token is the argmax of the draft's row plus the noise of its position, rng.at("token", position): the
     `coupled` verifier then draws the same token wherever the two laws are close.
 
@@ -26,10 +26,12 @@ class CoupledChain:
 
     unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         def pick(depth: int) -> Pick:
             return lambda law_V: (
                 rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
             )
 
-        return await line(laws, root, budget, pick)
+        return await grow_single_path(laws, root, budget, pick)

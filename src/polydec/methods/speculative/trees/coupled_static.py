@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from polydec.core.protocols import Laws
-from polydec.core.rng import Noise, Rng
-from polydec.core.types import Draft, Draw
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees.static import check_levels, filled
+from polydec.core.protocols import DraftScorer
+from polydec.core.rng import GumbelNoise, Rng
+from polydec.core.types import Draft, DrawKind
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees.static import check_levels, grow_level_tree
 
 
 @dataclass(frozen=True)
-class CoupledStatic:
+class CoupledStaticTree:
     """Every node of level d has the `levels[d]` tokens that come first in its row plus the noise of their position.
 
     The first k of noise plus log-probabilities are k draws without replacement, likeliest winner first.
@@ -30,12 +30,14 @@ class CoupledStatic:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        noise: dict[int, Noise] = {}  # one a position, whatever the node
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
+        noise: dict[int, GumbelNoise] = {}  # one a position, whatever the node
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             if depth not in noise:
                 noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
             return noise[depth].topk(law_V, k)
 
-        return await filled(laws, root, self.levels, budget, Draw.WITHOUT, pick)
+        return await grow_level_tree(laws, root, self.levels, budget, DrawKind.WITHOUT, pick)

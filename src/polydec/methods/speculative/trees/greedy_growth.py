@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws, Scores
+from polydec.core.protocols import DraftScorer, DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Reads, Want
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._siblings import siblings
+from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._siblings import draw_siblings
 
 
 @dataclass(frozen=True)
-class GreedyGrowth:
+class GreedyGrowthTree:
     """A place for a child has a value: the chance that verification tries it, if a drafted token that has share s of what
     r earlier siblings left of the draft's law is accepted with chance a = (floor + (1 - floor) s) fade^r. The root's first
     place is worth 1; a child drawn in a place of value v has a first place worth v a below it, and its next sibling one
@@ -45,7 +45,9 @@ class GreedyGrowth:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, tips = (
             Draft.chain(root),
             [(1.0, 0)],
@@ -53,7 +55,7 @@ class GreedyGrowth:
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break
-            scores = await laws.score(draft, Want(base=Reads.ROW))
+            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
             draft, tips = self._level(draft, tips, scores, depth, budget, rng.at("draft", position))
         return draft
 
@@ -61,13 +63,18 @@ class GreedyGrowth:
         self,
         draft: Draft,
         tips: list[tuple[float, int]],
-        scores: Scores,
+        scores: DraftScores,
         depth: int,
-        budget: Budget,
+        budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[tuple[float, int]]]:
         places = [
-            (-value, node, 0, siblings(scores, node, rng.at(*below(draft, node)), self.width))
+            (
+                -value,
+                node,
+                0,
+                draw_siblings(scores, node, rng.at(*path_tokens(draft, node)), self.width),
+            )
             for value, node in sorted(tips, key=lambda tip: (-tip[0], tip[1]))
         ]  # a heap; of one node never two places at once
         kept: list[tuple[float, int]] = []
@@ -76,7 +83,7 @@ class GreedyGrowth:
             child = next(more, None)
             if child is None:
                 continue
-            a = accepted(self.floor, self.fade, child.share, rank)
+            a = assumed_acceptance_chance(self.floor, self.fade, child.share, rank)
             q = child.q if budget.graded or child.law is not None else 1.0
             if -value * a >= self.threshold and budget.go_on(depth, q):
                 kept.append((-value * a, len(draft)))
@@ -86,12 +93,12 @@ class GreedyGrowth:
         return draft, kept
 
 
-def below(draft: Draft, node: int) -> tuple[int, ...]:
+def path_tokens(draft: Draft, node: int) -> tuple[int, ...]:
     """The tokens from the root (left out) to a node: what names its children's draws, in whatever order trees are built."""
     return tuple(draft.token[i] for i in draft.path_to(node))
 
 
-def accepted(floor: float, fade: float, share: float, rank: int) -> float:
+def assumed_acceptance_chance(floor: float, fade: float, share: float, rank: int) -> float:
     """The chance with which a child is taken to be accepted."""
     return (floor + (1.0 - floor) * share) * fade**rank
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.draws import categorical, drawn
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import wanted
+from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import tree_score_want
 from polydec.models.learned.kinds.stop_head import StopHead
 
 
 @dataclass(frozen=True)
-class LearnedStop:
+class LearnedStopTree:
     """Draws as `chain` does, and reads after each pass, from the draft's hidden state, how likely the token that was fed is
     accepted. Once 1 - the product of these chances is above `threshold`, the token just drawn is the last one.
 
@@ -44,23 +44,29 @@ class LearnedStop:
             raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
 
     @staticmethod
-    def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStop:
+    def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStopTree:
         """For drafts of at most `depth` tokens. Raises RequestError where `least` says that none could stop."""
         if depth >= 0 and not 1 <= least <= max(depth, 1):
             raise RequestError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
-        return LearnedStop(head, threshold, least)
+        return LearnedStopTree(head, threshold, least)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, chances, all_ = Draft.chain(root), [1.0], 1.0
-        want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
+        want = (
+            replace(tree_score_want(budget), hidden=True)
+            if self.threshold < 1.0
+            else tree_score_want(budget)
+        )
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
             scores = await laws.score(draft, want)
             hidden_NH = scores.hidden_NH
             if depth > 1 and hidden_NH is not None:
                 chances[-1] = self.head.chance(hidden_NH[depth - 1])
                 all_ *= chances[-1]
-            pick = categorical(rng.at("draft", position, depth))
-            token, draw, law_V, q = drawn(scores, depth - 1, pick, budget.graded)
+            pick = categorical_pick(rng.at("draft", position, depth))
+            token, draw, law_V, q = draw_draft_token(scores, depth - 1, pick, budget.graded)
             draft = draft.grown(token, depth - 1, draw, law_V, q)
             chances.append(q)
             if not budget.go_on(depth, q) or (depth >= self.least and 1.0 - all_ > self.threshold):

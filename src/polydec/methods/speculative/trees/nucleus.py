@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws, Scores
+from polydec.core.protocols import DraftScorer, DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import likeliest
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import likeliest_children
 
 TRIED = 64
 """Most tokens of a law that are looked at: no tree of Clover's has more nodes."""
 
 
 @dataclass(frozen=True)
-class Nucleus:
+class NucleusTree:
     """Below each node of a level those tokens are candidates that lie in the nucleus of its law (as few of the likeliest as
     have `mass` together) and are at least `share` as likely as the likeliest. Of all candidates of the level those with the
     likeliest paths are taken, with certainty, as many as there are nodes left: where the draft is sure the tree is deep, else
@@ -41,13 +41,15 @@ class Nucleus:
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, tips = Draft.chain(root), [(0, 1.0)]
         for depth in range(1, budget.depth + 1):
             left = budget.nodes + 1 - len(draft)
             if not tips or not left:
                 break
-            scores = await laws.score(draft, Want(base=Reads.ROW))
+            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (path * q, q, token, at, budget.go_on(depth, graded))
                 for at, path in tips
@@ -58,14 +60,14 @@ class Nucleus:
             for path, q, token, at, on in level[:left]:
                 if on:
                     tips.append((len(draft), path))
-                draft = draft.grown(token, at, Draw.CERTAIN, None, q)
+                draft = draft.grown(token, at, DrawKind.CERTAIN, None, q)
         return draft
 
     def _candidates(
-        self, scores: Scores, at: int, left: int, budget: Budget
+        self, scores: DraftScores, at: int, left: int, budget: DraftBudget
     ) -> list[tuple[int, float, float]]:
         """(token, probability, what to ask go_on with) of a node's candidates, best first; no more than can be drawn."""
-        rows = likeliest(scores, at, min(left, TRIED), budget)
+        rows = likeliest_children(scores, at, min(left, TRIED), budget)
         kept, seen, top = list[tuple[int, float, float]](), 0.0, max(q for _, q, _ in rows)
         for row in rows:
             if seen >= self.mass or row[1] < self.share * top:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.economics.widths import Path, likeliest_paths
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import likeliest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import likeliest_children
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedTree:
     """Node (a, b, …) is the draft's likeliest token but b behind its likeliest but a. One pass of the draft a level, over the
     nodes that have children. A greedy draft's own token stands first, the others by the model before shaping.
 
@@ -40,16 +40,18 @@ class Ranked:
             )
 
     @staticmethod
-    def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> Ranked:
+    def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> RankedTree:
         """The `nodes` paths (fewer where there are no more) that are right most often, where rates[d][r] is how often the
         token of rank r is right d + 1 levels below the root. levels: of the tree, at least 1; those below all that have rates
         have the last ones (None: as many as have rates)."""
         if levels is not None:
             rates = (*rates, *[rates[-1]] * levels)[:levels]
         paths = [path for path, _ in likeliest_paths(rates, nodes)]
-        return Ranked(tuple(sorted(paths, key=lambda p: (len(p), p))))
+        return RankedTree(tuple(sorted(paths, key=lambda p: (len(p), p))))
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)
         tips: dict[Path, tuple[int, int]] = {
             (): (0, 0)
@@ -62,12 +64,12 @@ class Ranked:
             if not level:
                 break
             scores, below = (
-                await laws.score(fed, Want(base=Reads.ROW)),
+                await laws.score(fed, ScoreRequest(base=RowDetail.ROW)),
                 dict[Path, tuple[int, int]](),
             )
             most = max(path[-1] for path in level) + 1
             ranks = {
-                p: likeliest(scores, tips[p][1], most, budget)
+                p: likeliest_children(scores, tips[p][1], most, budget)
                 for p in dict.fromkeys(path[:-1] for path in level)
             }
             for path in level:
@@ -78,6 +80,6 @@ class Ranked:
                 new = tree.add(node, token, q)
                 if budget.go_on(depth, graded) and path in inner:
                     below[path] = new, len(fed)
-                    fed = fed.grown(token, at, Draw.CERTAIN, None)
+                    fed = fed.grown(token, at, DrawKind.CERTAIN, None)
             tips = below
         return tree.draft()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.methods.speculative.loop.draws import categorical, drawn
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import wanted
+from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import tree_score_want
 
 
 @dataclass(frozen=True)
-class Sequences:
+class SequencesTree:
     """`count` sequences of the budget's depth are drawn independently. Where they agree so far they share their nodes; the
     next tokens of all that are there stand side by side as children, a token that several of them drew several times. The
     first of equal children has the tree below, the others are there to be counted. Where the budget's nodes run short,
@@ -35,7 +35,9 @@ class Sequences:
         if not 1 <= self.count <= 64:
             raise RequestError(f"count is {self.count}: it must lie in 1 to 64")
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, at = (
             Draft.chain(root),
             dict.fromkeys(range(self.count), 0),
@@ -43,15 +45,15 @@ class Sequences:
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
-            scores, below = await laws.score(draft, wanted(budget)), dict[int, int]()
+            scores, below = await laws.score(draft, tree_score_want(budget)), dict[int, int]()
             first: dict[
                 tuple[int, int], int
             ] = {}  # (parent, token): the child that has the tree below
             for i, node in at.items():
                 if len(draft) > budget.nodes:
                     break
-                pick = categorical(rng.at("draft", position, i, depth))
-                token, draw, law_V, q = drawn(scores, node, pick, budget.graded)
+                pick = categorical_pick(rng.at("draft", position, i, depth))
+                token, draw, law_V, q = draw_draft_token(scores, node, pick, budget.graded)
                 child = first.setdefault((node, token), len(draft))
                 if budget.go_on(depth, q):
                     below[i] = child

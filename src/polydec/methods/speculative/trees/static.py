@@ -9,17 +9,17 @@ from math import exp
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.core.law import probs
-from polydec.core.protocols import Laws
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw
-from polydec.methods.speculative.loop.draws import sure
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import wanted
+from polydec.core.types import Draft, DrawKind
+from polydec.methods.speculative.loop.draws import certain_draw_chance
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import tree_score_want
 
 
 @dataclass(frozen=True)
-class Static:
+class StaticTree:
     """Every node of level d has `levels[d]` children, drawn from the draft's law at that node.
 
     levels: 1 to 16 counts of 1 to 16; replace: siblings are drawn independently, else without replacement. The budget
@@ -37,27 +37,29 @@ class Static:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         here = rng.at("draft", position)
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
-            p_V, child = probs(law_V), here.at(node)
+            p_V, child = float64_probabilities(law_V), here.at(node)
             return (
                 tuple(child.at(i).categorical(p_V) for i in range(k))
                 if self.replace
                 else child.without_replacement(p_V, k)
             )
 
-        how = Draw.INDEPENDENT if self.replace else Draw.WITHOUT
-        return await filled(laws, root, self.levels, budget, how, pick)
+        how = DrawKind.INDEPENDENT if self.replace else DrawKind.WITHOUT
+        return await grow_level_tree(laws, root, self.levels, budget, how, pick)
 
 
-async def filled(
-    laws: Laws,
+async def grow_level_tree(
+    laws: DraftScorer,
     root: int,
     levels: Sequence[int],
-    budget: Budget,
-    how: Draw,
+    budget: DraftBudget,
+    how: DrawKind,
     pick: Callable[[int, int, Tensor, int], Sequence[int]],
 ) -> Draft:
     """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
@@ -66,7 +68,7 @@ async def filled(
     for depth, width in enumerate(levels[: budget.depth], 1):
         if not tips or len(draft) > budget.nodes:
             break
-        scores, below = await laws.score(draft, wanted(budget)), list[int]()
+        scores, below = await laws.score(draft, tree_score_want(budget)), list[int]()
         for node in tips:
             only, room = scores.certain(node), budget.nodes + 1 - len(draft)
             if room < 1:
@@ -77,10 +79,16 @@ async def filled(
                 law_V = scores.row(node)
                 tokens = pick(node, depth, law_V, min(width, room))
             for token in tokens:
-                q = sure(scores, node, token, budget.graded) if law_V is None else exp(law_V[token])
+                q = (
+                    certain_draw_chance(scores, node, token, budget.graded)
+                    if law_V is None
+                    else exp(law_V[token])
+                )
                 if budget.go_on(depth, q):
                     below.append(len(draft))
-                draft = draft.grown(token, node, Draw.CERTAIN if law_V is None else how, law_V, q)
+                draft = draft.grown(
+                    token, node, DrawKind.CERTAIN if law_V is None else how, law_V, q
+                )
         tips = below
     return draft
 

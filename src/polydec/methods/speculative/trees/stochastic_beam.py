@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polydec.core.law import probs
-from polydec.core.protocols import Laws, Scores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScorer, DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw
-from polydec.methods.speculative.loop.draws import sure
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import wanted
+from polydec.core.types import Draft, DrawKind
+from polydec.methods.speculative.loop.draws import certain_draw_chance
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import tree_score_want
 from polydec.methods.speculative.trees.greedy_growth import check_width
 
 
 @dataclass
-class _Arrived:
+class _ArrivedParent:
     """A parent in the race: its law, its path's probability, and the share of it whose children have not arrived."""
 
     node: int
@@ -31,7 +31,7 @@ class _Arrived:
 
 
 @dataclass(frozen=True)
-class StochasticBeam:
+class StochasticBeamTree:
     """Of every level the first `width` paths of a draw of paths without replacement: a path's nodes are kept where the
     path is likely enough, and unlikely branches end early.
 
@@ -55,7 +55,9 @@ class StochasticBeam:
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft, beam = (
             Draft.chain(root),
             [(0, 1.0, True)],
@@ -64,7 +66,7 @@ class StochasticBeam:
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):
                 break
-            scores = await laws.score(draft, wanted(budget))
+            scores = await laws.score(draft, tree_score_want(budget))
             draft, beam = self._race(
                 draft, beam, scores, width, depth, budget, rng.at("draft", position, depth)
             )
@@ -74,15 +76,15 @@ class StochasticBeam:
         self,
         draft: Draft,
         beam: list[tuple[int, float, bool]],
-        scores: Scores,
+        scores: DraftScores,
         width: int,
         depth: int,
-        budget: Budget,
+        budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[tuple[int, float, bool]]]:
         waiting, arrived, kids, absent = (
             beam[::-1],
-            list[_Arrived](),
+            list[_ArrivedParent](),
             list[tuple[int, float, bool]](),
             1.0,
         )
@@ -97,8 +99,8 @@ class StochasticBeam:
                     continue
                 only = scores.certain(node)
                 law_V = scores.row(node) if only is None else None
-                q_V = None if law_V is None else probs(law_V)
-                parent = _Arrived(
+                q_V = None if law_V is None else float64_probabilities(law_V)
+                parent = _ArrivedParent(
                     node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone()
                 )
                 arrived.append(parent)
@@ -108,7 +110,7 @@ class StochasticBeam:
             if parent.only is not None:
                 token, q, share, parent.left = (
                     parent.only,
-                    sure(scores, parent.node, parent.only, budget.graded),
+                    certain_draw_chance(scores, parent.node, parent.only, budget.graded),
                     1.0,
                     0.0,
                 )
@@ -122,7 +124,7 @@ class StochasticBeam:
             draft = draft.grown(
                 token,
                 parent.node,
-                Draw.CERTAIN if parent.only is not None else Draw.WITHOUT,
+                DrawKind.CERTAIN if parent.only is not None else DrawKind.WITHOUT,
                 parent.law_V,
                 q,
             )

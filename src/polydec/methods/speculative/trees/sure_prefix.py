@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import likeliest
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import likeliest_children
 
 
 @dataclass(frozen=True)
-class SurePrefix:
+class SurePrefixTree:
     """One path of likeliest tokens, each with a probability of at least `least` under the draft before a greedy rule. What the
     budget's go_on says is heeded too.
 
@@ -38,14 +38,16 @@ class SurePrefix:
         if not self.least >= 0:
             raise RequestError(f"least is {self.least}: it must be at least 0")
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await laws.score(draft, Want(base=Reads.ROW))
-            token, q, graded = likeliest(scores, depth - 1, 1, budget)[0]
+            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
+            token, q, graded = likeliest_children(scores, depth - 1, 1, budget)[0]
             if q < self.least or (token == draft.token[-1] and not self.repeats):
                 break
-            draft = draft.grown(token, depth - 1, Draw.CERTAIN, None, q)
+            draft = draft.grown(token, depth - 1, DrawKind.CERTAIN, None, q)
             if not budget.go_on(depth, graded):
                 break
         return draft

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Laws
+from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.loop.types import Budget
-from polydec.methods.speculative.trees._line import likeliest
+from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.trees._line import likeliest_children
 
 
 @dataclass(frozen=True)
-class Widest:
+class WidestTree:
     """Level d holds the widths[d] likeliest paths of all that go one token on from a node of the level above: a node may have
     many children, or none. All that a level keeps is proposed, with certainty. One pass of the draft a level. A greedy draft's
     own token stands first, the others by the model before shaping, whose probabilities count.
@@ -38,7 +38,9 @@ class Widest:
                 f"widths is {self.widths[:8]}: each level's must lie in 1 to 64, and there must be one level at least"
             )
 
-    async def grow(self, laws: Laws, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
+    ) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)
         tips = [
             (1.0, 0, 0)
@@ -47,11 +49,11 @@ class Widest:
             room = min(width, budget.nodes + 1 - len(tree))
             if not tips or room < 1:
                 break
-            scores = await laws.score(fed, Want(base=Reads.ROW))
+            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (path * q, node, at, token, q, graded)
                 for path, node, at in tips
-                for token, q, graded in likeliest(scores, at, room, budget)
+                for token, q, graded in likeliest_children(scores, at, room, budget)
                 if q > 0.0
             ]
             level.sort(key=lambda path: -path[0])
@@ -60,5 +62,5 @@ class Widest:
                 new = tree.add(node, token, q)
                 if budget.go_on(depth, graded):
                     tips.append((path, new, len(fed)))
-                    fed = fed.grown(token, at, Draw.CERTAIN, None)
+                    fed = fed.grown(token, at, DrawKind.CERTAIN, None)
         return tree.draft()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.protocols import Scores
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
-from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 
 @dataclass(frozen=True)
-class Coupled:
+class CoupledVerifier:
     """Take the argmax of the target's row plus the position's noise and follow the child that has this token.
 
     Meant for the coupled trees, which draw with that noise: acceptance is at least (1 - TV) / (1 + TV) a candidate.
@@ -25,7 +25,7 @@ class Coupled:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
             if only is not None:
@@ -33,4 +33,4 @@ class Coupled:
             row_V = scores.row(node)
             return rng.at("token", position + depth).noise(len(row_V)).argmax(row_V)
 
-        return follow(draft, pick)
+        return follow_draft_path(draft, pick)

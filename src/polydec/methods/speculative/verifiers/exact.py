@@ -7,15 +7,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from polydec.core.law import probs, residual, without
-from polydec.core.protocols import Scores
+from polydec.core.law import exclude_token, float64_probabilities, residual_law
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Exactness
+from polydec.core.types import Draft, DrawKind, Exactness
 from polydec.methods.speculative.loop.types import Verdict
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactVerifier:
     """Try the children in the order drawn, each against what its rejected siblings left of the target's law.
 
     A child drawn from q is accepted with probability min(1, p(x) / q(x)); a rejection leaves p = (p - q)+ renormalised.
@@ -31,11 +31,13 @@ class Exact:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        return walked(draft, scores, rng, position)
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        return walk_by_rejection(draft, scores, rng, position)
 
 
-def walked(draft: Draft, scores: Scores, rng: Rng, position: int, lenience: float = 1.0) -> Verdict:
+def walk_by_rejection(
+    draft: Draft, scores: DraftScores, rng: Rng, position: int, lenience: float = 1.0
+) -> Verdict:
     """The path that the rule takes from the root down. lenience: a drawn child is accepted with probability
     min(1, p(x) / (lenience q(x))), which is the rule itself at 1."""
     node, path = 0, list[int]()
@@ -49,13 +51,13 @@ def walked(draft: Draft, scores: Scores, rng: Rng, position: int, lenience: floa
 
 
 def _down(
-    draft: Draft, node: int, scores: Scores, here: Rng, lenience: float
+    draft: Draft, node: int, scores: DraftScores, here: Rng, lenience: float
 ) -> tuple[int | None, int]:
     """(the accepted child, its token), or (None, the token that follows the node)."""
     only = scores.certain(node)
     if only is not None:
         return draft.child(node, only), only
-    p_V, children = probs(scores.row(node)), draft.children[node]
+    p_V, children = float64_probabilities(scores.row(node)), draft.children[node]
     left: dict[
         int, Tensor
     ] = {}  # of each law that is drawn without replacement: what is left of it
@@ -64,7 +66,7 @@ def _down(
         token, law_V = draft.token[child], draft.law[child]
         q_V = None
         if law_V is not None:
-            q_V = left[id(law_V)] if id(law_V) in left else probs(law_V)
+            q_V = left[id(law_V)] if id(law_V) in left else float64_probabilities(law_V)
         if q_V is not None and not float(q_V.sum()) > 0.0:
             q_V = None  # the last of its law: a point mass, as a certain one is
         p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
@@ -73,11 +75,11 @@ def _down(
         if p > 0.0 and here.at("accept", k).bernoulli(chance):
             return child, token
         if q_V is None:
-            rest_V = without(p_V, token)
+            rest_V = exclude_token(p_V, token)
             p_V = rest_V if float(rest_V.sum()) > 0.0 else p_V
         else:
-            p_V = residual(p_V, q_V)
-            if draft.draw[child] is Draw.WITHOUT:
-                left[id(law_V)] = without(q_V, token)
+            p_V = residual_law(p_V, q_V)
+            if draft.draw[child] is DrawKind.WITHOUT:
+                left[id(law_V)] = exclude_token(q_V, token)
     token = here.categorical(p_V)
     return next((c for c in children[drawn:] if draft.token[c] == token), None), token

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.law import probs
-from polydec.core.protocols import Scores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
-from polydec.methods.speculative.loop.types import Verdict, follow
-from polydec.models.learned.kinds.judge import Judge
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
+from polydec.models.learned.kinds.judge import JudgeProbe
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgeVerifier:
     """As `match`; where no child has the token that was drawn, the first child that the judge finds right with a chance above
     `threshold` stands in its place. An end of the text (a token of `ends`) is never accepted so. The drafter must ask for the
-    states (`WithStates`); where a pass shows none, nothing is judged. The verdict says which nodes were kept so.
+    states (`WithStatesDrafter`); where a pass shows none, nothing is judged. The verdict says which nodes were kept so.
 
     threshold: 0 to 1.
 
@@ -27,7 +27,7 @@ class Judged:
     Source: Bachmann et al., Judge decoding (2025).
     """
 
-    judge: Judge
+    judge: JudgeProbe
     threshold: float = 0.5
     ends: frozenset[int] = frozenset()
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
@@ -36,13 +36,15 @@ class Judged:
         if not 0 <= self.threshold <= 1:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         state_NH, kept = scores.hidden_NH, set[int]()
 
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
             token = (
-                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                rng.at("token", position + depth).categorical(
+                    float64_probabilities(scores.row(node))
+                )
                 if only is None
                 else only
             )
@@ -57,5 +59,5 @@ class Judged:
                     return draft.token[child]
             return token
 
-        verdict = follow(draft, pick)
+        verdict = follow_draft_path(draft, pick)
         return replace(verdict, judged=tuple(i for i in verdict.path if i in kept))

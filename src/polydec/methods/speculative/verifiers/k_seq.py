@@ -9,15 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polydec.core.law import probs, residual, without
-from polydec.core.protocols import Scores
+from polydec.core.law import exclude_token, float64_probabilities, residual_law
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Exactness
-from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.core.types import Draft, DrawKind, Exactness
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 
 @dataclass(frozen=True)
-class KSeq:
+class KSeqVerifier:
     """A run of k siblings that were drawn independently from one q is tried in the order drawn: x is accepted with
     probability min(1, p(x) / (rho q(x))), with the smallest rho in 1 to k under which what is accepted stays below p. If
     none is, p becomes what that leaves of it. A token that is drawn in the end, from what is left or otherwise, is looked
@@ -35,18 +35,18 @@ class KSeq:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        return follow(
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        return follow_draft_path(
             draft,
             lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)),
         )
 
-    def _token(self, draft: Draft, node: int, scores: Scores, here: Rng) -> int:
+    def _token(self, draft: Draft, node: int, scores: DraftScores, here: Rng) -> int:
         """The token that follows a node."""
         only = scores.certain(node)
         if only is not None:
             return only
-        p_V, children = probs(scores.row(node)), draft.children[node]
+        p_V, children = float64_probabilities(scores.row(node)), draft.children[node]
         drawn, left, k = (
             max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0),
             {},
@@ -56,33 +56,33 @@ class KSeq:
             child, law_V = children[k], draft.law[children[k]]
             token, size, rho = draft.token[child], 1, 1.0
             q_V = None if law_V is None else left.get(id(law_V))
-            q_V = probs(law_V) if law_V is not None and q_V is None else q_V
+            q_V = float64_probabilities(law_V) if law_V is not None and q_V is None else q_V
             if (
                 q_V is None or not float(q_V.sum()) > 0.0
             ):  # certain, or the last of its law: a point mass
                 q_V = torch.zeros_like(p_V).index_fill_(
                     0, torch.tensor([token], device=p_V.device), 1.0
                 )
-            elif draft.draw[child] is Draw.WITHOUT:
-                left[id(law_V)] = without(q_V, token)
+            elif draft.draw[child] is DrawKind.WITHOUT:
+                left[id(law_V)] = exclude_token(q_V, token)
             else:
                 while (
                     k + size < drawn
                     and draft.law[children[k + size]] is law_V
-                    and draft.draw[children[k + size]] is Draw.INDEPENDENT
+                    and draft.draw[children[k + size]] is DrawKind.INDEPENDENT
                 ):
                     size += 1
-                rho = factor(p_V, q_V, size)
+                rho = smallest_rho(p_V, q_V, size)
             for j in range(k, k + size):
                 x = draft.token[children[j]]
                 p, q = float(p_V[x]), rho * float(q_V[x])
                 if p > 0.0 and here.at("accept", j).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
                     return x
-            p_V, k = rest(p_V, q_V, size, rho), k + size
+            p_V, k = k_trial_residual(p_V, q_V, size, rho), k + size
         return here.categorical(p_V)
 
 
-def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
+def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
     """The smallest rho, 1 to k, under which k trials with acceptance min(1, p / (rho q)) never give a token more often than
     p; rounded up."""
     if k == 1:
@@ -100,7 +100,7 @@ def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
         beta = min(
             1.0, whole + part / rho + (float(torch.minimum(q, p / rho).sum()) if len(p) else 0.0)
         )
-        return once(beta, k) > rho * beta
+        return any_success_chance(beta, k) > rho * beta
 
     if not gives_too_much(low):
         return low
@@ -114,23 +114,29 @@ def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
     return high
 
 
-def once(beta: float, k: int) -> float:
+def any_success_chance(beta: float, k: int) -> float:
     """1 - (1 - beta)^k: the chance that one of k trials of chance beta comes off."""
     return 1.0 if beta >= 1.0 else -expm1(k * log1p(-beta))
 
 
-def rest(p_V: Tensor, q_V: Tensor, k: int, rho: float) -> Tensor:
+def k_trial_residual(p_V: Tensor, q_V: Tensor, k: int, rho: float) -> Tensor:
     """What k rejected trials leave of p, renormalised; p itself where rounding left nothing."""
     if k == 1 and rho == 1.0:
-        return residual(p_V, q_V)
+        return residual_law(p_V, q_V)
     kept_V = torch.minimum(q_V, p_V / rho)
     beta = float(kept_V.sum())
-    return residual(p_V, kept_V * (once(min(beta, 1.0), k) / beta)) if beta > 0.0 else p_V
+    return (
+        residual_law(p_V, kept_V * (any_success_chance(min(beta, 1.0), k) / beta))
+        if beta > 0.0
+        else p_V
+    )
 
 
-def acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:
+def k_trial_acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:
     """The chance that one of k independent draws from q is accepted against p."""
-    return once(min(1.0, float(torch.minimum(q_V, p_V / factor(p_V, q_V, k)).sum())), k)
+    return any_success_chance(
+        min(1.0, float(torch.minimum(q_V, p_V / smallest_rho(p_V, q_V, k)).sum())), k
+    )
 
 
 def best_acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:

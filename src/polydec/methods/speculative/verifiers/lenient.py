@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Scores
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
 from polydec.methods.speculative.loop.types import Verdict
-from polydec.methods.speculative.verifiers.exact import walked
+from polydec.methods.speculative.verifiers.exact import walk_by_rejection
 
 
 @dataclass(frozen=True)
-class Lenient:
+class LenientVerifier:
     """As `exact`; only a child drawn from q is accepted with probability min(1, p(x) / (lenience q(x))). After a rejection the
     residual is that of `exact`, so a token whose probability the draft has too high stays less likely than it was drafted. A
     token that the target's law has not is never accepted, so greedy decoding and cut-off rules hold. Candidates that are
@@ -35,5 +35,5 @@ class Lenient:
         if not 0 < self.lenience <= 1:
             raise RequestError(f"lenience is {self.lenience}: it must lie above 0 and at most 1")
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        return walked(draft, scores, rng, position, self.lenience)
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        return walk_by_rejection(draft, scores, rng, position, self.lenience)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.law import probs
-from polydec.core.protocols import Scores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
-from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 
 @dataclass(frozen=True)
-class Match:
+class MatchVerifier:
     """Draw a token from the target's row at rng.at("token", position) and follow the child that has it.
 
     Best for certain candidates: any fixed set of children is accepted as often as the target's law allows.
@@ -26,13 +26,15 @@ class Match:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
             return (
-                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                rng.at("token", position + depth).categorical(
+                    float64_probabilities(scores.row(node))
+                )
                 if only is None
                 else only
             )
 
-        return follow(draft, pick)
+        return follow_draft_path(draft, pick)

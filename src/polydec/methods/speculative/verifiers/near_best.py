@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.base.errors import RequestError
-from polydec.core.law import probs
-from polydec.core.protocols import Scores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
-from polydec.methods.speculative.loop.types import Verdict, follow
+from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 
 @dataclass(frozen=True)
-class NearBest:
+class NearBestVerifier:
     """As `match`; where no child has the token that was drawn, the first child stands in its place that is among the
     `top` likeliest tokens of the model's own row and whose log-probability lies at most `tolerance` below the likeliest's.
     The row is the one before shaping, so temperature and penalties move neither bound. The drafter must ask for these rows
-    (`Want.base`).
+    (`ScoreRequest.base`).
 
     top: at least 1; tolerance: at least 0, in nats.
 
@@ -38,11 +38,13 @@ class NearBest:
         if not self.tolerance >= 0:
             raise RequestError(f"tolerance is {self.tolerance}: it must be at least 0")
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
             token = (
-                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                rng.at("token", position + depth).categorical(
+                    float64_probabilities(scores.row(node))
+                )
                 if only is None
                 else only
             )
@@ -53,4 +55,4 @@ class NearBest:
             drafted = (draft.token[child] for child in draft.children[node])
             return next((x for x in drafted if x in near), token)
 
-        return follow(draft, pick)
+        return follow_draft_path(draft, pick)

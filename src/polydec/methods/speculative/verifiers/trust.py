@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polydec.core.law import probs
-from polydec.core.protocols import Scores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
 from polydec.methods.speculative.loop.types import Verdict
 
 
 @dataclass(frozen=True)
-class Trust:
+class TrustVerifier:
     """The first child of each node is accepted as it stands; the token behind the last one is drawn from the target's row, at
     rng.at("token", position), as `match` draws it.
 
@@ -26,14 +26,16 @@ class Trust:
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
+    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         path, node = list[int](), 0
         while draft.children[node]:
             node = draft.children[node][0]
             path.append(node)
         only = scores.certain(node)
         bonus = (
-            rng.at("token", position + len(path)).categorical(probs(scores.row(node)))
+            rng.at("token", position + len(path)).categorical(
+                float64_probabilities(scores.row(node))
+            )
             if only is None
             else only
         )

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import BlockDrafterFields
-from polydec.models.formats.seq2seq import Seq2SeqConfig, T5Shape, read
+from polydec.models.formats.seq2seq import Seq2SeqConfig, T5Shape, read_seq2seq_config
 from polydec.models.learned import artefact
-from polydec.models.nets.seq2seq import Filler, build
+from polydec.models.nets.seq2seq import GapFiller, build
 
-KIND = artefact.Kind("block-drafter", "block drafter", "block_drafter.safetensors", "block-drafter")
+KIND = artefact.ArtefactKind(
+    "block-drafter", "block drafter", "block_drafter.safetensors", "block-drafter"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class BlockDrafter:
     made_by: ClassVar[str] = "polydec train block-drafter"
     reads_draft: ClassVar[bool] = False
 
-    vocab: Vocab
+    vocab: TokenVocabulary
     shape: T5Shape
     block: int
     tensors: Mapping[str, Tensor]
@@ -43,22 +45,22 @@ class BlockDrafter:
         target.vocab.require_same(self.vocab, "the target of the block drafter")
 
     @cached_property
-    def filler(self) -> Filler:
+    def filler(self) -> GapFiller:
         """The network, which fills gaps. Raises FileError where a tensor is missing or damaged."""
-        return Filler(build(config_of(self.shape, 1), self.tensors), self.vocab.size)
+        return GapFiller(build(config_of(self.shape, 1), self.tensors), self.vocab.size)
 
 
 def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
     """Of a network with so many rows of the table more than its vocabulary has tokens."""
-    return read(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
+    return read_seq2seq_config(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:
     """A random one for tests, which looks at all of a text: what it fills in depends on that."""
     shape, g = T5Shape(vocab.size, 8, 4, 8, 1, 1), torch.Generator().manual_seed(4)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
-        for name, size in sizes(shape).items()
+        for name, size in t5_tensor_shapes(shape).items()
     }
     for name in tensors:
         if name.endswith(("q.weight", "k.weight")):
@@ -66,7 +68,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[BlockDrafter, 
     return (BlockDrafter(vocab, shape, 4, tensors),)
 
 
-def sizes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
+def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor."""
     W, inner = shape.width, shape.heads * shape.head
     out: dict[str, tuple[int, ...]] = {"shared.weight": (shape.vocab + 1, W)}
@@ -93,7 +95,7 @@ def sizes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
 def save(path: str | Path, drafter: BlockDrafter, about: Mapping[str, Any]) -> None:
     """Write block_drafter.safetensors and config.json into the directory `path`; about: what else the config says."""
     shape = drafter.shape
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {name: t.float() for name, t in drafter.tensors.items()},
@@ -113,12 +115,14 @@ def save(path: str | Path, drafter: BlockDrafter, about: Mapping[str, Any]) -> N
 
 def load(path: str | Path) -> BlockDrafter:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    config, tensors = artefact.read(edge.at_home(path), KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(BlockDrafterFields, config, artefact.CONFIG)
+    config, tensors = artefact.read_artefact_files(edge.at_home(path), KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(BlockDrafterFields, config, artefact.CONFIG)
         shape = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, c.layers)
         whole = {
-            name: artefact.tensor(tensors, KIND, name, size).float()
-            for name, size in sizes(shape).items()
+            name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
+            for name, size in t5_tensor_shapes(shape).items()
         }
-        return BlockDrafter(Vocab(c.vocab_size, frozenset(), c.tokenizer), shape, c.block, whole)
+        return BlockDrafter(
+            TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer), shape, c.block, whole
+        )

@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import EagleFields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.state_layer import StateLayer, even
-from polydec.models.nets.query import Network
+from polydec.models.learned.state_layer import StateLayer, rms_normalised
+from polydec.models.nets.query import NeuralNetwork
 
-KIND = artefact.Kind("chimera", "chimera", "chimera.safetensors", "eagle --kind chimera")
+KIND = artefact.ArtefactKind("chimera", "chimera", "chimera.safetensors", "eagle --kind chimera")
 
 
 @dataclass(frozen=True, eq=False)
-class Chimera:
+class ChimeraModel:
     """trigram: weight [3 H, 3 H] and projection [H, 3 H] of the code of three tokens, P (c + silu(W c)); layer: reads a true
     state and the code of the tokens up to the one behind it, one after the other, and of drafted tokens the code alone; heads
     [2 H wide, one a level]: of the last true state and what left the layer, the state that the target makes a law of; vocab,
@@ -38,7 +38,7 @@ class Chimera:
     trigram: tuple[Tensor, Tensor]
     heads: Sequence[Tensor]
     layer: StateLayer
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
@@ -69,26 +69,29 @@ class Chimera:
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer for true states, [2 N, H]: each state, and behind it the code."""
-        return torch.stack([even(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(0, 1)
+        return torch.stack([rms_normalised(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(
+            0, 1
+        )
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """What enters it for drafted tokens: the codes."""
-        code = even(embed_NWH).flatten(1)
+        code = rms_normalised(embed_NWH).flatten(1)
         return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Of what left the layer at nodes k levels below the root: itself, and the states guessed there."""
         return out_NS, linear(
-            torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k]
+            torch.cat([rms_normalised(true_H).expand_as(out_NS), rms_normalised(out_NS)], -1),
+            self.heads[k],
         )
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> NeuralNetwork:
         """The layer, asked for states alone."""
         return self.layer.network()
 
 
-def begun(width: int, levels: int, seed: int) -> list[Tensor]:
+def new_chimera_tensors(width: int, levels: int, seed: int) -> list[Tensor]:
     """The tensors of `trigram` and `heads` to train: a code begins as the last token's embedding."""
     g = torch.Generator().manual_seed(seed)
     last = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], 1)
@@ -99,29 +102,32 @@ def begun(width: int, levels: int, seed: int) -> list[Tensor]:
     ]
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Chimera, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ChimeraModel, ...]:
     """A random one for tests."""
-    g, (weight, project, *heads) = torch.Generator().manual_seed(10), begun(width, 3, 10)
+    g, (weight, project, *heads) = (
+        torch.Generator().manual_seed(10),
+        new_chimera_tensors(width, 3, 10),
+    )
     heads = [t + torch.randn(t.shape, generator=g) / width**0.5 for t in heads]
     return (
-        Chimera(
+        ChimeraModel(
             (weight, project),
             heads,
-            state_layer.example(width, 10),
+            state_layer.random_state_layer(width, 10),
             vocab,
             ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
         ),
     )
 
 
-def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, chimera: ChimeraModel, about: Mapping[str, Any]) -> None:
     """Write chimera.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {
         "trigram.weight": chimera.trigram[0],
         "trigram.project": chimera.trigram[1],
         **{f"{k}.head": t for k, t in enumerate(chimera.heads)},
     }
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {name: t.float() for name, t in tensors.items()} | chimera.layer.named,
@@ -134,24 +140,25 @@ def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Chimera:
+def load(path: str | Path) -> ChimeraModel:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(EagleFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(EagleFields, config, artefact.CONFIG)
         H = c.width
         weight, project = (
-            artefact.tensor(t, KIND, f"trigram.{name}", shape).float()
+            artefact.read_artefact_tensor(t, KIND, f"trigram.{name}", shape).float()
             for name, shape in (("weight", (3 * H, 3 * H)), ("project", (H, 3 * H)))
         )
         heads = [
-            artefact.tensor(t, KIND, f"{k}.head", (H, 2 * H)).float() for k in range(len(c.rates))
+            artefact.read_artefact_tensor(t, KIND, f"{k}.head", (H, 2 * H)).float()
+            for k in range(len(c.rates))
         ]
-        return Chimera(
+        return ChimeraModel(
             (weight, project),
             heads,
-            state_layer.read(c.layer, t, KIND, H),
+            state_layer.read_state_layer(c.layer, t, KIND, H),
             artefact.vocab_of(c),
             c.rates,
             c.share,

@@ -15,14 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import ChunkEncoderFields
 from polydec.models.learned import artefact
-from polydec.models.learned.passages import Marks
-from polydec.models.learned.reader import EPS, Reader
+from polydec.models.learned.passages import PassageMarks
+from polydec.models.learned.reader import EPS, BidirectionalEncoder
 
-KIND = artefact.Kind("chunk-encoder", "chunk encoder", "chunk_encoder.safetensors", "context")
+KIND = artefact.ArtefactKind(
+    "chunk-encoder", "chunk encoder", "chunk_encoder.safetensors", "context"
+)
 
 KEPT = 16384
 """Chunks whose vectors are kept, those that were asked for last."""
@@ -33,14 +35,14 @@ the one whose state is read."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ChunkEncoderSizes:
     """size: tokens of a chunk (k); encoder, policy: what reads a chunk, and the vectors of all;
     target: width of what is made."""
 
     vocab: int
     size: int
-    encoder: Reader
-    policy: Reader
+    encoder: BidirectionalEncoder
+    policy: BidirectionalEncoder
     target: int
 
     @property
@@ -58,47 +60,49 @@ class Sizes:
         }
 
 
-def of(t: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+def select_part_tensors(t: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     """The tensors of `encoder` or `policy`."""
     return {n.removeprefix(f"{part}-"): x for n, x in t.items() if n.startswith(f"{part}-")}
 
 
-def encoded(s: Sizes, t: Mapping[str, Tensor], token_NK: Tensor) -> Tensor:
+def encode_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], token_NK: Tensor) -> Tensor:
     """Of N chunks of k tokens (vocab: there is none) what the encoder makes of them, c [N, W]. A
     chunk sees itself alone."""
     read_N1 = torch.full((len(token_NK), 1), s.vocab + 1)
     token_NT = torch.cat([read_N1, token_NK], dim=1)
     states = s.encoder.states(
-        of(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
+        select_part_tensors(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
     )
     return states[:, 0]
 
 
-def projected(t: Mapping[str, Tensor], c_NW: Tensor) -> Tensor:
+def project_chunks(t: Mapping[str, Tensor], c_NW: Tensor) -> Tensor:
     """What enters the decoder for them [N, H]: as large as its own embeddings are by `scale`."""
     y = F.linear(c_NW, t["projector"])
     return F.rms_norm(y, y.shape[-1:], t["scale"], EPS)
 
 
-def scored(s: Sizes, t: Mapping[str, Tensor], c_BLW: Tensor) -> Tensor:
+def score_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], c_BLW: Tensor) -> Tensor:
     """How much each chunk of a text wants to be read as it is [B, L]."""
     there_BL = torch.ones(c_BLW.shape[:2], dtype=torch.bool)
     x = F.linear(c_BLW, t["policy-in"])
-    return F.linear(s.policy.states(of(t, "policy"), x, there_BL), t["policy-out"])[..., 0]
+    return F.linear(
+        s.policy.states(select_part_tensors(t, "policy"), x, there_BL), t["policy-out"]
+    )[..., 0]
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkEncoder:
-    """tensors: of `Sizes.shapes`; marks: of passages. Arithmetic is fp32, and a chunk is encoded
+    """tensors: of `ChunkEncoderSizes.shapes`; marks: of passages. Arithmetic is fp32, and a chunk is encoded
     alone, so that its vector depends on its tokens and on nothing else, to the bit."""
 
     called: ClassVar[str] = "an encoder of chunks"
     kind: ClassVar[str] = "chunk-encoder"
     made_by: ClassVar[str] = "polydec train context"
 
-    vocab: Vocab
-    sizes: Sizes
-    marks: Marks
+    vocab: TokenVocabulary
+    sizes: ChunkEncoderSizes
+    marks: PassageMarks
     tensors: Mapping[str, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
@@ -119,7 +123,7 @@ class ChunkEncoder:
         if made is None:
             blank = self.sizes.vocab
             row = torch.tensor([[*name, *[blank] * (self.sizes.size - len(name))]])
-            made = encoded(self.sizes, self.tensors, row)[0]
+            made = encode_chunks(self.sizes, self.tensors, row)[0]
         self.kept[name] = made
         self.kept.move_to_end(name)
         if len(self.kept) > KEPT:
@@ -129,17 +133,17 @@ class ChunkEncoder:
     @torch.no_grad()
     def vector(self, state_W: Tensor) -> Tensor:
         """What the decoder reads for it [H]."""
-        return projected(self.tensors, state_W[None])[0]
+        return project_chunks(self.tensors, state_W[None])[0]
 
     @torch.no_grad()
     def scores(self, states: Sequence[Tensor]) -> Tensor:
         """The policy's, of all chunks of a prompt [L]."""
         most = self.sizes.policy.places
         parts = [torch.stack(list(states[i : i + most])) for i in range(0, len(states), most)]
-        return torch.cat([scored(self.sizes, self.tensors, part[None])[0] for part in parts])
+        return torch.cat([score_chunks(self.sizes, self.tensors, part[None])[0] for part in parts])
 
 
-def drawn(s: Sizes, seed: int, spread: float) -> dict[str, Tensor]:
+def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) -> dict[str, Tensor]:
     """Random tensors to begin with; spread: of the decoder's embeddings."""
     dice, out = torch.Generator().manual_seed(seed), dict[str, Tensor]()
     for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
@@ -149,10 +153,12 @@ def drawn(s: Sizes, seed: int, spread: float) -> dict[str, Tensor]:
     return out | {"scale": torch.full((s.target,), spread)}
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[ChunkEncoder, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ChunkEncoder, ...]:
     """Random ones for tests."""
-    s = Sizes(vocab.size, 4, Reader(16, 1, 2, 5), Reader(16, 1, 2, 64), width)
-    return (ChunkEncoder(vocab, s, Marks(1, 2), drawn(s, 13, 0.1)),)
+    s = ChunkEncoderSizes(
+        vocab.size, 4, BidirectionalEncoder(16, 1, 2, 5), BidirectionalEncoder(16, 1, 2, 64), width
+    )
+    return (ChunkEncoder(vocab, s, PassageMarks(1, 2), new_chunk_encoder_tensors(s, 13, 0.1)),)
 
 
 def save(path: str | Path, made: ChunkEncoder, about: Mapping[str, Any]) -> None:
@@ -174,20 +180,25 @@ def save(path: str | Path, made: ChunkEncoder, about: Mapping[str, Any]) -> None
         "opening": made.marks.opening,
         "closing": made.marks.closing,
     }
-    artefact.save(path, KIND, {k: v.float() for k, v in made.tensors.items()}, {**about, **sizes})
+    artefact.save_artefact(
+        path, KIND, {k: v.float() for k, v in made.tensors.items()}, {**about, **sizes}
+    )
 
 
 def load(path: str | Path) -> ChunkEncoder:
     """What `save` wrote into a directory. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(ChunkEncoderFields, config, artefact.CONFIG)
-        encoder = Reader(c.width, c.layers, c.heads, c.chunk + 1)
-        policy = Reader(c.policy_width, c.policy_layers, c.policy_heads, c.policy_places)
-        s = Sizes(c.vocab_size, c.chunk, encoder, policy, c.target)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(ChunkEncoderFields, config, artefact.CONFIG)
+        encoder = BidirectionalEncoder(c.width, c.layers, c.heads, c.chunk + 1)
+        policy = BidirectionalEncoder(
+            c.policy_width, c.policy_layers, c.policy_heads, c.policy_places
+        )
+        s = ChunkEncoderSizes(c.vocab_size, c.chunk, encoder, policy, c.target)
         tensors = {
-            name: artefact.tensor(t, KIND, name, shape).float() for name, shape in s.shapes.items()
+            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
+            for name, shape in s.shapes.items()
         }
-        vocab = Vocab(c.vocab_size, frozenset(), c.tokenizer)
-        return ChunkEncoder(vocab, s, Marks(c.opening, c.closing), tensors)
+        vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
+        return ChunkEncoder(vocab, s, PassageMarks(c.opening, c.closing), tensors)

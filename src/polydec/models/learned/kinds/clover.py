@@ -13,19 +13,26 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, linear, silu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import CloverFields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.head import Head, Step, fresh, merged, named_head, read_head
-from polydec.models.learned.state_layer import StateLayer, even
-from polydec.models.nets.query import Network
+from polydec.models.learned.head import (
+    Head,
+    Step,
+    named_head,
+    new_draft_heads,
+    read_head,
+    run_heads_batched,
+)
+from polydec.models.learned.state_layer import StateLayer, rms_normalised
+from polydec.models.nets.query import NeuralNetwork
 
-KIND = artefact.Kind("clover", "clover", "clover.safetensors", "heads --kind clover")
+KIND = artefact.ArtefactKind("clover", "clover", "clover.safetensors", "heads --kind clover")
 
 
 @dataclass(frozen=True, eq=False)
-class Clover:
+class CloverModel:
     """A model for the scheduler, whose queries are those of draft heads (`Step`).
 
     layer: the augmenting block, over all true states; attend: weights [H, H] of query, key and value, by which a token moves
@@ -42,7 +49,7 @@ class Clover:
     attend: tuple[Tensor, Tensor, Tensor]
     out: tuple[Head, Head]
     levels: int
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
@@ -71,26 +78,28 @@ class Clover:
         return float(sum(t.numel() for t in (*self.attend, *self.out[0], *self.out[1])))
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> NeuralNetwork:
         """The augmenting block."""
         return self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the augmenting block: the states alone."""
-        return even(state_NH)
+        return rms_normalised(state_NH)
 
     def head(self, k: int) -> None:
         """The target's norm and head make laws of what heads guess."""
 
     def start(self, state_NH: Tensor) -> Tensor:
-        return even(state_NH)
+        return rms_normalised(state_NH)
 
     def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """The state that the tokens of these nodes leave, and the states guessed there."""
-        token_NH, heads = even(embed_NH), self.layer.heads
+        token_NH, heads = rms_normalised(embed_NH), self.layer.heads
         query, key, value = (
             linear(x, w)
-            for x, w in zip((even(carry_NH), token_NH, token_NH), self.attend, strict=True)
+            for x, w in zip(
+                (rms_normalised(carry_NH), token_NH, token_NH), self.attend, strict=True
+            )
         )
         near = cosine_similarity(
             query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1
@@ -102,25 +111,28 @@ class Clover:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-        return merged(self.step, queries)
+        return run_heads_batched(self.step, queries)
 
 
-def begun(
+def new_clover_tensors(
     width: int, seed: int, scale: float
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
     """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
     g, same_WW = torch.Generator().manual_seed(seed), torch.eye(width)
     noise = torch.rand(3, width, width, generator=g) * scale / width
-    out = fresh(width, 1, False, seed, scale)[0], fresh(width, 1, True, seed, scale)[0]
+    out = (
+        new_draft_heads(width, 1, False, seed, scale)[0],
+        new_draft_heads(width, 1, True, seed, scale)[0],
+    )
     return (same_WW + noise[0], same_WW + noise[1], noise[2]), out
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[CloverModel, ...]:
     """A random one for tests."""
     return (
-        Clover(
-            state_layer.example(width, 9),
-            *begun(width, 9, 1.0),
+        CloverModel(
+            state_layer.random_state_layer(width, 9),
+            *new_clover_tensors(width, 9, 1.0),
             3,
             vocab,
             ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
@@ -128,11 +140,11 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:
     )
 
 
-def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, clover: CloverModel, about: Mapping[str, Any]) -> None:
     """Write clover.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {f"attend.{name}": t.float() for name, t in zip("qkv", clover.attend)}
     tensors |= named_head("out.0.", clover.out[0]) | named_head("out.1.", clover.out[1])
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         tensors | clover.layer.named,
@@ -146,21 +158,22 @@ def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Clover:
+def load(path: str | Path) -> CloverModel:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(CloverFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(CloverFields, config, artefact.CONFIG)
         query, key, value = (
-            artefact.tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float() for name in "qkv"
+            artefact.read_artefact_tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float()
+            for name in "qkv"
         )
         out = (
             read_head(t, KIND, "out.0.", c.width, c.width),
             read_head(t, KIND, "out.1.", c.width, 2 * c.width),
         )
-        return Clover(
-            state_layer.read(c.layer, t, KIND, c.width),
+        return CloverModel(
+            state_layer.read_state_layer(c.layer, t, KIND, c.width),
             (query, key, value),
             out,
             c.levels,

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import CoprocessorFields
 from polydec.models.learned import artefact
-from polydec.models.learned.skeleton import Past, Skeleton
+from polydec.models.learned.skeleton import LlamaLayers, Past
 
-KIND = artefact.Kind("coprocessor", "coprocessor", "coprocessor.safetensors", "context")
+KIND = artefact.ArtefactKind("coprocessor", "coprocessor", "coprocessor.safetensors", "context")
 
 
-def latents(
-    s: Skeleton,
+def coprocessor_latents(
+    s: LlamaLayers,
     t: Mapping[str, Tensor],
     soft_LH: Tensor,
     first_BG: Tensor,
@@ -39,11 +39,11 @@ def latents(
     (B, G), L = first_BG.shape, len(soft_LH)
     x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
     position = (first_BG[..., None] + torch.arange(L)).flatten(1)
-    state, _ = s.through(t, x, position, past, grouped(seen_BGP, L))
+    state, _ = s.through(t, x, position, past, grouped_attention_mask(seen_BGP, L))
     return state.unflatten(1, (G, L))
 
 
-def grouped(seen_BGP: Tensor, length: int) -> Tensor:
+def grouped_attention_mask(seen_BGP: Tensor, length: int) -> Tensor:
     """Whom each input sees, of G groups of so many one behind another: what its group sees of the
     past, and of the inputs those of its group that stand before it, and itself [B, G L, P + G L]."""
     B, G, _ = seen_BGP.shape
@@ -54,7 +54,7 @@ def grouped(seen_BGP: Tensor, length: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Coprocessor:
+class CacheCoprocessor:
     """skeleton, tensors: of its layers, which are shaped as the model's; soft_LH: the learned inputs, as
     many as vectors are made. Arithmetic is fp32."""
 
@@ -62,7 +62,7 @@ class Coprocessor:
     kind: ClassVar[str] = "coprocessor"
     made_by: ClassVar[str] = "polydec train context"
 
-    skeleton: Skeleton
+    skeleton: LlamaLayers
     soft_LH: Tensor
     tensors: Mapping[str, Tensor]
 
@@ -94,14 +94,16 @@ class Coprocessor:
         n = past[0][0].shape[2]
         seen = torch.ones(1, 1, n, dtype=torch.bool)
         first = torch.tensor([[n]])
-        return latents(self.skeleton, self.tensors, self.soft_LH[:count], first, past, seen)[0, 0]
+        return coprocessor_latents(
+            self.skeleton, self.tensors, self.soft_LH[:count], first, past, seen
+        )[0, 0]
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Coprocessor, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[CacheCoprocessor, ...]:
     """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads
     would be too narrow to rotate."""
     heads = 2 if width % 8 else 4
-    s = Skeleton(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
+    s = LlamaLayers(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
     dice = torch.Generator().manual_seed(17)
     tensors = {
         name: torch.full(shape, 0.1)
@@ -109,26 +111,29 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Coprocessor, .
         else torch.randn(shape, generator=dice) * shape[1] ** -0.5
         for name, shape in s.shapes.items()
     }
-    return (Coprocessor(s, torch.randn(3, width, generator=dice) * 0.1, tensors),)
+    return (CacheCoprocessor(s, torch.randn(3, width, generator=dice) * 0.1, tensors),)
 
 
-def save(path: str | Path, made: Coprocessor, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, made: CacheCoprocessor, about: Mapping[str, Any]) -> None:
     """Write coprocessor.safetensors and config.json into the directory `path`; about: what else the
     config says."""
     tensors = {**made.tensors, "soft": made.soft_LH}
     sizes = {**asdict(made.skeleton), "count": len(made.soft_LH)}
-    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes})
+    artefact.save_artefact(
+        path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes}
+    )
 
 
-def load(path: str | Path) -> Coprocessor:
+def load(path: str | Path) -> CacheCoprocessor:
     """What `save` wrote into a directory. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(CoprocessorFields, config, artefact.CONFIG)
-        s = Skeleton(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
-        soft = artefact.tensor(t, KIND, "soft", (c.count, c.width)).float()
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(CoprocessorFields, config, artefact.CONFIG)
+        s = LlamaLayers(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
+        soft = artefact.read_artefact_tensor(t, KIND, "soft", (c.count, c.width)).float()
         tensors = {
-            name: artefact.tensor(t, KIND, name, shape).float() for name, shape in s.shapes.items()
+            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
+            for name, shape in s.shapes.items()
         }
-        return Coprocessor(s, soft, tensors)
+        return CacheCoprocessor(s, soft, tensors)

@@ -14,18 +14,18 @@ from torch.nn.functional import linear
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import EagleFields
 from polydec.models.learned import artefact, state_layer, state_stack
-from polydec.models.learned.state_layer import StateLayer, even
+from polydec.models.learned.state_layer import StateLayer, rms_normalised
 from polydec.models.learned.state_stack import StateStack
-from polydec.models.nets.query import Network
+from polydec.models.nets.query import NeuralNetwork
 
-KIND = artefact.Kind("eagle", "eagle", "eagle.safetensors", "eagle")
+KIND = artefact.ArtefactKind("eagle", "eagle", "eagle.safetensors", "eagle")
 
 
-class Layer(Protocol):
+class EagleLayer(Protocol):
     """A layer that reads H numbers a position, or several one behind another."""
 
     @property
@@ -39,7 +39,7 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Eagle:
+class EagleModel:
     """fuse_H2: weight [H, 2 H] that joins a token's embedding with the state before it, each divided by its root mean square;
     vocab: the target's; rates: of levels below the root, how often the token of each rank was right on held-out text (levels
     beyond go as the last); share: passes of the target that a level costs, as measured where it was trained. normed: states
@@ -52,8 +52,8 @@ class Eagle:
     window: ClassVar[int] = 1
 
     fuse_H2: Tensor
-    layer: Layer
-    vocab: Vocab
+    layer: EagleLayer
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
     normed: bool = False
@@ -88,7 +88,7 @@ class Eagle:
         )
 
     def _entry(self, x_NH: Tensor) -> Tensor:
-        return x_NH.float() if self.normed else even(x_NH)
+        return x_NH.float() if self.normed else rms_normalised(x_NH)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """The same for drafted tokens, behind what was made at the ones before them."""
@@ -100,23 +100,23 @@ class Eagle:
         return out_NS, out_NS
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> NeuralNetwork:
         """The layer, asked for states alone."""
         return self.layer.network()
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[EagleModel, ...]:
     """A random one for tests."""
     fuse_H2 = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(6)) / width**0.5
-    return (Eagle(fuse_H2, state_layer.example(width, 6), vocab, ((0.5, 0.2),)),)
+    return (EagleModel(fuse_H2, state_layer.random_state_layer(width, 6), vocab, ((0.5, 0.2),)),)
 
 
-def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, eagle: EagleModel, about: Mapping[str, Any]) -> None:
     """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says.
     Raises FileError for one that came in the published form."""
     if not isinstance(eagle.layer, StateLayer | StateStack):
         raise FileError("a published EAGLE drafter is written by `polydec export`")
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {"fuse.weight": eagle.fuse_H2.float(), **eagle.layer.named},
@@ -129,16 +129,18 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Eagle:
+def load(path: str | Path) -> EagleModel:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(EagleFields, config, artefact.CONFIG)
-        fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (c.width, 2 * c.width)).float()
-        return Eagle(
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(EagleFields, config, artefact.CONFIG)
+        fuse_H2 = artefact.read_artefact_tensor(
+            t, KIND, "fuse.weight", (c.width, 2 * c.width)
+        ).float()
+        return EagleModel(
             fuse_H2,
-            state_stack.read(c.layer, t, KIND, c.width),
+            state_stack.read_state_layers(c.layer, t, KIND, c.width),
             artefact.vocab_of(c),
             c.rates,
             c.share,

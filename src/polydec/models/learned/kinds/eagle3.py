@@ -14,18 +14,18 @@ from torch.nn.functional import linear
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import Eagle3Fields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.state_layer import StateLayer, Vocabulary, even
-from polydec.models.native.growth import Grower
-from polydec.models.nets.query import Network
+from polydec.models.learned.state_layer import DraftVocabularyHead, StateLayer, rms_normalised
+from polydec.models.native.growth import NativeTreeGrower
+from polydec.models.nets.query import NeuralNetwork
 
-KIND = artefact.Kind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
+KIND = artefact.ArtefactKind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
 
 
-class Layer(Protocol):
+class Eagle3Layer(Protocol):
     """A layer that reads 2 H numbers a position, a token and a state."""
 
     @property
@@ -35,11 +35,11 @@ class Layer(Protocol):
 
     @property
     def cost(self) -> float: ...
-    def network(self, vocab: int, own: Vocabulary, /) -> Any: ...
+    def network(self, vocab: int, own: DraftVocabularyHead, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Eagle3:
+class Eagle3Model:
     """depths: after which layers of the target its states are read, ascending; fuse_HD: weight [H,
     depths x H] that joins them; layer: reads a token's embedding beside the state; own: its head.
     vocab, rates and share: see Eagle. Drafted tokens are those of the head's vocabulary; what is
@@ -55,9 +55,9 @@ class Eagle3:
 
     fuse_HD: Tensor
     depths: tuple[int, ...]
-    layer: Layer
-    own: Vocabulary
-    vocab: Vocab
+    layer: Eagle3Layer
+    own: DraftVocabularyHead
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
     evened: bool = True
@@ -100,37 +100,41 @@ class Eagle3:
     def _entry(self, x_NH: Tensor) -> Tensor:
         if not self.evened:
             return x_NH.float()
-        return even(x_NH) if self.grower is None else self.grower.even(x_NH)
+        return rms_normalised(x_NH) if self.grower is None else self.grower.even(x_NH)
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
         """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""
         return out_NS[:, -self.layer.width :], None
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> NeuralNetwork:
         """The layer, and its head."""
         return self.layer.network(self.vocab.size, self.own)
 
     @cached_property
-    def grower(self) -> Grower | None:
+    def grower(self) -> NativeTreeGrower | None:
         """What grows whole trees in one call; None where the compiled step does not run the layer."""
         if self.table is None or not self.evened:
             return None
         step = getattr(self.network, "step", None)
-        return None if step is None else Grower(step, self.fuse_HD, self.own.token_C, self.table)
+        return (
+            None
+            if step is None
+            else NativeTreeGrower(step, self.fuse_HD, self.own.token_C, self.table)
+        )
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagle3Model, ...]:
     """A random one for tests: it knows all tokens but the first."""
     g, count = torch.Generator().manual_seed(8), vocab.size - 1
-    own = Vocabulary(
+    own = DraftVocabularyHead(
         torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
     )
     return (
-        Eagle3(
+        Eagle3Model(
             torch.randn(width, 2 * width, generator=g) / width**0.5,
             (1, 2),
-            state_layer.example(width, 8, 2 * width),
+            state_layer.random_state_layer(width, 8, 2 * width),
             own,
             vocab,
             ((0.5, 0.2), (0.4, 0.2)),
@@ -138,11 +142,11 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
     )
 
 
-def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any]) -> None:
     """Write eagle3.safetensors and config.json into the directory `path`; about: what else the config says."""
     if not isinstance(eagle.layer, StateLayer):
         raise FileError("a published EAGLE-3 drafter is written by `polydec export`")
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {
@@ -163,24 +167,26 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Eagle3:
+def load(path: str | Path) -> Eagle3Model:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(Eagle3Fields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(Eagle3Fields, config, artefact.CONFIG)
         if list(c.depths) != sorted(set(c.depths)):
             raise FileError(f"depths is {c.depths}: they must ascend")
         token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
-        own = Vocabulary(
+        own = DraftVocabularyHead(
             token_C,
-            artefact.tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),
-            artefact.tensor(t, KIND, "norm.weight", (c.width,)).float(),
+            artefact.read_artefact_tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),
+            artefact.read_artefact_tensor(t, KIND, "norm.weight", (c.width,)).float(),
         )
-        return Eagle3(
-            artefact.tensor(t, KIND, "fuse.weight", (c.width, len(c.depths) * c.width)).float(),
+        return Eagle3Model(
+            artefact.read_artefact_tensor(
+                t, KIND, "fuse.weight", (c.width, len(c.depths) * c.width)
+            ).float(),
             tuple(c.depths),
-            state_layer.read(c.layer, t, KIND, c.width, 2 * c.width),
+            state_layer.read_state_layer(c.layer, t, KIND, c.width, 2 * c.width),
             own,
             artefact.vocab_of(c),
             c.rates,

@@ -14,20 +14,20 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import FalconFields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.state_layer import EPS, StateLayer, even
-from polydec.models.nets.cache import Cache
-from polydec.models.nets.query import Answer, Query
+from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
+from polydec.models.nets.cache import KVCache
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
-KIND = artefact.Kind("falcon", "eagle", "falcon.safetensors", "eagle --kind falcon")
+KIND = artefact.ArtefactKind("falcon", "eagle", "falcon.safetensors", "eagle --kind falcon")
 CELLS = 2
 """Layers of the LSTM."""
 
 
-def cells(width: int) -> dict[str, tuple[int, ...]]:
+def lstm_tensor_shapes(width: int) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the LSTM."""
     return {
         f"lstm.{which}_{i}": (4 * width, 2 * width if which == "input" and not i else width)
@@ -36,7 +36,7 @@ def cells(width: int) -> dict[str, tuple[int, ...]]:
     } | {f"lstm.bias_{i}": (4 * width,) for i in range(CELLS)}
 
 
-def advance(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
+def advance_lstm(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
     """The state of both cells [..., 4 H] (h and c of the first, c and h of the second) after reading x [..., 2 H] in that one.
     What it says is its last H numbers."""
     h0, c0, c1, h1 = state.chunk(4, -1)
@@ -59,7 +59,7 @@ def _cell(
 
 
 @dataclass(frozen=True, eq=False)
-class Falcon:
+class FalconModel:
     """lstm: of two cells, by the names of `cells`: reads states and the tokens behind; layer: attention and MLP over what the
     LSTM says; block: how many states one pass guesses, 1 to 8; vocab, rates and share: see Eagle.
 
@@ -74,7 +74,7 @@ class Falcon:
     lstm: Mapping[str, Tensor]
     layer: StateLayer
     block: int
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
@@ -100,11 +100,12 @@ class Falcon:
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters for tokens and the states before them, [N, 2 H]."""
-        return torch.cat([even(state_NH), even(embed_NWH[:, -1])], -1)
+        return torch.cat([rms_normalised(state_NH), rms_normalised(embed_NWH[:, -1])], -1)
 
     @cached_property
     def network(self) -> FalconNetwork:
-        """Fed by `Query.embed`. What it answers of a row are the states that the block ending there guesses, [R, block H]."""
+        """Fed by `NetworkQuery.embed`. What it answers of a row are the states that the block
+        ending there guesses, [R, block H]."""
         return FalconNetwork(self)
 
 
@@ -115,7 +116,7 @@ class FalconNetwork:
     partial = False
     layers = 1
 
-    def __init__(self, falcon: Falcon) -> None:
+    def __init__(self, falcon: FalconModel) -> None:
         layer, self._lstm, self._block = (
             falcon.layer,
             {n: t.detach().float() for n, t in falcon.lstm.items()},
@@ -130,19 +131,19 @@ class FalconNetwork:
         self._inverse = layer.theta ** (-torch.arange(0, self._head, 2).double() / self._head)
         self.context, self.cost = 1 << 20, falcon.cost
 
-    def new_cache(self) -> Cache:
-        return Cache(torch.empty(1, 0, 2 * self._keys + 4 * self._width))
+    def new_cache(self) -> KVCache:
+        return KVCache(torch.empty(1, 0, 2 * self._keys + 4 * self._width))
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         return [self._answer(q) for q in queries]
 
-    def _answer(self, q: Query) -> Answer:
+    def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         assert q.embed is not None, "it is fed by rows"
         for slot, x in zip(q.slots, q.embed.float(), strict=True):
             self._write(q.cache, slot, x)
         entry_NE = q.cache.entries()[0]
-        return Answer(
+        return NetworkAnswer(
             None,
             torch.stack(
                 [self._guess(entry_NE, path_to(q.cache, q.first + r)) for r in q.rows]
@@ -151,12 +152,12 @@ class FalconNetwork:
             else torch.empty(0, self._block * self._width),
         )
 
-    def _write(self, cache: Cache, slot: int, x: Tensor) -> None:
+    def _write(self, cache: KVCache, slot: int, x: Tensor) -> None:
         path, keys = path_to(cache, slot), 2 * self._keys
         before = (
             cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
         )
-        state = advance(self._lstm, x, before)
+        state = advance_lstm(self._lstm, x, before)
         n = self._norm(state[-self._width :], "input_layernorm.weight")
         key = self._turned(
             linear(n, self._w["self_attn.k_proj.weight"])[None], torch.tensor([len(path) - 1])
@@ -209,7 +210,7 @@ class FalconNetwork:
         raise FileError("Falcon has no table of its own: it reads the target's embeddings")
 
 
-def path_to(cache: Cache, slot: int) -> list[int]:
+def path_to(cache: KVCache, slot: int) -> list[int]:
     """The slots that an entry stands behind, from the first on, and its own."""
     tail = list[int]()
     while slot >= cache.length:
@@ -219,32 +220,36 @@ def path_to(cache: Cache, slot: int) -> list[int]:
     return [*range(slot + 1), *reversed(tail)]
 
 
-def begun(width: int, seed: int) -> dict[str, Tensor]:
+def new_lstm_tensors(width: int, seed: int) -> dict[str, Tensor]:
     """An LSTM to train: small at random, and it forgets little at first."""
     g = torch.Generator().manual_seed(seed)
     made = {
         name: torch.randn(shape, generator=g) / shape[-1] ** 0.5
         if len(shape) == 2
         else torch.zeros(shape)
-        for name, shape in cells(width).items()
+        for name, shape in lstm_tensor_shapes(width).items()
     }
     for i in range(CELLS):
         made[f"lstm.bias_{i}"][width : 2 * width] = 1.0
     return made
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Falcon, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[FalconModel, ...]:
     """A random one for tests."""
     return (
-        Falcon(
-            begun(width, 12), state_layer.example(width, 12), 2, vocab, ((0.5, 0.2), (0.4, 0.2))
+        FalconModel(
+            new_lstm_tensors(width, 12),
+            state_layer.random_state_layer(width, 12),
+            2,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2)),
         ),
     )
 
 
-def save(path: str | Path, falcon: Falcon, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, falcon: FalconModel, about: Mapping[str, Any]) -> None:
     """Write falcon.safetensors and config.json into the directory `path`; about: what else the config says."""
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {**{name: t.float() for name, t in falcon.lstm.items()}, **falcon.layer.named},
@@ -258,19 +263,19 @@ def save(path: str | Path, falcon: Falcon, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Falcon:
+def load(path: str | Path) -> FalconModel:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(FalconFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(FalconFields, config, artefact.CONFIG)
         lstm = {
-            name: artefact.tensor(t, KIND, name, shape).float()
-            for name, shape in cells(c.width).items()
+            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
+            for name, shape in lstm_tensor_shapes(c.width).items()
         }
-        return Falcon(
+        return FalconModel(
             lstm,
-            state_layer.read(c.layer, t, KIND, c.width),
+            state_layer.read_state_layer(c.layer, t, KIND, c.width),
             c.block,
             artefact.vocab_of(c),
             c.rates,

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn.functional import linear, relu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import FilterFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
+KIND = artefact.ArtefactKind("filter", "filter", "filter.safetensors", "filter")
 
 
 @dataclass(frozen=True, eq=False)
-class Filter:
+class ConfidenceFilter:
     """Two layers: weights [H, B] and [B, H], biases [H] and [B], with a ReLU between them. It reads the confidences of a
     block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32.
 
@@ -52,30 +52,30 @@ class Filter:
         return self.logits(sure_B[None])[0].sigmoid()
 
 
-def fresh(size: int, hidden: int, seed: int) -> Filter:
+def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter:
     """A filter to train, with so many hidden units."""
     g = torch.Generator().manual_seed(seed)
 
     def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
         return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
 
-    return Filter((draw(size, hidden), draw(hidden, size)))
+    return ConfidenceFilter((draw(size, hidden), draw(hidden, size)))
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ConfidenceFilter, ...]:
     """One for tests: it takes what is at least 0.6 sure, in blocks of 8."""
     eye = torch.eye(8)
-    return (Filter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
+    return (ConfidenceFilter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
 
 
-def save(path: str | Path, trained: Filter, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, trained: ConfidenceFilter, about: Mapping[str, Any]) -> None:
     """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {
         f"{i}.{name}": t.float()
         for i, layer in enumerate(trained.layers)
         for name, t in zip(("weight", "bias"), layer)
     }
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         tensors,
@@ -88,18 +88,18 @@ def save(path: str | Path, trained: Filter, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Filter:
+def load(path: str | Path) -> ConfidenceFilter:
     """The filter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(FilterFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(FilterFields, config, artefact.CONFIG)
         hidden = c.hidden or c.block
 
         def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
             return (
-                artefact.tensor(t, KIND, f"{i}.weight", (out, into)).float(),
-                artefact.tensor(t, KIND, f"{i}.bias", (out,)).float(),
+                artefact.read_artefact_tensor(t, KIND, f"{i}.weight", (out, into)).float(),
+                artefact.read_artefact_tensor(t, KIND, f"{i}.bias", (out,)).float(),
             )
 
-        return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)), c.written)
+        return ConfidenceFilter((layer(0, c.block, hidden), layer(1, hidden, c.block)), c.written)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import HeadsFields
 from polydec.models.learned import artefact, state_layer
@@ -21,20 +21,20 @@ from polydec.models.learned.head import (
     Block,
     Head,
     Step,
-    deep,
-    fresh,
-    merged,
     named_head,
+    new_draft_heads,
+    new_head_blocks,
     read_head,
+    run_heads_batched,
 )
-from polydec.models.learned.state_layer import StateLayer, even
-from polydec.models.nets.query import Network
+from polydec.models.learned.state_layer import StateLayer, rms_normalised
+from polydec.models.nets.query import NeuralNetwork
 
-KIND = artefact.Kind("heads", "heads", "heads.safetensors", "heads")
+KIND = artefact.ArtefactKind("heads", "heads", "heads.safetensors", "heads")
 
 
 @dataclass(frozen=True, eq=False)
-class Heads:
+class DraftHeads:
     """Head k, from 0: of the state after a token, the state k + 1 tokens further on. The target's own norm and head make a law
     of that, which is the one of the token after those. A model for the scheduler: a query is a `Step`.
 
@@ -56,7 +56,7 @@ class Heads:
 
     heads: Sequence[Head]
     reads: bool
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     layer: StateLayer | None = None
     share: float = 0.0
@@ -83,17 +83,17 @@ class Heads:
         )
 
     @cached_property
-    def network(self) -> Network | None:
+    def network(self) -> NeuralNetwork | None:
         """The layer, as a network."""
         return None if self.layer is None else self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer: the states alone."""
-        return even(state_NH)
+        return rms_normalised(state_NH)
 
     def start(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
-        return even(state_NH) if self.own_VH is None else state_NH.float()
+        return rms_normalised(state_NH) if self.own_VH is None else state_NH.float()
 
     def head(self, k: int) -> Tensor | None:
         """The matrix that makes laws of what head k guesses; None: the target's norm and head do."""
@@ -107,7 +107,7 @@ class Heads:
     def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
         weight, bias, skip = self.heads[k]
-        inputs = torch.cat([carry_NC, even(embed_NH)], 1) if self.reads else carry_NC
+        inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1) if self.reads else carry_NC
         made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
         for into, shift in self.more[k] if self.more else ():
             made = made + silu(linear(made, into, shift))
@@ -115,28 +115,32 @@ class Heads:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-        return merged(self.step, queries)
+        return run_heads_batched(self.step, queries)
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftHeads, ...]:
     """Random ones for tests: of all three kinds, and the last with heads of three blocks, and with matrices of their own."""
     plain = tuple(
-        Heads(
-            fresh(width, 3, reads, 5, 1.0),
+        DraftHeads(
+            new_draft_heads(width, 3, reads, 5, 1.0),
             reads,
             vocab,
             ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
             layer,
         )
-        for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7)))
+        for reads, layer in (
+            (False, None),
+            (True, None),
+            (True, state_layer.random_state_layer(width, 7)),
+        )
     )
-    deeper = replace(plain[-1], more=[deep(width, 2, 9 + k, 1.0) for k in range(3)])
+    deeper = replace(plain[-1], more=[new_head_blocks(width, 2, 9 + k, 1.0) for k in range(3)])
     g = torch.Generator().manual_seed(6)
     own_VH = [torch.randn(vocab.size, width, generator=g) for _ in range(3)]
     return (*plain, deeper, replace(deeper, own_VH=own_VH))
 
 
-def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, heads: DraftHeads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
     own, tensors = heads.layer, dict[str, Tensor]()
     tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}
@@ -145,7 +149,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     for k, blocks in enumerate(heads.more):
         for i, (weight, bias) in enumerate(blocks):
             tensors |= {f"{k}.more.{i}.weight": weight.float(), f"{k}.more.{i}.bias": bias.float()}
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         tensors | ({} if own is None else own.named),
@@ -161,21 +165,24 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Heads:
+def load(path: str | Path) -> DraftHeads:
     """The heads in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(HeadsFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(HeadsFields, config, artefact.CONFIG)
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
-        layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
+        layer = None if c.layer is None else state_layer.read_state_layer(c.layer, t, KIND, c.width)
         matrix = (c.vocab_size, c.width)
         own_VH = (
-            [artefact.tensor(t, KIND, f"{k}.own", matrix).float() for k in range(len(sizes))]
+            [
+                artefact.read_artefact_tensor(t, KIND, f"{k}.own", matrix).float()
+                for k in range(len(sizes))
+            ]
             if c.own
             else None
         )
-        return Heads(
+        return DraftHeads(
             [read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)],
             c.reads,
             artefact.vocab_of(c),
@@ -191,5 +198,5 @@ def load(path: str | Path) -> Heads:
 
 
 def _block(t: Mapping[str, Tensor], name: str, width: int) -> Block:
-    weight = artefact.tensor(t, KIND, name + "weight", (width, width)).float()
-    return weight, artefact.tensor(t, KIND, name + "bias", (width,)).float()
+    weight = artefact.read_artefact_tensor(t, KIND, name + "weight", (width, width)).float()
+    return weight, artefact.read_artefact_tensor(t, KIND, name + "bias", (width,)).float()

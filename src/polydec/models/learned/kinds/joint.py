@@ -13,17 +13,17 @@ from torch.nn import functional as F
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import JointFields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.state_layer import EPS, StateLayer, even
+from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 
-KIND = artefact.Kind("joint", "joint", "joint.safetensors", "joint")
+KIND = artefact.ArtefactKind("joint", "joint", "joint.safetensors", "joint")
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointSamplerLayer:
     """A bidirectional layer that reads, of each position, the token's embedding beside the last state.
 
     fuse_H2: weight [H, 2 H] that joins the two, each behind a norm of its own (token_H, state_H); out_H: weights of the norm
@@ -40,7 +40,7 @@ class Joint:
     state_H: Tensor
     out_H: Tensor
     layer: StateLayer
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target fills
@@ -62,7 +62,7 @@ class Joint:
         """The states once the tokens are those that were embedded, [B, T, H]; state_BTH: before."""
         w, state_BTH = (
             self.layer.tensors,
-            even(state_BTH),
+            rms_normalised(state_BTH),
         )  # so long that what is added weighs something
         u = F.linear(
             torch.cat([_norm(embed_BTH, self.token_H), _norm(state_BTH, self.state_H)], -1),
@@ -105,15 +105,17 @@ def _turned(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
     return x * cos_TD + torch.cat([-b, a], -1) * sin_TD
 
 
-def fresh(width: int, heads: int, inner: int, theta: float, vocab: Vocab, seed: int) -> Joint:
+def new_joint_layer(
+    width: int, heads: int, inner: int, theta: float, vocab: TokenVocabulary, seed: int
+) -> JointSamplerLayer:
     """One to train. What it gives counts a little: from zero all its other weights would hardly move."""
     g = torch.Generator().manual_seed(seed)
     tensors = {
         name: torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
-        for name, s in state_layer.shapes(width, heads, heads, inner).items()
+        for name, s in state_layer.state_layer_shapes(width, heads, heads, inner).items()
     }
     fuse_H2 = torch.randn(width, 2 * width, generator=g) * (2 * width) ** -0.5
-    return Joint(
+    return JointSamplerLayer(
         fuse_H2,
         torch.ones(width),
         torch.ones(width),
@@ -123,16 +125,16 @@ def fresh(width: int, heads: int, inner: int, theta: float, vocab: Vocab, seed: 
     )
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Joint, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JointSamplerLayer, ...]:
     """Random ones for tests: for states of this width, and of TOY numbers, as toy canvases have them."""
     g = torch.Generator().manual_seed(9)
     return tuple(
-        Joint(
+        JointSamplerLayer(
             torch.randn(w, 2 * w, generator=g) / w**0.5,
             torch.ones(w),
             torch.ones(w),
             torch.full((w,), 0.5),
-            state_layer.example(w, 9),
+            state_layer.random_state_layer(w, 9),
             vocab,
         )
         for w in (width, TOY)
@@ -143,7 +145,7 @@ TOY = 16
 """Numbers of a toy canvas's state."""
 
 
-def save(path: str | Path, trained: Joint, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, trained: JointSamplerLayer, about: Mapping[str, Any]) -> None:
     """Write joint.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {
         "fuse.weight": trained.fuse_H2,
@@ -151,7 +153,7 @@ def save(path: str | Path, trained: Joint, about: Mapping[str, Any]) -> None:
         "state.weight": trained.state_H,
         "out.weight": trained.out_H,
     }
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {**{name: t.float() for name, t in tensors.items()}, **trained.layer.named},
@@ -165,19 +167,24 @@ def save(path: str | Path, trained: Joint, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Joint:
+def load(path: str | Path) -> JointSamplerLayer:
     """The layer in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(JointFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(JointFields, config, artefact.CONFIG)
         H = c.width
-        fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (H, 2 * H)).float()
+        fuse_H2 = artefact.read_artefact_tensor(t, KIND, "fuse.weight", (H, 2 * H)).float()
         token_H, state_H, out_H = (
-            artefact.tensor(t, KIND, f"{name}.weight", (H,)).float()
+            artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (H,)).float()
             for name in ("token", "state", "out")
         )
-        layer = state_layer.read(c.layer, t, KIND, H)
-        return Joint(
-            fuse_H2, token_H, state_H, out_H, layer, Vocab(c.vocab_size, frozenset(), c.tokenizer)
+        layer = state_layer.read_state_layer(c.layer, t, KIND, H)
+        return JointSamplerLayer(
+            fuse_H2,
+            token_H,
+            state_H,
+            out_H,
+            layer,
+            TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

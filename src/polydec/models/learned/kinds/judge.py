@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import JudgeFields
 from polydec.models.learned import artefact
-from polydec.models.learned.state_layer import even
+from polydec.models.learned.state_layer import rms_normalised
 
-KIND = artefact.Kind("judge", "judge", "judge.safetensors", "judge")
+KIND = artefact.ArtefactKind("judge", "judge", "judge.safetensors", "judge")
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class JudgeProbe:
     """weight_H and bias of a logistic regression on the target's state after a token, before the final norm and divided by its
     root mean square; vocab: the target's."""
 
@@ -31,7 +31,7 @@ class Judge:
 
     weight_H: Tensor
     bias: Tensor
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise FileError where it was trained for another vocabulary or for states of another width."""
@@ -40,22 +40,22 @@ class Judge:
 
     def logits(self, state_NH: Tensor) -> Tensor:
         """Log odds that each token is right."""
-        return even(state_NH) @ self.weight_H + self.bias
+        return rms_normalised(state_NH) @ self.weight_H + self.bias
 
     def chance(self, state_H: Tensor) -> float:
         """Of one token, 0 to 1."""
         return float(self.logits(state_H[None])[0].sigmoid())
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Judge, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JudgeProbe, ...]:
     """A random one for tests."""
     g = torch.Generator().manual_seed(12)
-    return (Judge(torch.randn(width, generator=g), torch.zeros(()), vocab),)
+    return (JudgeProbe(torch.randn(width, generator=g), torch.zeros(()), vocab),)
 
 
-def save(path: str | Path, judge: Judge, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, judge: JudgeProbe, about: Mapping[str, Any]) -> None:
     """Write judge.safetensors and config.json into the directory `path`; about: what else the config says."""
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {"weight": judge.weight_H.float(), "bias": judge.bias.float()},
@@ -68,14 +68,14 @@ def save(path: str | Path, judge: Judge, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Judge:
+def load(path: str | Path) -> JudgeProbe:
     """The judge in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(JudgeFields, config, artefact.CONFIG)
-        return Judge(
-            artefact.tensor(t, KIND, "weight", (c.width,)).float(),
-            artefact.tensor(t, KIND, "bias", ()).float(),
-            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(JudgeFields, config, artefact.CONFIG)
+        return JudgeProbe(
+            artefact.read_artefact_tensor(t, KIND, "weight", (c.width,)).float(),
+            artefact.read_artefact_tensor(t, KIND, "bias", ()).float(),
+            TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -14,17 +14,17 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import LongSpecFields
 from polydec.models.learned import artefact
-from polydec.models.learned.state_layer import EPS, even
+from polydec.models.learned.state_layer import EPS, rms_normalised
 
-KIND = artefact.Kind("longspec", "eagle", "longspec.safetensors", "eagle --kind longspec")
+KIND = artefact.ArtefactKind("longspec", "eagle", "longspec.safetensors", "eagle --kind longspec")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LongSpecSizes:
     """width: of the target's states; heads, kv_heads, head: of attention in its last layer, and so of both in the drafter;
     inner: of the MLP; theta: base of the rotary embedding."""
 
@@ -69,9 +69,9 @@ class LongSpec:
     made_by: ClassVar[str] = "polydec train eagle --kind longspec"
 
     tensors: Mapping[str, Tensor]
-    sizes: Sizes
+    sizes: LongSpecSizes
     window: int
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
@@ -102,12 +102,12 @@ class LongSpec:
 
     @cached_property
     def network(self) -> LongSpecNetwork:
-        """What the scheduler runs: see `Asked` and `Made`."""
+        """What the scheduler runs: see `LongSpecQuery` and `LongSpecAnswer`."""
         return LongSpecNetwork(self)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class LongSpecQuery:
     """embed_NW: what the target's table gives for tokens; place_N: where they stand in the text; kv: keys and values of the
     entries before them, [2, kv heads, K, head]; sees: which of these, and then of the N themselves, each may see, [N, K + N],
     bool, itself always; rows: those that are answered; memory: of the target's last layer, all of which they see."""
@@ -121,7 +121,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class LongSpecAnswer:
     """state_RW: guessed states of the asked rows, as they lie before the target's final norm; kv: keys and values of the
     earlier entries and of all the N, [2, kv heads, K + N, head]."""
 
@@ -143,11 +143,11 @@ class LongSpecNetwork:
         self.cost = trained.cost
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Asked]) -> list[Made]:
+    def forward(self, queries: Sequence[LongSpecQuery]) -> list[LongSpecAnswer]:
         return [self._made(q) for q in queries]
 
-    def _made(self, q: Asked) -> Made:
-        x, rows = even(q.embed_NW), list(q.rows)
+    def _made(self, q: LongSpecQuery) -> LongSpecAnswer:
+        x, rows = rms_normalised(q.embed_NW), list(q.rows)
         n = self._norm(x, "input_layernorm.weight")
         new = torch.stack(
             [
@@ -157,10 +157,12 @@ class LongSpecNetwork:
         )
         kv = torch.cat([q.kv, new], 2)
         if not rows:
-            return Made(x[:0], kv)
+            return LongSpecAnswer(x[:0], kv)
         x, n, place_R = x[rows], n[rows], q.place_N[rows]
         query = self._queries("self_attn", n, place_R)
-        x = x + self._out("self_attn", apart(query, kv, q.kv.shape[2], q.sees[rows]))
+        x = x + self._out(
+            "self_attn", hybrid_tree_attention(query, kv, q.kv.shape[2], q.sees[rows])
+        )
         keys, values = (t.float() for t in q.memory)
         if keys.shape[1]:  # behind a prompt of one token there is nothing to ask
             query = self._queries("cross_attn", self._norm(x, "cross_layernorm.weight"), place_R)
@@ -169,7 +171,7 @@ class LongSpecNetwork:
         inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(
             n, self._w["mlp.up_proj.weight"]
         )
-        return Made(x + linear(inner, self._w["mlp.down_proj.weight"]), kv)
+        return LongSpecAnswer(x + linear(inner, self._w["mlp.down_proj.weight"]), kv)
 
     def _queries(self, name: str, n_RW: Tensor, place_R: Tensor) -> Tensor:
         """[kv heads, group, R, head]: those of heads that share keys stand together."""
@@ -196,7 +198,7 @@ class LongSpecNetwork:
         return rms_norm(x, x.shape[-1:], self._w[name], EPS)
 
 
-def apart(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor) -> Tensor:
+def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor) -> Tensor:
     """Attention of drafted rows [kv heads, group, R, head], over the first `past` entries of kv [2, kv heads, S, head] and over
     the tree behind them apart, joined by how much each part weighs (its log-sum-exp). That is attention over both at once;
     apart, only the tree needs a mask of who stands above whom.
@@ -227,16 +229,18 @@ def seen_of(
     return (scores - weight[..., None]).exp().nan_to_num(0.0) @ values[:, None], weight
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[LongSpec, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[LongSpec, ...]:
     """Random ones for tests, for several ways to cut this width into heads; the first is a toy's."""
     return tuple(
-        example(vocab, Sizes(width, heads, kv_heads, width // heads, 2 * width, 1e4))
+        random_longspec(
+            vocab, LongSpecSizes(width, heads, kv_heads, width // heads, 2 * width, 1e4)
+        )
         for heads, kv_heads in ((1, 1), (4, 2), (6, 2))
         if width % (2 * heads) == 0
     )
 
 
-def example(vocab: Vocab, sizes: Sizes) -> LongSpec:
+def random_longspec(vocab: TokenVocabulary, sizes: LongSpecSizes) -> LongSpec:
     """A random one of these sizes, with a window of six tokens."""
     g = torch.Generator().manual_seed(14)
     tensors = {
@@ -251,7 +255,7 @@ def example(vocab: Vocab, sizes: Sizes) -> LongSpec:
 def save(path: str | Path, trained: LongSpec, about: Mapping[str, Any]) -> None:
     """Write longspec.safetensors and config.json into the directory `path`; about: what else the config says."""
     s = trained.sizes
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {f"layer.{name}": t.float() for name, t in trained.tensors.items()},
@@ -269,19 +273,19 @@ def save(path: str | Path, trained: LongSpec, about: Mapping[str, Any]) -> None:
 def load(path: str | Path) -> LongSpec:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(LongSpecFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(LongSpecFields, config, artefact.CONFIG)
         if c.layer.heads % c.layer.kv_heads or c.head % 2:
             raise FileError(
                 f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "
                 "of kv_heads, and head even"
             )
-        sizes = Sizes(
+        sizes = LongSpecSizes(
             c.width, c.layer.heads, c.layer.kv_heads, c.head, c.layer.inner, c.layer.theta
         )
         tensors = {
-            name: artefact.tensor(t, KIND, f"layer.{name}", shape).float()
+            name: artefact.read_artefact_tensor(t, KIND, f"layer.{name}", shape).float()
             for name, shape in sizes.shapes.items()
         }
         return LongSpec(tensors, sizes, c.window, artefact.vocab_of(c), c.rates, c.share)

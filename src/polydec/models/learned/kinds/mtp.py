@@ -13,20 +13,20 @@ from torch.nn.functional import layer_norm, linear, silu
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import MtpFields
 from polydec.models.learned import artefact
-from polydec.models.learned.state_layer import even
-from polydec.models.nets.gated import PLACES, Adapter
+from polydec.models.learned.state_layer import rms_normalised
+from polydec.models.nets.gated import PLACES, GatedAdapter
 
-KIND = artefact.Kind("mtp", "mtp", "mtp.safetensors", "probes --kind mtp")
+KIND = artefact.ArtefactKind("mtp", "mtp", "mtp.safetensors", "probes --kind mtp")
 PARTS = ("weight", "bias", "norm", "shift")
 """Tensors of each of the sampler's two blocks: of the linear layer, and of the norm behind it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Mtp:
+class MtpModel:
     """A model for the scheduler, whose queries are states of masks and the embeddings of the tokens before what they guess.
 
     mask_KH: what enters of each mask, of which mask k, from 0, stands k + 1 positions behind its token; adapter: under which
@@ -40,9 +40,9 @@ class Mtp:
     made_by: ClassVar[str] = "polydec train probes --kind mtp"
 
     mask_KH: Tensor
-    adapter: Adapter | None
+    adapter: GatedAdapter | None
     sampler: Sequence[Tensor]
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
@@ -74,7 +74,7 @@ class Mtp:
     def sampled(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
         """The states guessed, before the target's final norm, of what masks came out as and of the tokens before what they
         guess."""
-        x = torch.cat([even(embed_NH), even(state_NH)], -1)
+        x = torch.cat([rms_normalised(embed_NH), rms_normalised(state_NH)], -1)
         for weight, bias, norm, shift in (self.sampler[:4], self.sampler[4:]):
             x = layer_norm(silu(linear(x, weight, bias)), norm.shape, norm, shift)
         return x
@@ -85,7 +85,7 @@ class Mtp:
         return list(self.sampled(state, embed).split([len(s) for s, _ in queries]))
 
 
-def begun(width: int, seed: int) -> list[Tensor]:
+def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
     """A sampler to train, at random."""
     g, out = torch.Generator().manual_seed(seed), list[Tensor]()
     for inputs in (2 * width, width):
@@ -98,15 +98,15 @@ def begun(width: int, seed: int) -> list[Tensor]:
     return out
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Mtp, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpModel, ...]:
     """A random one for tests, without an adapter: it fits targets of any number of layers."""
     masks = (
         torch.arange(2 * width).reshape(2, width).float() % 3
     )  # a toy's states are whole numbers
-    return (Mtp(masks, None, begun(width, 4), vocab, ((0.5, 0.2), (0.4, 0.2))),)
+    return (MtpModel(masks, None, new_mtp_sampler(width, 4), vocab, ((0.5, 0.2), (0.4, 0.2))),)
 
 
-def save(path: str | Path, mtp: Mtp, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
     """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
     layers = mtp.adapter.layers if mtp.adapter is not None else ()
     tensors = {f"sampler.{i // 4}.{PARTS[i % 4]}": t.float() for i, t in enumerate(mtp.sampler)}
@@ -126,15 +126,15 @@ def save(path: str | Path, mtp: Mtp, about: Mapping[str, Any]) -> None:
         "inner": layers[0]["down"][0].shape[1] if layers else 0,
         **artefact.said_of(mtp),
     }
-    artefact.save(path, KIND, {"masks": mtp.mask_KH.float(), **tensors}, about)
+    artefact.save_artefact(path, KIND, {"masks": mtp.mask_KH.float(), **tensors}, about)
 
 
-def load(path: str | Path) -> Mtp:
+def load(path: str | Path) -> MtpModel:
     """What a directory has that `save` wrote. Raises FileError where there is nothing, or it is damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(MtpFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(MtpFields, config, artefact.CONFIG)
         H, R = c.width, c.rank
         sizes = {
             "qkv": (H, c.qkv),
@@ -144,7 +144,7 @@ def load(path: str | Path) -> Mtp:
         }
 
         def read(name: str, *shape: int) -> Tensor:
-            return artefact.tensor(t, KIND, name, shape).float()
+            return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         layers = [
             {
@@ -161,9 +161,9 @@ def load(path: str | Path) -> Mtp:
             for k in range(2)
             for part in PARTS
         ]
-        return Mtp(
+        return MtpModel(
             read("masks", len(c.rates), H),
-            Adapter(layers) if layers else None,
+            GatedAdapter(layers) if layers else None,
             sampler,
             artefact.vocab_of(c),
             c.rates,

@@ -14,18 +14,20 @@ from torch.nn.functional import linear
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, rows8
 from polydec.models.formats.fields import NarrowFields
 from polydec.models.learned import artefact, state_layer
-from polydec.models.learned.kinds.eagle3 import Eagle3
-from polydec.models.learned.state_layer import StateLayer, Vocabulary
-from polydec.models.native.growth import beside
+from polydec.models.learned.kinds.eagle3 import Eagle3Model
+from polydec.models.learned.state_layer import DraftVocabularyHead, StateLayer
+from polydec.models.native.growth import add_native_matrix
 from polydec.models.native.network import CpuStep
-from polydec.models.nets.query import Answer, Network, Query
+from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.sessions import sources
 
-KIND = artefact.Kind("eagle-3-narrow", "eagle", "narrow.safetensors", "eagle --kind eagle-3-narrow")
+KIND = artefact.ArtefactKind(
+    "eagle-3-narrow", "eagle", "narrow.safetensors", "eagle --kind eagle-3-narrow"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +47,20 @@ class NarrowLayer:
     def cost(self) -> float:
         return self.layer.cost + self.join_HS.numel()
 
-    def network(self, vocab: int, own: Vocabulary) -> Network:
-        return Joined(self.join_HS.detach(), self.layer.network(vocab, own))
+    def network(self, vocab: int, own: DraftVocabularyHead) -> NeuralNetwork:
+        return JoiningNetwork(self.join_HS.detach(), self.layer.network(vocab, own))
 
 
-class Joined:
+class JoiningNetwork:
     """A network that is fed rows of twice its width, each of which it joins to one first. step: it, where the compiled step
     runs it, else None."""
 
-    def __init__(self, join_HS: Tensor, inner: Network) -> None:
+    def __init__(self, join_HS: Tensor, inner: NeuralNetwork) -> None:
         self.step, self._inner = inner if isinstance(inner, CpuStep) else None, inner
         self._join = (
             partial(linear, weight=join_HS)
             if self.step is None
-            else beside(self.step, "join", join_HS)
+            else add_native_matrix(self.step, "join", join_HS)
         )
         self.layers, self.context, self.cost = (
             inner.layers,
@@ -68,10 +70,10 @@ class Joined:
         self.tree, self.rollback, self.partial = inner.tree, inner.rollback, False
         self.new_cache, self.head = inner.new_cache, inner.head
 
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+    def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         return self._inner.forward([self._joined(q) for q in queries])
 
-    def _joined(self, q: Query) -> Query:
+    def _joined(self, q: NetworkQuery) -> NetworkQuery:
         assert q.embed is not None, "it is fed by rows"
         return replace(q, embed=self._join(q.embed))
 
@@ -86,16 +88,16 @@ class Joined:
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class UnboundNarrowEagle:
     """What a directory holds: all but the head. eagle: its head is yet to come; start: the draft model whose head it is, None:
     it is made of the target's embeddings."""
 
     kind: ClassVar[str] = KIND.name
 
-    eagle: Eagle3
+    eagle: Eagle3Model
     start: str | None = None
 
-    def bound(self, target: Target) -> Eagle3:
+    def bound(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
         self.eagle.fit(target, None)
         own, rows = self.eagle.own, self._rows(target)
@@ -151,9 +153,11 @@ def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
     return draft["lm_head.weight"].float()
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
+def examples(
+    vocab: TokenVocabulary, width: int, draft_width: int
+) -> tuple[UnboundNarrowEagle, ...]:
     """A random one for tests, of numbers that 8 bits hold exactly: it knows all tokens but the first."""
-    g, inner = torch.Generator().manual_seed(9), state_layer.example(width, 9)
+    g, inner = torch.Generator().manual_seed(9), state_layer.random_state_layer(width, 9)
 
     def matrix(*shape: int) -> Tensor:
         code = torch.randint(-127, 128, shape, generator=g)
@@ -162,25 +166,29 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
 
     tensors = {name: matrix(*t.shape) if t.ndim == 2 else t for name, t in inner.tensors.items()}
     layer = NarrowLayer(matrix(width, 2 * width), replace(inner, tensors=tensors))
-    own = Vocabulary(
+    own = DraftVocabularyHead(
         torch.arange(1, vocab.size),
         torch.randn(vocab.size - 1, width, generator=g),
         torch.ones(width),
     )
-    return (Read(Eagle3(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))),)
+    return (
+        UnboundNarrowEagle(
+            Eagle3Model(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))
+        ),
+    )
 
 
-def save(path: str | Path, read: Read, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -> None:
     """Write narrow.safetensors, its matrices in 8 bits (models/formats/rows8.py), and config.json
     into the directory `path`; about: what else the config says. The head is not written: it is the
     target's."""
     eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
-    matrices = rows8.packed(
+    matrices = rows8.quantise_rows(
         {"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named}
     )
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {
@@ -200,31 +208,36 @@ def save(path: str | Path, read: Read, about: Mapping[str, Any]) -> None:
     )
 
 
-def save_trained(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
+def save_trained(path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any]) -> None:
     """The same of what training made; about["start"]: the draft model that it began as, or None."""
-    save(path, Read(eagle, about["start"]), about)
+    save(path, UnboundNarrowEagle(eagle, about["start"]), about)
 
 
-def load(path: str | Path) -> Read:
+def load(path: str | Path) -> UnboundNarrowEagle:
     """The drafter in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     path = edge.at_home(path)
-    config, packed = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c, t = edge.check(NarrowFields, config, artefact.CONFIG), rows8.unpacked(packed)
+    config, packed = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c, t = (
+            edge.validate_record(NarrowFields, config, artefact.CONFIG),
+            rows8.dequantise_rows(packed),
+        )
         H, D = c.width, len(c.depths)
         if list(c.depths) != sorted(set(c.depths)):
             raise FileError(f"depths is {c.depths}: they must ascend")
-        own = Vocabulary(
+        own = DraftVocabularyHead(
             artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
             torch.empty(0, H),
-            artefact.tensor(t, KIND, "norm.weight", (H,)).float(),
+            artefact.read_artefact_tensor(t, KIND, "norm.weight", (H,)).float(),
         )
         layer = NarrowLayer(
-            artefact.tensor(t, KIND, "join.weight", (H, 2 * H)).float(),
-            state_layer.read(c.layer, t, KIND, H),
+            artefact.read_artefact_tensor(t, KIND, "join.weight", (H, 2 * H)).float(),
+            state_layer.read_state_layer(c.layer, t, KIND, H),
         )
-        fuse_HD = artefact.tensor(t, KIND, "fuse.weight", (H, D * H)).float()
-        return Read(
-            Eagle3(fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share),
+        fuse_HD = artefact.read_artefact_tensor(t, KIND, "fuse.weight", (H, D * H)).float()
+        return UnboundNarrowEagle(
+            Eagle3Model(
+                fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share
+            ),
             c.start,
         )

@@ -14,19 +14,19 @@ import torch
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, zoo
 from polydec.models.formats.fields import NGramFields
 from polydec.models.learned import artefact
 from polydec.models.native import copies
 
-KIND = artefact.Kind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
+KIND = artefact.ArtefactKind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
 MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 LAST = 0xFFFF
 """Stands where a context has fewer followers than the table has columns; tokens are 16 bits wide."""
 
 
-def longer(key: int, token: int) -> int:
+def extend_context_key(key: int, token: int) -> int:
     """The key of a context that has one more token before it; 0 is the key of none."""
     key = (key ^ (token + 1)) * MIX & MASK
     return key ^ key >> 29
@@ -47,7 +47,7 @@ class NGrams:
     reads_draft: ClassVar[bool] = False
 
     order: int
-    vocab: Vocab
+    vocab: TokenVocabulary
     key_M: np.ndarray
     follower_MK: np.ndarray
     chance_MK: np.ndarray
@@ -69,9 +69,9 @@ class NGrams:
         )
 
     @cached_property
-    def compiled(self) -> copies.Table | None:
+    def compiled(self) -> copies.NativeNgramTable | None:
         """What the compiled library makes of it; None where there is none."""
-        return copies.table(self.order, self.key_M, self.follower_MK, self.chance_MK)
+        return copies.build_native_table(self.order, self.key_M, self.follower_MK, self.chance_MK)
 
     def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
@@ -106,12 +106,12 @@ class NGrams:
         return [(chance[i] / 255.0, follower[i]) for i in range(place, end) if follower[i] != LAST]
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGrams, ...]:
     """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
     size, keys = min(vocab.size, 64), dict[int, int]()
     for b in range(size):
-        keys[single := longer(0, b)] = b
-        keys |= {longer(single, a): a + b for a in range(0, size, 2)}
+        keys[single := extend_context_key(0, b)] = b
+        keys |= {extend_context_key(single, a): a + b for a in range(0, size, 2)}
     key_M = np.array(sorted(keys), np.uint64)
     follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
     follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
@@ -125,7 +125,7 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
         "follower": table.follower_MK.astype(np.uint16),
         "chance": table.chance_MK.astype(np.uint8),
     }
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {name: torch.from_numpy(a) for name, a in arrays.items()},
@@ -141,14 +141,14 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
 
 def load(name: str) -> NGrams:
     """The table in a directory, or of a `zoo:NAME`. Raises FileError where there is none, or it is damaged."""
-    path = zoo.resolve(name) if name.startswith("zoo:") else edge.at_home(name)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(NGramFields, config, artefact.CONFIG)
+    path = zoo.zoo_model_path(name) if name.startswith("zoo:") else edge.at_home(name)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(NGramFields, config, artefact.CONFIG)
         m = t["key"].numel() if "key" in t else 0
         k = (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
         key, follower, chance = (
-            artefact.tensor(t, KIND, x, s).numpy()
+            artefact.read_artefact_tensor(t, KIND, x, s).numpy()
             for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k)))
         )
         if (key.dtype, follower.dtype, chance.dtype) != (np.uint64, np.uint16, np.uint8):
@@ -158,4 +158,6 @@ def load(name: str) -> NGrams:
             )
         if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
             raise FileError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
-        return NGrams(c.order, Vocab(c.vocab_size, frozenset(), c.tokenizer), key, follower, chance)
+        return NGrams(
+            c.order, TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer), key, follower, chance
+        )

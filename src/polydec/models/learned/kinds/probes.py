@@ -14,16 +14,16 @@ from torch.nn.functional import linear
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import ProbeFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("probes", "probes", "probes.safetensors", "probes")
+KIND = artefact.ArtefactKind("probes", "probes", "probes.safetensors", "probes")
 
 
 @dataclass(frozen=True, eq=False)
-class Probes:
+class SoftProbes:
     """Probe j, from 0, stands j + 1 positions behind its token; what leaves the target's last layer there stands for the state
     of the true token.
 
@@ -41,7 +41,7 @@ class Probes:
     bias_PH: Tensor
     maps: Sequence[Tensor] | None
     enter: Sequence[int]
-    vocab: Vocab
+    vocab: TokenVocabulary
     rates: Sequence[Sequence[float]]
     share: float = 0.0
     copies: int = 1
@@ -54,7 +54,7 @@ class Probes:
     def __len__(self) -> int:
         return len(self.bias_PH) // self.copies
 
-    def chain(self, copy: int) -> Probes:
+    def chain(self, copy: int) -> SoftProbes:
         """The probes of one copy alone."""
         rows = slice(copy * len(self), (copy + 1) * len(self))
         return replace(self, bias_PH=self.bias_PH[rows], copies=1)
@@ -83,27 +83,27 @@ class Probes:
         return bias + torch.stack(moved, 1)
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[SoftProbes, ...]:
     """Random ones for tests: of both kinds, and with two copies."""
     rates = ((0.5, 0.2), (0.4, 0.2))
     bias = torch.arange(2 * width).reshape(2, width).float() % 3  # a toy's states are whole numbers
     return (
-        Probes(bias, None, (0, 0), vocab, rates),
-        Probes(
+        SoftProbes(bias, None, (0, 0), vocab, rates),
+        SoftProbes(
             torch.zeros(2, width),
             [torch.eye(width), torch.eye(width).roll(1, 0).round()],
             (1, 1),
             vocab,
             rates,
         ),
-        Probes(torch.cat([bias, bias.roll(1, 0)]), None, (0, 0), vocab, rates, copies=2),
+        SoftProbes(torch.cat([bias, bias.roll(1, 0)]), None, (0, 0), vocab, rates, copies=2),
     )
 
 
-def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, probes: SoftProbes, about: Mapping[str, Any]) -> None:
     """Write probes.safetensors and config.json into the directory `path`; about: what else the config says."""
     maps = {} if probes.maps is None else {f"{j}.map": t.float() for j, t in enumerate(probes.maps)}
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {"bias": probes.bias_PH.float(), **maps},
@@ -118,12 +118,12 @@ def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
     )
 
 
-def load(path: str | Path) -> Probes:
+def load(path: str | Path) -> SoftProbes:
     """The probes in a directory that `save` wrote. Raises FileError where there are none, or they are damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(ProbeFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(ProbeFields, config, artefact.CONFIG)
         count, H = len(c.rates), c.width
         # an older file has one layer for all
         enter = (c.enter,) * count if isinstance(c.enter, int) else tuple(c.enter)
@@ -134,9 +134,12 @@ def load(path: str | Path) -> Probes:
         if c.copies > 1 and c.maps:
             raise FileError(f"copies is {c.copies}: probes with maps have one copy")
         maps = (
-            [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)]
+            [
+                artefact.read_artefact_tensor(t, KIND, f"{j}.map", (H, H)).float()
+                for j in range(count)
+            ]
             if c.maps
             else None
         )
-        bias_PH = artefact.tensor(t, KIND, "bias", (c.copies * count, H)).float()
-        return Probes(bias_PH, maps, enter, artefact.vocab_of(c), c.rates, c.share, c.copies)
+        bias_PH = artefact.read_artefact_tensor(t, KIND, "bias", (c.copies * count, H)).float()
+        return SoftProbes(bias_PH, maps, enter, artefact.vocab_of(c), c.rates, c.share, c.copies)

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import RewardFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("reward", "reward", "reward.safetensors", "reward")
+KIND = artefact.ArtefactKind("reward", "reward", "reward.safetensors", "reward")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class TextReward:
 
 
 @dataclass(frozen=True, eq=False)
-class Classifier:
+class NgramTextClassifier:
     """The log-odds, in nats, that a text is of the good kind and not of the other: bias plus weight_S over the shares of its
     sequences of 1 to `order` bytes, each counted at a place that its CRC-32 names. An empty text has the bias alone."""
 
@@ -58,10 +58,10 @@ class Classifier:
 
     def shares(self, text: str) -> Tensor:
         """[S], adding up to 1 for each length of sequence that the text has."""
-        return shares(text, len(self.weight_S), self.order)
+        return byte_ngram_frequencies(text, len(self.weight_S), self.order)
 
 
-def shares(text: str, size: int, order: int) -> Tensor:
+def byte_ngram_frequencies(text: str, size: int, order: int) -> Tensor:
     """Of a text's sequences of 1 to `order` bytes the share of each of `size` places, all lengths together."""
     out_S, data = torch.zeros(size), text.encode()
     for n in range(1, order + 1):
@@ -71,24 +71,24 @@ def shares(text: str, size: int, order: int) -> Tensor:
     return out_S
 
 
-def stacked(texts: Iterable[str], size: int, order: int) -> Tensor:
+def stack_ngram_frequencies(texts: Iterable[str], size: int, order: int) -> Tensor:
     """The shares of several texts, [N, S]."""
-    return torch.stack([shares(text, size, order) for text in texts])
+    return torch.stack([byte_ngram_frequencies(text, size, order) for text in texts])
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[TextReward, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextReward, ...]:
     """One for tests: random weights."""
     g = torch.Generator().manual_seed(11)
-    return (TextReward(Classifier(torch.randn(64, generator=g), 0.1, 2), True),)
+    return (TextReward(NgramTextClassifier(torch.randn(64, generator=g), 0.1, 2), True),)
 
 
 def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None:
     """Write reward.safetensors and config.json into the directory `path`; about: what else the config says. Raises RequestError
     for a function, which no file can hold."""
     classifier = reward.judge
-    if not isinstance(classifier, Classifier):
+    if not isinstance(classifier, NgramTextClassifier):
         raise RequestError("judge is a function: only a classifier can be saved")
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {"weight": classifier.weight_S.float(), "bias": torch.tensor([classifier.bias])},
@@ -98,9 +98,9 @@ def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None
 
 def load(path: str | Path) -> TextReward:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    config, t = artefact.read(edge.at_home(path), KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(RewardFields, config, artefact.CONFIG)
-        weight_S = artefact.tensor(t, KIND, "weight", (c.size,)).float()
-        bias = float(artefact.tensor(t, KIND, "bias", (1,))[0])
-        return TextReward(Classifier(weight_S, bias, c.order), True)
+    config, t = artefact.read_artefact_files(edge.at_home(path), KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(RewardFields, config, artefact.CONFIG)
+        weight_S = artefact.read_artefact_tensor(t, KIND, "weight", (c.size,)).float()
+        bias = float(artefact.read_artefact_tensor(t, KIND, "bias", (1,))[0])
+        return TextReward(NgramTextClassifier(weight_S, bias, c.order), True)

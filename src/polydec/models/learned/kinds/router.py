@@ -11,16 +11,16 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.learned import artefact
 from polydec.models.learned.kinds import step_reward
 from polydec.models.learned.kinds.step_reward import StepReward
 
-KIND = artefact.Kind("router", "router", "router.safetensors", "router")
+KIND = artefact.ArtefactKind("router", "router", "router.safetensors", "router")
 
 
 @dataclass(frozen=True, eq=False)
-class Router:
+class DraftStateRouter:
     """head: of the form of a process reward model's, on the state of the draft model behind a step's last token."""
 
     called: ClassVar[str] = "a router"
@@ -42,16 +42,18 @@ class Router:
         return self.head.chance(hidden_H)
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Router, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftStateRouter, ...]:
     """Random ones for tests."""
-    return tuple(Router(reward) for reward in step_reward.examples(vocab, draft_width, draft_width))
+    return tuple(
+        DraftStateRouter(reward) for reward in step_reward.examples(vocab, draft_width, draft_width)
+    )
 
 
-def save(path: str | Path, router: Router, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, router: DraftStateRouter, about: Mapping[str, Any]) -> None:
     """Write router.safetensors and config.json into the directory `path`; about: what else the config says."""
     step_reward.save(path, router.head, about, KIND)
 
 
-def load(path: str | Path) -> Router:
+def load(path: str | Path) -> DraftStateRouter:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    return Router(step_reward.load(path, KIND))
+    return DraftStateRouter(step_reward.load(path, KIND))

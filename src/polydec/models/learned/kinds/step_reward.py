@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import StepRewardFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("prm", "prm", "prm.safetensors", "prm")
+KIND = artefact.ArtefactKind("prm", "prm", "prm.safetensors", "prm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class StepReward:
 
     inner: tuple[Tensor, Tensor]
     out: tuple[Tensor, Tensor]
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     @property
     def width(self) -> int:
@@ -56,7 +56,7 @@ class StepReward:
         return float(self.logit(hidden_H[None]).sigmoid()[0])
 
 
-def fresh(width: int, inner: int, vocab: Vocab, seed: int) -> StepReward:
+def new_step_reward(width: int, inner: int, vocab: TokenVocabulary, seed: int) -> StepReward:
     """One to train, which says 1/2 of everything."""
     g = torch.Generator().manual_seed(seed)
     return StepReward(
@@ -66,21 +66,24 @@ def fresh(width: int, inner: int, vocab: Vocab, seed: int) -> StepReward:
     )
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StepReward, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[StepReward, ...]:
     """Random ones for tests."""
     g = torch.Generator().manual_seed(7)
-    reward = fresh(width, 8, vocab, 7)
+    reward = new_step_reward(width, 8, vocab, 7)
     return (StepReward(reward.inner, (torch.randn(1, 8, generator=g), reward.out[1]), vocab),)
 
 
 def save(
-    path: str | Path, reward: StepReward, about: Mapping[str, Any], kind: artefact.Kind = KIND
+    path: str | Path,
+    reward: StepReward,
+    about: Mapping[str, Any],
+    kind: artefact.ArtefactKind = KIND,
 ) -> None:
     """Write prm.safetensors and config.json into the directory `path`; about: what else the config says; kind: what else has
     this form."""
     names = ("inner.weight", "inner.bias", "out.weight", "out.bias")
     tensors = dict(zip(names, (*reward.inner, *reward.out), strict=True))
-    artefact.save(
+    artefact.save_artefact(
         path,
         kind,
         {k: v.float() for k, v in tensors.items()},
@@ -94,20 +97,20 @@ def save(
     )
 
 
-def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
+def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    config, t = artefact.read(edge.at_home(path), kind)
-    with artefact.damaged(path, kind):
-        c = edge.check(StepRewardFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(edge.at_home(path), kind)
+    with artefact.report_artefact_damage(path, kind):
+        c = edge.validate_record(StepRewardFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
             return (
-                artefact.tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
-                artefact.tensor(t, kind, f"{name}.bias", (rows,)).float(),
+                artefact.read_artefact_tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
+                artefact.read_artefact_tensor(t, kind, f"{name}.bias", (rows,)).float(),
             )
 
         return StepReward(
             pair("inner", c.inner, c.width),
             pair("out", 1, c.inner),
-            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+            TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -13,12 +13,12 @@ from torch.nn.functional import linear, pad, silu
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import StopHeadFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("stop-head", "head", "head.safetensors", "stop-head")
+KIND = artefact.ArtefactKind("stop-head", "head", "head.safetensors", "stop-head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class StopHead:
         return float(self.logits(hidden_H[None]).softmax(-1)[0, 1])
 
 
-def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
+def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
     """A head to train: every block does nothing yet. tied: one block, applied `depth` times."""
     g = torch.Generator().manual_seed(seed)
     draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width**0.5, torch.zeros(width))  # noqa: E731
@@ -70,12 +70,12 @@ def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
     return StopHead(blocks, (torch.zeros(2, width), torch.zeros(2)))
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StopHead, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[StopHead, ...]:
     """Random ones for tests: for a draft whose states are at least 4 wide."""
     out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
     return (
         StopHead(
-            fresh(draft_width, 2, False, 3).blocks,
+            new_stop_head(draft_width, 2, False, 3).blocks,
             (pad(out, (0, draft_width - 4)), torch.tensor([-0.5, 0.5])),
         ),
     )
@@ -87,7 +87,7 @@ def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
     tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
     for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
         tensors |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {k: v.float() for k, v in tensors.items()},
@@ -102,14 +102,14 @@ def load(path: str | Path | None) -> StopHead:
             "head is none: name the directory of a stop head (`polydec train stop-head` makes one)"
         )
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(StopHeadFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(StopHeadFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
             return (
-                artefact.tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
-                artefact.tensor(t, KIND, f"{name}.bias", (rows,)).float(),
+                artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
+                artefact.read_artefact_tensor(t, KIND, f"{name}.bias", (rows,)).float(),
             )
 
         single = tuple(

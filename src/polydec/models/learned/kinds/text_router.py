@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import TextRouterFields
 from polydec.models.learned import artefact
 from polydec.models.learned.kinds.step_reward import StepReward
-from polydec.models.nets.transformer import Transformer
-from polydec.models.sessions.lm import LM
+from polydec.models.nets.transformer import LlamaTransformer
+from polydec.models.sessions.lm import CausalLaw
 
-KIND = artefact.Kind("text-router", "text router", "text_router.safetensors", "text-router")
+KIND = artefact.ArtefactKind("text-router", "text router", "text_router.safetensors", "text-router")
 MARKS = 2
 """Rows that its table has behind the vocabulary's: the mark of the draft model's steps, and that of the target's."""
 
 
-def marks_of(vocab: Vocab) -> tuple[int, int]:
+def marks_of(vocab: TokenVocabulary) -> tuple[int, int]:
     """The rows that stand before a step of the draft model's, and before one of the target's."""
     return vocab.size, vocab.size + 1
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TextRouterSizes:
     """Of a network of the plain Llama skeleton. inner: of its MLPs; context: tokens that it can read."""
 
     width: int
@@ -85,8 +85,8 @@ class TextRouter:
     made_by: ClassVar[str] = "polydec train text-router"
     reads_draft: ClassVar[bool] = False
 
-    vocab: Vocab
-    sizes: Sizes
+    vocab: TokenVocabulary
+    sizes: TextRouterSizes
     tensors: Mapping[str, Tensor]
     head: StepReward
 
@@ -100,20 +100,20 @@ class TextRouter:
         return marks_of(self.vocab)
 
     @cached_property
-    def law(self) -> LM:
+    def law(self) -> CausalLaw:
         """The model that reads."""
         rows = self.vocab.size + MARKS
-        network = Transformer.build(self.sizes.config(rows), self.tensors, dtype="float32")
-        return LM(network, Vocab(rows, frozenset(), ""))
+        network = LlamaTransformer.build(self.sizes.config(rows), self.tensors, dtype="float32")
+        return CausalLaw(network, TokenVocabulary(rows, frozenset(), ""))
 
     def chance(self, hidden_H: Tensor) -> float:
         """0 to 1, that the target's step would be the better one."""
         return self.head.chance(hidden_H)
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[TextRouter, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextRouter, ...]:
     """A random one for tests."""
-    sizes, g = Sizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5), torch.Generator().manual_seed(15)
+    sizes, g = TextRouterSizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5), torch.Generator().manual_seed(15)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
         for name, size in sizes.shapes(vocab.size + MARKS).items()
@@ -128,7 +128,7 @@ HEAD = ("head.inner.weight", "head.inner.bias", "head.out.weight", "head.out.bia
 def save(path: str | Path, router: TextRouter, about: Mapping[str, Any]) -> None:
     """Write text_router.safetensors and config.json into the directory `path`; about: what else the config says."""
     head = dict(zip(HEAD, (*router.head.inner, *router.head.out), strict=True))
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {name: t.float() for name, t in {**router.tensors, **head}.items()},
@@ -144,18 +144,20 @@ def save(path: str | Path, router: TextRouter, about: Mapping[str, Any]) -> None
 
 def load(path: str | Path) -> TextRouter:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    config, tensors = artefact.read(edge.at_home(path), KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(TextRouterFields, config, artefact.CONFIG)
-        sizes = Sizes(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.context, c.theta, c.eps)
+    config, tensors = artefact.read_artefact_files(edge.at_home(path), KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(TextRouterFields, config, artefact.CONFIG)
+        sizes = TextRouterSizes(
+            c.width, c.layers, c.heads, c.kv_heads, c.inner, c.context, c.theta, c.eps
+        )
         network = {
-            name: artefact.tensor(tensors, KIND, name, size).float()
+            name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
             for name, size in sizes.shapes(c.vocab_size + MARKS).items()
         }
         shapes = ((c.head, c.width), (c.head,), (1, c.head), (1,))
         t = [
-            artefact.tensor(tensors, KIND, name, shape).float()
+            artefact.read_artefact_tensor(tensors, KIND, name, shape).float()
             for name, shape in zip(HEAD, shapes, strict=True)
         ]
-        vocab = Vocab(c.vocab_size, frozenset(), c.tokenizer)
+        vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return TextRouter(vocab, sizes, network, StepReward((t[0], t[1]), (t[2], t[3]), vocab))

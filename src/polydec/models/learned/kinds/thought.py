@@ -14,16 +14,16 @@ from torch.nn.functional import layer_norm
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import ThoughtFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("thought", "thought", "thought.safetensors", "context")
+KIND = artefact.ArtefactKind("thought", "thought", "thought.safetensors", "context")
 
 
 @dataclass(frozen=True, eq=False)
-class Thought:
+class ThoughtProjection:
     """weight [width, states], bias and scale [width]: a state goes through weight and bias, is
     divided as a layer norm does, and multiplied by scale. mark: the token at which the model that
     thinks (the draft) is read. Arithmetic is fp32."""
@@ -54,32 +54,34 @@ class Thought:
         return layer_norm(x, x.shape) * self.scale
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Thought, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ThoughtProjection, ...]:
     """Random ones for tests."""
     dice = torch.Generator().manual_seed(11)
     weight = torch.randn(width, draft_width, generator=dice) / draft_width**0.5
-    return (Thought(weight, torch.zeros(width), torch.full((width,), 0.1), 0),)
+    return (ThoughtProjection(weight, torch.zeros(width), torch.full((width,), 0.1), 0),)
 
 
-def save(path: str | Path, thought: Thought, about: Mapping[str, Any]) -> None:
+def save(path: str | Path, thought: ThoughtProjection, about: Mapping[str, Any]) -> None:
     """Write thought.safetensors and config.json into the directory `path`; about: what else the
     config says."""
     tensors = {"weight": thought.weight, "bias": thought.bias, "scale": thought.scale}
     width, states = thought.weight.shape
     sizes = {"width": width, "states": states, "mark": thought.mark}
-    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes})
+    artefact.save_artefact(
+        path, KIND, {k: v.float() for k, v in tensors.items()}, {**about, **sizes}
+    )
 
 
-def load(path: str | Path) -> Thought:
+def load(path: str | Path) -> ThoughtProjection:
     """What `save` wrote into a directory. Raises FileError where there is none, or it is
     damaged."""
     path = edge.at_home(path)
-    config, t = artefact.read(path, KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(ThoughtFields, config, artefact.CONFIG)
-        return Thought(
-            artefact.tensor(t, KIND, "weight", (c.width, c.states)).float(),
-            artefact.tensor(t, KIND, "bias", (c.width,)).float(),
-            artefact.tensor(t, KIND, "scale", (c.width,)).float(),
+    config, t = artefact.read_artefact_files(path, KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(ThoughtFields, config, artefact.CONFIG)
+        return ThoughtProjection(
+            artefact.read_artefact_tensor(t, KIND, "weight", (c.width, c.states)).float(),
+            artefact.read_artefact_tensor(t, KIND, "bias", (c.width,)).float(),
+            artefact.read_artefact_tensor(t, KIND, "scale", (c.width,)).float(),
             c.mark,
         )

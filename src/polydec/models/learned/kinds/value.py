@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import conv1d, linear, pad, silu
 
 from polydec.core.protocols import Target
-from polydec.core.types import Vocab
+from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.fields import ValueFields
 from polydec.models.learned import artefact
 
-KIND = artefact.Kind("value", "value", "value.safetensors", "value")
+KIND = artefact.ArtefactKind("value", "value", "value.safetensors", "value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class ValueNetwork:
     one: tuple[Tensor, Tensor]
     two: tuple[Tensor, Tensor]
     out: tuple[Tensor, Tensor]
-    vocab: Vocab
+    vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise FileError where it was trained for another vocabulary."""
@@ -59,7 +59,7 @@ class ValueNetwork:
             return float(self.values(token_T[None], torch.tensor([len(canvas)]))[0])
 
 
-def fresh(vocab: Vocab, width: int, seed: int) -> ValueNetwork:
+def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNetwork:
     """One to train, which says 0 of everything."""
     g = torch.Generator().manual_seed(seed)
 
@@ -75,9 +75,9 @@ def fresh(vocab: Vocab, width: int, seed: int) -> ValueNetwork:
     )
 
 
-def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[ValueNetwork, ...]:
+def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ValueNetwork, ...]:
     """A random one for tests."""
-    network = fresh(vocab, 8, 5)
+    network = new_value_network(vocab, 8, 5)
     g = torch.Generator().manual_seed(5)
     out = torch.randn(1, 8, generator=g), network.out[1]
     return (ValueNetwork(network.embed_VW, network.one, network.two, out, vocab),)
@@ -88,7 +88,7 @@ def save(path: str | Path, net: ValueNetwork, about: Mapping[str, Any]) -> None:
     tensors = {"embed": net.embed_VW}
     for name, (weight, bias) in (("one", net.one), ("two", net.two), ("out", net.out)):
         tensors |= {f"{name}.weight": weight, f"{name}.bias": bias}
-    artefact.save(
+    artefact.save_artefact(
         path,
         KIND,
         {k: v.float() for k, v in tensors.items()},
@@ -103,12 +103,12 @@ def save(path: str | Path, net: ValueNetwork, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> ValueNetwork:
     """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
-    config, t = artefact.read(edge.at_home(path), KIND)
-    with artefact.damaged(path, KIND):
-        c = edge.check(ValueFields, config, artefact.CONFIG)
+    config, t = artefact.read_artefact_files(edge.at_home(path), KIND)
+    with artefact.report_artefact_damage(path, KIND):
+        c = edge.validate_record(ValueFields, config, artefact.CONFIG)
 
         def tensor(name: str, *shape: int) -> Tensor:
-            return artefact.tensor(t, KIND, name, shape).float()
+            return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         def layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
             return tensor(f"{name}.weight", *shape), tensor(f"{name}.bias", shape[0])
@@ -118,5 +118,5 @@ def load(path: str | Path) -> ValueNetwork:
             layer("one", c.width, c.width, 3),
             layer("two", c.width, c.width, 3),
             layer("out", 1, c.width),
-            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+            TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -1,0 +1,112 @@
+"""Names of the library in plain words: `python tests/plain_words.py`, a part of `make lint`.
+
+A class has a name of two words or more, unless the field uses the one word, and no two classes of the package share a name. A
+function of a module has two words or more, too. What has not been brought to that yet is counted, and the count may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "polydec"
+FIELD_CLASSES = frozenset(
+    (
+        *("Ask", "Canvas", "Card", "Choice", "Completion", "Decoder", "Denoiser", "Draft"),
+        *("Drafter", "Engine", "Exactness", "Inserter", "Kit", "Law", "Option", "Piece"),
+        *("Policy", "Regex", "Request", "Result", "Rng", "Sampling", "Scheduler", "Session"),
+        *("Shaper", "Soft", "Target", "Ticket", "Tokenizer", "Transcript", "Unmasker", "Verdict"),
+        *("Verifier", "Walk"),
+    )
+)
+"""Words that the field uses, or that programs of ours say in every line."""
+COMMANDS = frozenset(
+    (
+        *("batch", "bench", "build", "chat", "classify", "demo", "detect", "doctor", "embed"),
+        *("explain", "export", "generate", "harness", "install", "load", "main", "methods"),
+        *("presses", "replay", "serve", "show", "steerings", "stream", "trace", "train", "tune"),
+        *("verify",),
+    )
+)
+"""Functions that are a command, or that programs call by this name."""
+LOOKED_UP = frozenset(("answer", "course", "examples", "save"))
+"""Functions of modules that are found by this name."""
+NO_NOUNS = frozenset(
+    (
+        *("apart", "asked", "behind", "beside", "drawn", "given", "held", "kept", "known"),
+        *("made", "noted", "over", "said", "settle", "share", "shown", "spelled", "taken"),
+        *("told", "whole"),
+    )
+)
+"""Participles and prepositions that stood for nouns. One of them may be a word of a longer name."""
+MOST_METHODS_OF_ONE_WORD = 2867
+MOST_METHODS_OF_NO_NOUN = 196
+"""How many there are still. Whoever renames some lowers these."""
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, in lower case."""
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE), ast.parse(path.read_text("utf-8"))
+
+
+def faults() -> list[str]:
+    """One sentence for each name that is not plain."""
+    found = list[str]()
+    homes = defaultdict[str, list[Path]](list)
+    methods = Counter[str]()
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(path)
+                methods.update(
+                    item.name
+                    for item in node.body
+                    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and not item.name.startswith("_")
+                )
+        for node in tree.body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            public = not node.name.startswith("_")
+            if public and len(words_of(node.name)) < 2 and node.name not in COMMANDS | LOOKED_UP:
+                found.append(f"{path}:{node.lineno}: the function {node.name} has one word")
+    for name, paths in homes.items():
+        if len(set(paths)) > 1:
+            found.append(f"the class {name} stands in {', '.join(map(str, paths))}")
+        if len(words_of(name)) < 2 and name not in FIELD_CLASSES:
+            found.append(f"{paths[0]}: the class {name} has one word")
+    counts = {
+        "methods of one word": (
+            sum(n for name, n in methods.items() if len(words_of(name)) < 2),
+            MOST_METHODS_OF_ONE_WORD,
+        ),
+        "methods that a participle or a preposition names": (
+            sum(n for name, n in methods.items() if name in NO_NOUNS),
+            MOST_METHODS_OF_NO_NOUN,
+        ),
+    }
+    found += [
+        f"{count} {what}, where {most} are allowed"
+        for what, (count, most) in counts.items()
+        if count > most
+    ]
+    return found
+
+
+def main() -> int:
+    found = faults()
+    print("\n".join(found) or "names are plain")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
