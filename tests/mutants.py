@@ -280,7 +280,7 @@ MUTANTS = [
     Mutant(
         "states: a tip of an earlier round is taken for the last one",
         "methods/speculative/drafters/_states.py",
-        "self.end, self.tip = grower.tip(self.tip), None",
+        "self.end = grower.tip(self.tip)\n            self.tip = None",
         "self.end = grower.tip(self.tip)",
         "tests/methods/speculative/drafters/test_grown.py::test_rounds_in_one_call_and_level_by_level_take_turns",
     ),
@@ -324,7 +324,7 @@ MUTANTS = [
     Mutant(
         "by bytes: a new root that stays counts as read before",
         "laws/targets/by_bytes.py",
-        "self._begun, self._whole = self._covers[draft.parent[root]], False",
+        "self._begun = self._covers[draft.parent[root]]\n            self._whole = False",
         "self._begun = self._covers[draft.parent[root]]",
         "tests/laws/targets/test_by_bytes.py::test_what_is_kept_below_a_new_root_and_then_left",
     ),
@@ -338,8 +338,8 @@ MUTANTS = [
     Mutant(
         "by bytes: twins read what only one of them was given",
         "laws/targets/by_bytes.py",
-        "list(self._unread), self._whole",
-        "self._unread, self._whole",
+        "twin._unread = list(self._unread)",
+        "twin._unread = self._unread",
         "tests/laws/targets/test_by_bytes.py::test_twins_that_commit_before_anything_is_scored",
     ),
     Mutant(

@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         "an end that is likeliest in a fused search does not stand alone",
         "methods/search/loop/fused_beam.py",
-        "tokens, logp = tokens[:1], logp[:1]",
+        "tokens = tokens[:1]\n            logp = logp[:1]",
         "pass",
         "tests/methods/search/test_fused_beam.py::test_it_is_the_published_search",
     ),

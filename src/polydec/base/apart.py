@@ -76,8 +76,12 @@ class SubprocessWorker:
     One for all threads: they take turns."""
 
     def __init__(self, script: Path, limits: SubprocessLimits, what: str) -> None:
-        self.script, self.limits, self.what = script, limits, what
-        self._lock, self._counting, self._waiting = Lock(), Lock(), 0
+        self.script = script
+        self.limits = limits
+        self.what = what
+        self._lock = Lock()
+        self._counting = Lock()
+        self._waiting = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         atexit.register(self.stop)
@@ -158,7 +162,8 @@ class SubprocessWorker:
             process.stdin.flush()
         except OSError:
             return None
-        got, end = bytearray(), time.monotonic() + PATIENCE
+        got = bytearray()
+        end = time.monotonic() + PATIENCE
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             while not got.endswith(b"\n"):
@@ -173,7 +178,8 @@ class SubprocessWorker:
 
     def stop(self) -> int:
         """End the process, which may start again later; its exit code."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None or self._owner != os.getpid():
             return 0
         for pipe in (process.stdin, process.stdout):

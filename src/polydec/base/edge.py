@@ -169,7 +169,8 @@ class ReadableFile(Protocol):
 
 def read_at_most(file: ReadableFile, most: int) -> bytes:
     """All that is left of a stream. Raises RequestError where that is more than `most` bytes."""
-    parts, left = list[bytes](), most
+    parts = list[bytes]()
+    left = most
     while part := file.read(1 << 20):
         parts.append(part)
         left -= len(part)

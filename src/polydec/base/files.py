@@ -109,7 +109,8 @@ def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
     """Hold the lock of `path` (a file `.NAME.lock` beside it) among processes and threads. Raises Locked where another has
     held it for `wait` seconds, OSError where the folder cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    at, end = path.with_name(f".{path.name}.lock"), time.monotonic() + wait
+    at = path.with_name(f".{path.name}.lock")
+    end = time.monotonic() + wait
     hold = _with_fcntl if fcntl is not None else _without
     while (release := hold(at)) is None:
         if time.monotonic() >= end:
@@ -153,7 +154,8 @@ def end_last_line(path: Path, whole: Callable[[bytes], bool]) -> None:
     it is missing, else it is cut off (an interruption left it). Nothing else of the file is touched."""
     with open(path, "r+b") as f:
         size = f.seek(0, os.SEEK_END)
-        begin, tail = size, b""
+        begin = size
+        tail = b""
         while begin and b"\n" not in tail:
             step = min(1 << 16, begin)
             begin -= step

@@ -11,9 +11,11 @@ OURS = frozenset({"polydec", "functools"})
 
 def warn_caller(sentence: str) -> None:
     """Give a warning that names the nearest file outside Polydec, or the outermost one where all is Polydec's own."""
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame = sys._getframe()
     while frame.f_back is not None and _room(frame.f_globals) in OURS:
-        level, frame = level + 1, frame.f_back
+        level += 1
+        frame = frame.f_back
     warnings.warn(sentence, stacklevel=level)
 
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any, Protocol
 
-AFTER, EVERY = 1.0, 0.25
+AFTER = 1.0
+EVERY = 0.25
 """Seconds until progress is shown, as what is done by then needs none, and between two looks at it."""
 
 DRAFTED = "background:rgba(46,160,67,.28);border-radius:2px"
@@ -58,7 +59,8 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
     if show is None:
         yield _nothing
         return
-    due, handle = time.monotonic() + AFTER, None
+    due = time.monotonic() + AFTER
+    handle = None
 
     def look() -> None:
         nonlocal due, handle

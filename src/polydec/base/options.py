@@ -101,25 +101,33 @@ class _OneSidedLimit:
 class AtLeast(_OneSidedLimit):
     """value >= edge."""
 
-    said, key, holds = "at least", "minimum", ge
+    said = "at least"
+    key = "minimum"
+    holds = ge
 
 
 class GreaterThan(_OneSidedLimit):
     """value > edge."""
 
-    said, key, holds = "above", "exclusiveMinimum", gt
+    said = "above"
+    key = "exclusiveMinimum"
+    holds = gt
 
 
 class AtMost(_OneSidedLimit):
     """value <= edge."""
 
-    said, key, holds = "at most", "maximum", le
+    said = "at most"
+    key = "maximum"
+    holds = le
 
 
 class LessThan(_OneSidedLimit):
     """value < edge."""
 
-    said, key, holds = "below", "exclusiveMaximum", lt
+    said = "below"
+    key = "exclusiveMaximum"
+    holds = lt
 
 
 @dataclass(frozen=True, init=False)
@@ -297,7 +305,8 @@ class Option:
 
     def schema(self) -> dict[str, Any]:
         """JSON schema of the value, with default and description."""
-        each, whole = dict[str, Any](), dict[str, Any]()
+        each = dict[str, Any]()
+        whole = dict[str, Any]()
         for x in self.limits:
             (whole if x.of_all else each).update(x.schema())
         out = _SCHEMA[self.form](each) | whole
@@ -469,7 +478,8 @@ def join_names(names: Sequence[str]) -> str:
 def short_repr(value: Any) -> str:
     """A value of any origin in at most 60 characters, without control characters."""
     try:
-        entries, kind = _entries(value), cast(object, type(value))
+        entries = _entries(value)
+        kind = cast(object, type(value))
         whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
         text = as_text(entries[:9]) + ",…" * (len(entries) > 9) if whole else _REPR.repr(value)
     except Exception:  # whole numbers of too many digits, and whatever a foreign object's repr does

@@ -19,7 +19,8 @@ def check_requests(
     request. Nothing is computed: what takes minutes begins after all has been checked."""
     from polydec.request.ask import plan_request  # loads torch
 
-    prompts, methods = list(prompts), list(methods)
+    prompts = list(prompts)
+    methods = list(methods)
     for method, options in methods:
         lm.check(method, options)
     for method, options in methods:

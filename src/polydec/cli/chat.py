@@ -49,7 +49,9 @@ def chat(
         flags.method, flags.options(), system=whole_text(system, "system") if system else None
     )
     terminal = sys.stdin is not None and sys.stdin.isatty()
-    engine, ask_line, noted = api.Engine(lm), chat_line_reader(terminal and sys.stdout.isatty()), ""
+    engine = api.Engine(lm)
+    ask_line = chat_line_reader(terminal and sys.stdout.isatty())
+    noted = ""
 
     def check(changed: orders.ChatConversation) -> None:
         first = replace(changed, turns=()).with_turn("user", "x").messages

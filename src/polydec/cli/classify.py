@@ -51,7 +51,8 @@ def classify(
     set_: Annotated[list[str] | None, typer.Option("--set", help=FIELDS)] = None,
 ) -> None:
     """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
-    options, declared = split_flag_pairs("set", set_), deciding.classifier_options()
+    options = split_flag_pairs("set", set_)
+    declared = deciding.classifier_options()
     if unknown := options.keys() - declared.keys():
         raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
     how = deciding.ClassifierSettings(

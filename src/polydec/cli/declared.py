@@ -76,7 +76,8 @@ def flags_of(kind: type, group: str | None = None) -> dict[str, CommandFlag]:
 def check_flag_ranges(flags: Any) -> None:
     """Raise RequestError for a flag out of its range. What a name means is looked up later."""
     for name, declared in flags_of(type(flags)).items():
-        value, option = getattr(flags, name), declared.option
+        value = getattr(flags, name)
+        option = declared.option
         if value not in (None, []) and (option.limits or option.kind in (int, float)):
             option.convert(value)
 
@@ -97,7 +98,8 @@ def expand_flag_parameters(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = kind(**{f.name: values.pop(f.name) for f in dataclasses.fields(kind)})
         command(**values)
 
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
     wrapped.__signature__ = inspect.Signature([*own, *flags])  # pyright: ignore[reportFunctionMemberAccess]
     wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
     return wrapped

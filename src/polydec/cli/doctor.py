@@ -119,7 +119,8 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         lm = api.load(model, threads=threads)
     except PolydecError as e:
         return {"name": model, "error": str(e)}
-    kept, table = profile.read_pass_profile(lm), lm.find(NGrams)
+    kept = profile.read_pass_profile(lm)
+    table = lm.find(NGrams)
 
     def part_of(point: Any) -> dict[str, Any]:
         return {
@@ -140,7 +141,8 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
 
 def print_doctor_report(report: dict[str, Any]) -> None:
     out = Console(highlight=False, soft_wrap=True)
-    native, model = report["native"], report["model"]
+    native = report["native"]
+    model = report["model"]
     out.print(f"machine     {report['machine']}")
     out.print(
         f"            {report['cores']} cores for this process, load {report['load']:.2f} of them, "

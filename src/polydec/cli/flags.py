@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from polydec.laws.constraints.protocols import OutputConstraint
     from polydec.laws.shapers.sampling import Sampling
 
-MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
-    "Model",
-    "Sampling",
-    "Constraint",
-    "Output",
-    "Steering",
-)
+MODEL = "Model"
+SAMPLING = "Sampling"
+CONSTRAINT = "Constraint"
+OUTPUT = "Output"
+STEERING = "Steering"
 ASK, LOADING = fields.ask_options(), loading.loading_options()
 SAMPLED = sampled()
 """The fields of a request, of loading and of sampling: what each flag is."""

@@ -150,10 +150,8 @@ def open_trace_file(path: Path) -> NamedText:
 
 def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     """Stream a ticket to the terminal; whether Ctrl-C ended it. Several choices are printed when they are done."""
-    console, stream = (
-        Console(highlight=False, soft_wrap=True),
-        not quiet and ticket.plan.request.n == 1,
-    )
+    console = Console(highlight=False, soft_wrap=True)
+    stream = not quiet and ticket.plan.request.n == 1
     interrupted = False
     thinking = ticket.plan.thinking
     reader = None if thinking is None else thinking.writes_marks
@@ -200,7 +198,9 @@ class ThinkingPrinter:
     """Shows an answer piece by piece, and what was thought before it in grey on standard error."""
 
     def __init__(self, reader: ThinkingReader, console: Console) -> None:
-        self._reader, self._state, self._console = reader, reader.start(), console
+        self._reader = reader
+        self._state = reader.start()
+        self._console = console
         self._aside = Console(stderr=True, highlight=False, soft_wrap=True)
         self._thinks = False
 

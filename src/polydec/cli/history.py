@@ -12,7 +12,8 @@ from polydec.base import files
 from polydec.base.edge import error_sentence, escape_control_characters, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 
-LINES, LONGEST = 1000, 4096
+LINES = 1000
+LONGEST = 4096
 """Most lines that are kept, and most characters of one: a longer line is left out."""
 
 

@@ -144,10 +144,8 @@ def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
     try:
         return [registry.find_method(words)], []
     except PolydecError:
-        names, beside = (
-            registry.search_methods(words[:LONGEST]),
-            search_other_features(words[:LONGEST]),
-        )
+        names = registry.search_methods(words[:LONGEST])
+        beside = search_other_features(words[:LONGEST])
         if not names and not beside:
             raise
         return names, beside

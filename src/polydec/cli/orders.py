@@ -109,7 +109,8 @@ class SaveChatAction:
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         if not chat.turns:
             raise RequestError("nothing has been said yet: there is nothing to save")
-        what, folder = f"chat cannot be saved in {str(self.path)!r}", self.path.parent
+        what = f"chat cannot be saved in {str(self.path)!r}"
+        folder = self.path.parent
         text = json.dumps({"messages": chat.messages}, ensure_ascii=False) + "\n"
         if self.path.suffix != ".jsonl":
             raise RequestError(f"{what}: its name must end in .jsonl, by which it is known again")

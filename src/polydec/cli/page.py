@@ -49,8 +49,12 @@ class ChartSeries:
     spread: Sequence[tuple[float, float]] = ()
 
 
-WIDE, HIGH = 380, 230
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 10, 36
+WIDE = 380
+HIGH = 230
+LEFT = 44
+RIGHT = 12
+TOP = 10
+BOTTOM = 36
 """Pixels of a figure, and around what it shows."""
 
 
@@ -76,7 +80,8 @@ def svg_chart(
     x1 = max(x for x, _ in points) * (1.0 if joined else 1.08)
     y0 = min(y for _, y in points) if low[1] is None else low[1]
     y1 = max(tops) if most is None else most
-    x1, y1 = (x1 if x1 > x0 else x0 + 1), (y1 if y1 > y0 else y0 + 1)
+    x1 = x1 if x1 > x0 else x0 + 1
+    y1 = y1 if y1 > y0 else y0 + 1
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (

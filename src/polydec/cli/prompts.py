@@ -71,7 +71,8 @@ def read_prompt_rows(
     the file does. Any other text file: one prompt a line."""
     if prompt_tokens is not None:
         require_integer("prompt_tokens", prompt_tokens, 1, 1_000_000)
-    text, workload = read_text(path), path.name.split(".")[0]
+    text = read_text(path)
+    workload = path.name.split(".")[0]
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [PromptRow(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:

@@ -9,9 +9,12 @@ from itertools import accumulate
 from polydec.cli.page import escape_html
 from polydec.core.trace import BranchedEvent, PrunedEvent, ScoredEvent, TraceEvent, TriedEvent
 
-NODES, LETTERS = 300, 26
+NODES = 300
+LETTERS = 26
 """Nodes that are drawn, and letters of one."""
-ROW, GAP, WIDTH = 34, 40, 7.3
+ROW = 34
+GAP = 40
+WIDTH = 7.3
 """Pixels of a node downwards, between two columns, and of a letter."""
 
 
@@ -72,7 +75,8 @@ def build_search_tree(
 
 def _put(root: SearchTreeNode, branch: _SearchBranch) -> None:
     """Lay a branch into the tree, splitting nodes where it leaves them or where it was weighed."""
-    node, at = root, 0
+    node = root
+    at = 0
     stops = sorted({*branch.weighed, len(branch.tokens)})
     for stop in stops:
         node, at = _reach(node, branch, at, stop)
@@ -100,32 +104,41 @@ def _reach(
             same += 1
         if same < len(kid.tokens):
             _split(kid, same)
-        node, at = kid, at + same
+        node = kid
+        at = at + same
     return node, at
 
 
 def _split(node: SearchTreeNode, at: int) -> None:
     """Make two of a node: what behind its first `at` tokens stands goes below them."""
     below = SearchTreeNode(node.tokens[at:], node.pieces[at:], node.kids, node.score, node.pruned)
-    node.tokens, node.pieces, node.kids = node.tokens[:at], node.pieces[:at], [below]
-    node.score, node.pruned = None, False
+    node.tokens = node.tokens[:at]
+    node.pieces = node.pieces[:at]
+    node.kids = [below]
+    node.score = None
+    node.pruned = False
 
 
 def _choose(root: SearchTreeNode, answer: Sequence[int]) -> None:
     """Mark the nodes that the answer went through."""
-    node, at = root, 0
+    node = root
+    at = 0
     while at < len(answer):
         kid = next(
             (k for k in node.kids if k.tokens == list(answer[at : at + len(k.tokens)])), None
         )
         if kid is None:
             return
-        kid.chosen, node, at = True, kid, at + len(kid.tokens)
+        kid.chosen = True
+        node = kid
+        at = at + len(kid.tokens)
 
 
 def search_tree_html(root: SearchTreeNode) -> str:
     """The tree as part of a page."""
-    nodes, parent, depth = [root], [-1], [0]
+    nodes = [root]
+    parent = [-1]
+    depth = [0]
     for i, node in enumerate(nodes):  # it grows: level by level, until enough stand there
         for kid in sorted(node.kids, key=_rank)[: max(0, NODES - len(nodes))]:
             nodes.append(kid)
@@ -134,7 +147,9 @@ def search_tree_html(root: SearchTreeNode) -> str:
     kids = [list[int]() for _ in nodes]
     for i, p in enumerate(parent[1:], 1):
         kids[p].append(i)
-    row, free, stack = [0] * len(nodes), 0, [0]
+    row = [0] * len(nodes)
+    free = 0
+    stack = [0]
     # the first child beside its parent, the others below; first of them what the answer went through
     while stack:
         i = stack.pop()
@@ -142,18 +157,22 @@ def search_tree_html(root: SearchTreeNode) -> str:
         free += not kids[i]
         stack += sorted(kids[i], key=lambda k: (nodes[k].chosen, -k))
     column = _columns(nodes, depth)
-    lines, words = list[str](), list[str]()
+    lines = list[str]()
+    words = list[str]()
     for i, node in enumerate(nodes):
-        x, y = column[depth[i]], row[i] * ROW + 16
+        x = column[depth[i]]
+        y = row[i] * ROW + 16
         kind = "ok" if node.chosen else "no" if node.pruned else ""
         words.append(_node(node, i, x, y, kind))
         if i:
             p = parent[i]
             begin = column[depth[p]] + 4 + WIDTH * len(_label(nodes[p]))
-            fy, mark = row[p] * ROW + 12, ' class="ok"' if node.chosen else ""
+            fy = row[p] * ROW + 12
+            mark = ' class="ok"' if node.chosen else ""
             turn = f"C{x - 16:.0f} {fy} {x - 16:.0f} {y - 4} {x - 4:.0f} {y - 4}"
             lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26:.0f}{turn}"/>')
-    wide, tall = column[-1], free * ROW + 12
+    wide = column[-1]
+    tall = free * ROW + 12
     total = _count(root)
     more = f" The first {len(nodes)} of {total} parts." if total > len(nodes) else ""
     gone = sum(n.pruned for n in nodes)
@@ -191,7 +210,8 @@ def _label(node: SearchTreeNode) -> str:
 def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
     if not i:
         return f'<text class="ok" x="0" y="{y}">prompt</text>'
-    text, label = "".join(node.pieces), escape_html(_label(node))
+    text = "".join(node.pieces)
+    label = escape_html(_label(node))
     strike = ' text-decoration="line-through"' if kind == "no" else ""
     told = "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip(".")
     score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>' if told else ""
@@ -202,7 +222,8 @@ def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
 
 
 def _count(root: SearchTreeNode) -> int:
-    total, stack = 0, [root]
+    total = 0
+    stack = [root]
     while stack:
         node = stack.pop()
         total += 1

@@ -24,7 +24,9 @@ from polydec.methods.registry import registry
 from polydec.request.loading import loading_options
 from polydec.serve.settings import RequestLimits, request_limit_options, server_setting_options
 
-MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
+MODEL = "Model"
+SERVER = "Server"
+LIMITS = "Limits"
 LOADING = loading_options()
 KEY = "POLYDEC_API_KEY"
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
@@ -146,7 +148,9 @@ def serve(flags: ServeFlags) -> None:
     from polydec.serve.run import check_address, open_listening_socket
     from polydec.serve.run import run_server as run
 
-    allowed, lenient, local = flags.limits, flags.unknown_fields == "ignore", not flags.without_key
+    allowed = flags.limits
+    lenient = flags.unknown_fields == "ignore"
+    local = not flags.without_key
     origins = _origins(flags.cors or [])
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)

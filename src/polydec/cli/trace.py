@@ -259,7 +259,8 @@ def choice_trace_summary(story: ChoiceTrace) -> str:
         return f"{story.tokens} tokens in {len(story.canvas)} passes, {story.tokens / len(story.canvas):.2f} tokens a pass"
     drafts = [r for r in story.rounds if r.drafted]
     each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
-    drafted, accepted = sum(r.drafted for r in drafts), sum(r.accepted for r in drafts)
+    drafted = sum(r.drafted for r in drafts)
+    accepted = sum(r.accepted for r in drafts)
     forced = sum(len(r.forced) for r in story.rounds)
     return (
         f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "

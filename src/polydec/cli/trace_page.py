@@ -12,13 +12,17 @@ from polydec.cli.search_tree import SearchTreeNode
 from polydec.cli.search_tree import search_tree_html as searched
 from polydec.core.trace import PassedEvent
 
-TREES, PASSES, LETTERS = 60, 2000, 14
+TREES = 60
+PASSES = 2000
+LETTERS = 14
 """Trees and passes that are drawn of a choice, and letters of a drafted token."""
 ASKED = 2000
 """Letters of a prompt."""
-LANES, FOLDED = 64, 64
+LANES = 64
+FOLDED = 64
 """Requests that are drawn in company, and choices that are told of by themselves."""
-ROW, COLUMN = 24, 112
+ROW = 24
+COLUMN = 112
 """Pixels of a node, down and across."""
 
 Tree = tuple[int, tuple[int, ...], tuple[str, ...], tuple[int, ...]]
@@ -95,10 +99,14 @@ def _company(lanes: Sequence[Lane]) -> str:
     last = shown[-1].start
     end = max(p.start + p.seconds for p in shown) or 1.0
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
-    left, width, above, row = 86, 1014, 60, 20
+    left = 86
+    width = 1014
+    above = 60
+    row = 20
 
     def bar(p: PassedEvent, base: float, high: float, share: float, label: str) -> str:
-        tall, x = max(2.5, high * share**0.5), left + width * p.start / end
+        tall = max(2.5, high * share**0.5)
+        x = left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
         return (
             f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{ink[p.model]}">'
@@ -172,7 +180,8 @@ def _text(rounds: Sequence[Written]) -> str:
         for i, piece in enumerate(pieces):
             kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
             if i in forced:
-                kind, what = f"{kind} f", f"{what}, forced"
+                kind = f"{kind} f"
+                what = f"{what}, forced"
             out.append(f'<span class="{kind}" title="pass {n}: {what}">{escape_html(piece)}</span>')
     return (
         '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
@@ -185,15 +194,18 @@ def _timeline(passes: Sequence[PassedEvent]) -> str:
     """A bar a pass, a lane a model; taller where more positions were fed."""
     shown = passes[:PASSES]
     end = max(p.start + p.seconds for p in shown) or 1.0
-    most, lanes = max(p.positions for p in shown) or 1, list(dict.fromkeys(p.model for p in shown))
-    width, high = 1100, 46
+    most = max(p.positions for p in shown) or 1
+    lanes = list(dict.fromkeys(p.model for p in shown))
+    width = 1100
+    high = 46
     bars = list[str]()
     for i, lane in enumerate(lanes):
         base = (i + 1) * (high + 20)
         bars.append(f'<text x="0" y="{base - high - 3}">{escape_html(lane, 60)}</text>')
         for p in (p for p in shown if p.model == lane):
             tall = max(3.0, high * (p.positions / most) ** 0.5)
-            x, w = width * p.start / end, max(0.6, width * p.seconds / end - 0.4)
+            x = width * p.start / end
+            w = max(0.6, width * p.seconds / end - 0.4)
             label = (
                 f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
                 f"{p.queries} queries together"
@@ -230,7 +242,9 @@ def _trees(trees: Sequence[Tree]) -> str:
 
 def _tree(n: int, tree: Tree) -> str:
     position, parent, piece, path = tree
-    depth, row, taken = [0] * len(parent), [0.0] * len(parent), {0, *path}
+    depth = [0] * len(parent)
+    row = [0.0] * len(parent)
+    taken = {0, *path}
     kids = [[j for j in range(1, len(parent)) if parent[j] == i] for i in range(len(parent))]
     free = 0
     for i in range(1, len(parent)):
@@ -245,21 +259,25 @@ def _tree(n: int, tree: Tree) -> str:
         else:
             stack.append((i, True))
             stack += [(k, False) for k in reversed(kids[i])]
-    lines, words = list[str](), list[str]()
+    lines = list[str]()
+    words = list[str]()
     for i in range(len(parent)):
-        x, y = depth[i] * COLUMN, row[i] * ROW + 16
+        x = depth[i] * COLUMN
+        y = row[i] * ROW + 16
         kind = "ok" if i in taken else "no"
         shown = piece[i] if i < len(piece) else "·"
         label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∎"
         words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
         if i:
             p = parent[i]
-            fx, fy = depth[p] * COLUMN + 84, row[p] * ROW + 12
+            fx = depth[p] * COLUMN + 84
+            fy = row[p] * ROW + 12
             mark = ' class="ok"' if i in taken else ""
             lines.append(
                 f'<path{mark} d="M{fx} {fy:.0f}C{fx + 14} {fy:.0f} {x - 18} {y - 4:.0f} {x - 4} {y - 4:.0f}"/>'
             )
-    wide, tall = (max(depth) + 1) * COLUMN, free * ROW + 8
+    wide = (max(depth) + 1) * COLUMN
+    tall = free * ROW + 8
     tree_label = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
     return (
         f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{tree_label}">'

@@ -42,7 +42,8 @@ def exclude_token(p_V: Tensor, token: int) -> Tensor:
 
 def jensen_shannon_divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
     """Jensen-Shannon divergence of two laws in nats: 0 (the same) to log 2 (no token in common)."""
-    p_V, q_V = float64_probabilities(p_logp_V), float64_probabilities(q_logp_V)
+    p_V = float64_probabilities(p_logp_V)
+    q_V = float64_probabilities(q_logp_V)
     m_V = (p_V + q_V) / 2
     return max(
         0.0,

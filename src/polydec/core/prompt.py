@@ -39,14 +39,13 @@ class PromptLogprobs:
         return self.decoder.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        prompt, notes = request.prompt, [PromptLogprob(request.prompt[0])]
+        prompt = request.prompt
+        notes = [PromptLogprob(request.prompt[0])]
         session = self.target.open(prompt[:1])
         try:
             for start in range(0, len(prompt) - 1, self.part):
-                fed, next_ = (
-                    prompt[start : start + self.part][: len(prompt) - 1 - start],
-                    prompt[start + 1 : start + self.part + 1],
-                )
+                fed = prompt[start : start + self.part][: len(prompt) - 1 - start]
+                next_ = prompt[start + 1 : start + self.part + 1]
                 scores = await session.score(
                     Draft.chain(fed[0], fed[1:]),
                     ScoreRequest(RowDetail.NOTHING, base=RowDetail.ROW),

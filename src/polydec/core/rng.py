@@ -37,7 +37,8 @@ class Rng:
     __slots__ = ("_key", "_used")
 
     def __init__(self, key: bytes) -> None:
-        self._key, self._used = key, False
+        self._key = key
+        self._used = False
 
     @staticmethod
     def of(seed: int, choice: int = 0) -> Rng:
@@ -82,7 +83,8 @@ class Rng:
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         """k draws by the weights p_V in order, each from what the earlier ones left; fewer where fewer have weight."""
         self._take()
-        left_V, out = p_V.double().clone(), list[int]()
+        left_V = p_V.double().clone()
+        out = list[int]()
         for i in range(k):
             if not float(left_V.sum()) > 0.0:
                 break

@@ -87,7 +87,9 @@ class ScheduledTask:
         self, coro: Coro, parent: ScheduledTask | None = None, slot: int = 0, cache_salt: str = ""
     ) -> None:
         self.cache_salt = cache_salt if parent is None else parent.cache_salt
-        self.coro, self.parent, self.slot = coro, parent, slot
+        self.coro = coro
+        self.parent = parent
+        self.slot = slot
         self.top: ScheduledTask | None = (
             None if parent is None else parent.root
         )  # of a task below others: the submitted one
@@ -225,16 +227,15 @@ class Scheduler:
         choose: Callable[[Sequence[ForwardQuery]], Sequence[int]] | None = None,
     ) -> None:
         self._choose = choose
-        self._pool, self._running = pool, dict[Future[Answers], tuple[BatchedModel, Group]]()
+        self._pool = pool
+        self._running = dict[Future[Answers], tuple[BatchedModel, Group]]()
         self._ready: deque[tuple[ScheduledTask, Any, BaseException | None]] = deque()
         self._waiting: dict[BatchedModel, list[tuple[ScheduledTask, ForwardQuery]]] = {}
         self._skipped: dict[BatchedModel, int] = {}
-        self._patience, self._passes, self._positions, self._doubling = (
-            patience,
-            0,
-            positions,
-            doubling,
-        )
+        self._patience = patience
+        self._passes = 0
+        self._positions = positions
+        self._doubling = doubling
 
     def submit(self, coro: Coro, cache_salt: str = "") -> ScheduledTask:
         task = ScheduledTask(coro, cache_salt=cache_salt)
@@ -316,16 +317,19 @@ class Scheduler:
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
-        most, doubling = self._positions(len(others)), self._doubling
+        most = self._positions(len(others))
+        doubling = self._doubling
         if sum(_loads(group, doubling)) <= most:
             return group
         prompts = [item for item in group if item[1].split is not None]
         kept = max(1, most // 8) if prompts else 0
-        count, size = 0, 0.0
+        count = 0
+        size = 0.0
         for load in _loads(others, doubling):
             if count and size + load > most - kept:
                 break
-            count, size = count + 1, size + load
+            count += 1
+            size = size + load
         filled, left = _fill(prompts, max(kept, most - size), doubling)
         self._put_back(model, [*left, *others[count:]])
         return [*others[:count], *filled]
@@ -361,7 +365,8 @@ class Scheduler:
             if use is None:
                 use = task.usage[model] = ModelUsage()
             if use.last != self._passes:  # siblings of one request share one pass
-                use.passes, use.last = use.passes + 1, self._passes
+                use.passes = use.passes + 1
+                use.last = self._passes
             use.positions += f.size
             use.seconds += each * f.size
             if task.passes is not None:
@@ -424,7 +429,9 @@ class Scheduler:
         task.running = False
         if task.done:
             return
-        task.done, task.result, task.error = True, value, error
+        task.done = True
+        task.result = value
+        task.error = error
         parent = task.parent
         if parent is None or parent.done or parent.join is None:
             return

@@ -45,7 +45,8 @@ class Transcript:
     def __init__(
         self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore_event
     ) -> None:
-        self.request, self.on = request, on
+        self.request = request
+        self.on = on
         self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
         self.texts: dict[int, AnswerText] = {}  # of the answers that have begun
         self.prompt: tuple[PromptLogprob, ...] = ()
@@ -108,16 +109,18 @@ class AnswerText:
 
     def __init__(self, record: Transcript, choice: int | None, writer: TextWriter) -> None:
         request = record.request
-        self._record, self._writer, self.choice = record, writer, choice
+        self._record = record
+        self._writer = writer
+        self.choice = choice
         self.branch = -1 if choice is not None else record.number()
         self.owner = request.choices.start if choice is None else choice
         self.went_on = False  # whether another text begins with this one
-        self._begin, self._asked = len(request.prompt), request.logprobs is not None
-        self.ends, self.limit = record.ends, request.max_tokens
-        self._guard, self._guarded = (
-            request.guard,
-            None if request.guard is None else request.guard.start(request.prompt),
-        )
+        self._begin = len(request.prompt)
+        self._asked = request.logprobs is not None
+        self.ends = record.ends
+        self.limit = request.max_tokens
+        self._guard = request.guard
+        self._guarded = None if request.guard is None else request.guard.start(request.prompt)
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self._score: float | None = None
@@ -152,7 +155,8 @@ class AnswerText:
 
     def _told(self, kind: Any, *fields: Any) -> None:
         """Observers are told this of a hypothesis, until the answer that it may become has ended: that is the last of it."""
-        record, answer = self._record, self._record.texts.get(self.owner)
+        record = self._record
+        answer = self._record.texts.get(self.owner)
         over = answer is not None and answer.finish_reason is not None
         if self.branch >= 0 and record.told(kind) and not over:
             record.on(kind(self.owner, self.branch, *fields))
@@ -221,7 +225,8 @@ class AnswerText:
         )
         while ready < stop and self._ahead[ready] is not None:
             ready += 1
-        at, new = self.position, [x for x in self._ahead[:ready] if x is not None]
+        at = self.position
+        new = [x for x in self._ahead[:ready] if x is not None]
         noted = [notes[p] for p in range(at, at + ready)] if notes and self._asked else ()
         pieces = self._take(new, noted)
         del self._ahead[: len(pieces)]
@@ -233,13 +238,13 @@ class AnswerText:
         that of this one."""
         twin = AnswerText(self._record, None, self._writer.fork())
         twin.owner = self.owner if owner is None else owner
-        twin.tokens, twin.notes, twin._score = list(self.tokens), list(self.notes), self.score
+        twin.tokens = list(self.tokens)
+        twin.notes = list(self.notes)
+        twin._score = self.score
         twin._guarded = self._guarded
-        twin.finish_reason, twin._pieces, twin._ahead = (
-            self.finish_reason,
-            list(self._pieces),
-            list(self._ahead),
-        )
+        twin.finish_reason = self.finish_reason
+        twin._pieces = list(self._pieces)
+        twin._ahead = list(self._ahead)
         self.went_on = True
         twin.branched(self.branch)
         return twin
@@ -301,7 +306,8 @@ class AnswerText:
     def _tell(
         self, edit: TextEdit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int
     ) -> None:
-        choice, on = self.choice, self._record.on
+        choice = self.choice
+        on = self._record.on
         if choice is not None:
             on(EditedEvent(choice, edit, new, pieces, accepted))
         elif new:
@@ -321,7 +327,8 @@ def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
     every = [t.tokens for t in texts]
     if not every:
         return []
-    low, high = min(every), max(every)
+    low = min(every)
+    high = max(every)
     same = next((i for i, (x, y) in enumerate(zip(low, high)) if x != y), min(len(low), len(high)))
     return low[:same]
 

@@ -159,7 +159,8 @@ class Draft:
         """One path below the root; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
         if not tokens:
             return Draft((root,), *_ROOT)
-        n, parent = len(tokens), tuple(range(-1, len(tokens)))
+        n = len(tokens)
+        parent = tuple(range(-1, len(tokens)))
         if law is None:
             return Draft.certain((root, *tokens), parent)
         return Draft(
@@ -219,7 +220,8 @@ class Draft:
     def only(self, keep: Sequence[int], chance: tuple[float, ...] | None = None) -> Draft:
         """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered. chance: of all nodes, in
         place of what the proposer said; None: that."""
-        n, chance = len(keep), self.chance if chance is None else chance
+        n = len(keep)
+        chance = self.chance if chance is None else chance
         first = keep[-1] == n - 1  # then all keep their numbers
 
         def kept(each: tuple[T, ...]) -> tuple[T, ...]:
@@ -261,7 +263,8 @@ class Draft:
         for i in nodes:  # ascending: parents come first
             if self.parent[i] in below:
                 below.add(i)
-        stay, path = tuple(sorted(below)), (0, *self.path_to(root))[:-1]
+        stay = tuple(sorted(below))
+        path = (0, *self.path_to(root))[:-1]
         left = replace(
             self,
             parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
@@ -326,7 +329,9 @@ class Draft:
         """
         if len(self.token) <= depth + 1 and eos.isdisjoint(self.token):
             return self
-        keep, kept, probe = list[int](), {-1}, self.probe or (False,) * len(self.token)
+        keep = list[int]()
+        kept = {-1}
+        probe = self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
             if (
                 p in kept

@@ -133,7 +133,8 @@ def plan_steering(
     name = "cfg" if steer_fields["steer"] is None else steer_fields["steer"]
     options = steer.steering_option_values(name, steer_fields["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
-    second, derive = ask.negative_prompt, steer.second_prompt_deriver(name)
+    second = ask.negative_prompt
+    derive = steer.second_prompt_deriver(name)
     if second is None and derive is not None and isinstance(ask.prompt, str):
         second = derive(ask.prompt)
         if second == ask.prompt:
@@ -163,7 +164,8 @@ def law_over_pressed_cache(
 ) -> tuple[Any, PressSettings | None]:
     """The model's law over the cache that a request asks for. Raises RequestError where there is none of that name, or the
     model cannot read it."""
-    lm, family = model.checkpoint.lm, family_of(model.checkpoint.lm)
+    lm = model.checkpoint.lm
+    family = family_of(model.checkpoint.lm)
     if name is None:
         if options_asked:
             raise RequestError("cache_options is given without cache: name the press")
@@ -182,7 +184,8 @@ def law_over_reused_cache(
 ) -> tuple[Any, CacheReuse | None]:
     """The law as a request reads it that takes what it can of an earlier text's cache. Raises RequestError where the model, or
     something else that is asked for, cannot go with that."""
-    kind, key = values["reuse"], values["reuse_key"]
+    kind = values["reuse"]
+    key = values["reuse_key"]
     if kind is None:
         if key:
             raise RequestError(
@@ -219,7 +222,8 @@ def plan_request(
     names the field, the value and what is legal."""
     values = {name: o.convert(getattr(ask, name)) for name, o in ask_options().items()}
     bare, model = model, model.in_units(values["units"], values["covers"])
-    point, family = model.checkpoint, family_of(model.checkpoint.lm)
+    point = model.checkpoint
+    family = family_of(model.checkpoint.lm)
     card: Card = registry.get_recipe_module(registry.of_model(values["method"], family)).CARD
     options = registry.method_option_values(card.name, values["options"])
     stop_ids = _ids(values["stop_token_ids"], point.lm.vocab.size)
@@ -634,7 +638,8 @@ def infill_token_ids(
         raise RequestError(
             "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
         )
-    size, out = model.checkpoint.lm.vocab.size, list[int | None]()
+    size = model.checkpoint.lm.vocab.size
+    out = list[int | None]()
     if isinstance(answer, str):
         for i, part in enumerate(_GAPS.split(answer)):
             out += (
@@ -663,12 +668,10 @@ def answer_token_room(
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises RequestError
     where there is none."""
     contexts = [(model.checkpoint.lm.context, model.name, model.checkpoint.lm)]
-    draft, needs = (
-        model.draft,
-        (
-            *registry.get_recipe_module(method).CARD.needs,
-            *(() if steered is None else steered.card.needs),
-        ),
+    draft = model.draft
+    needs = (
+        *registry.get_recipe_module(method).CARD.needs,
+        *(() if steered is None else steered.card.needs),
     )
     if draft is not None and DRAFT in needs:
         contexts.append((draft.lm.network.context, draft.name, draft.lm))

@@ -238,7 +238,8 @@ def _words(
     model: EmbeddableModel, names: Sequence[str], typical: Sequence[Tensor], more: int
 ) -> ClassWords:
     """The first token of each word of a class's name, and those likeliest behind its examples."""
-    encode, rows = model.checkpoint.text.encode, list[list[int]]()
+    encode = model.checkpoint.text.encode
+    rows = list[list[int]]()
     for at, name in enumerate(names):
         parts = [part for part in re.split(r"[\W_]+", name) if part] or [name]
         row = list(dict.fromkeys(encode(f" {part}", special=False)[0] for part in parts))

@@ -29,12 +29,15 @@ class TraceWriter:
     seconds count from the first pass of all."""
 
     def __init__(self, lm: LoadedModel, into: TextSink) -> None:
-        self._lm, self._into = lm, into
+        self._lm = lm
+        self._into = into
         self._passes = list[list[RequestPass]]()
 
     def submit(self, engine: Engine, ask: Ask, line: int) -> Ticket:
         """Ask the engine. line: of the input, which the opening names."""
-        number, passes, opening = len(self._passes), list[RequestPass](), dict[str, Any]()
+        number = len(self._passes)
+        passes = list[RequestPass]()
+        opening = dict[str, Any]()
 
         def on(event: TraceEvent) -> None:
             self._write(event, number, opening if isinstance(event, OpenedEvent) else {})
@@ -58,7 +61,8 @@ class TraceWriter:
 
 def trace_header(lm: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """What reads a trace must know of the model and the request; it stands beside each opening."""
-    vocab, request = lm.checkpoint.lm.vocab, ticket.plan.request
+    vocab = lm.checkpoint.lm.vocab
+    request = ticket.plan.request
     words = vocab.words
     return {
         "version": VERSION,

@@ -27,7 +27,8 @@ PROMPTS = (
     "Message: {text}\nCategory:",
 )
 """Where nothing else is asked for. A class's name is read behind each."""
-MOST_PROMPTS, MOST_CLASSES = 64, 4096
+MOST_PROMPTS = 64
+MOST_CLASSES = 4096
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ def prepare_embedding_inputs(
         texts = (texts,)
     if not texts:
         raise RequestError("texts is empty: give at least one text")
-    out, left = list[EmbeddingInput](), most
+    out = list[EmbeddingInput]()
+    left = most
     for at, text in enumerate(texts):
         text_read = _prepared(model, text, how, f"text {at + 1}", left)
         left = None if left is None else left - len(text_read.ids)
@@ -130,7 +131,8 @@ def _prepared(
     most: int | None,
 ) -> EmbeddingInput:
     room = model.checkpoint.lm.context if most is None else min(most, model.checkpoint.lm.context)
-    parts, place = list[int](), None
+    parts = list[int]()
+    place = None
     if not isinstance(text, str):
         if how.around != TEXT:
             raise RequestError(f"{who} is token ids: a template stands around texts only")
@@ -153,7 +155,8 @@ def _prepared(
 
 def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[EmbeddingInput]]:
     """Texts that are read together, in order."""
-    out, size = list[list[EmbeddingInput]](), 0
+    out = list[list[EmbeddingInput]]()
+    size = 0
     for text in texts:
         if not out or size + len(text.ids) > TOGETHER:
             out.append([])
@@ -168,7 +171,8 @@ async def embedding_vectors(
 ) -> Tensor:
     """The vectors of prepared texts, [n, width], float32. Some texts are read at a time, in passes that they share with
     whatever else the scheduler has."""
-    lm, states = model.checkpoint.lm, list[Tensor]()
+    lm = model.checkpoint.lm
+    states = list[Tensor]()
     for group in group_embedding_inputs(texts):
         read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
         states.append(torch.stack(read).float())  # a copy: a row alone would keep all of its pass
@@ -192,7 +196,10 @@ async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tens
 
 async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth: int) -> Tensor:
     """The states that are pooled."""
-    net, cache_, out, n = lm.network, lm.network.new_cache(), list[Tensor](), len(text.ids)
+    net = lm.network
+    cache_ = lm.network.new_cache()
+    out = list[Tensor]()
+    n = len(text.ids)
     layers = None if depth == net.layers else tuple(range(depth))
     for first in range(0, n, lm.chunk):
         tokens = text.ids[first : first + lm.chunk]

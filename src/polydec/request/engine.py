@@ -99,11 +99,10 @@ class Completion:
 
     def _facts(self) -> list[str]:
         """What a reader wants to know beside the text."""
-        count, each = self.usage["completion_tokens"], self.metrics.get("tokens_per_pass")
-        speed, kinds = (
-            self.metrics.get("tokens_per_second"),
-            {c.finish_reason for c in self.choices},
-        )
+        count = self.usage["completion_tokens"]
+        each = self.metrics.get("tokens_per_pass")
+        speed = self.metrics.get("tokens_per_second")
+        kinds = {c.finish_reason for c in self.choices}
         return [
             *([f"{len(self.choices)} answers"] if len(self.choices) > 1 else []),
             f"{count} {self.unit}{'s' if count != 1 else ''}",
@@ -228,8 +227,12 @@ class Ticket:
         cache_salt: str = "",
         client: str = "",
     ) -> None:
-        self.engine, self.plan, self.watch, self.passes = engine, made, TicketObserver(on), passes
-        self.cache_salt, self.client = cache_salt, client
+        self.engine = engine
+        self.plan = made
+        self.watch = TicketObserver(on)
+        self.passes = passes
+        self.cache_salt = cache_salt
+        self.client = client
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
         self.task: ScheduledTask | None = None  # None while it waits for its turn
         self.gave_back = 0  # bytes of cache that it had when it was last put on hold
@@ -314,15 +317,19 @@ class Ticket:
         return ending.steered(tokens, thinking.track.before_answer(tokens))
 
     def _metrics(self, count: int) -> dict[str, Any]:
-        watch, results = self.watch, self.results
+        watch = self.watch
+        results = self.results
         first = watch.last if watch.first is None else watch.first
-        later, decoding = count - sum(r.stats.first for r in results), watch.last - first
+        later = count - sum(r.stats.first for r in results)
+        decoding = watch.last - first
         stats = None
         for r in results:
             stats = r.stats if stats is None else stats.plus(r.stats)
         passes = 0 if stats is None else stats.passes
         use = {} if self.task is None else self.task.usage
-        names, target, ending = self.engine.model.names, self.engine.model.network, self.plan.ending
+        names = self.engine.model.names
+        target = self.engine.model.network
+        ending = self.plan.ending
         return {
             "seconds": watch.last - watch.opened,
             "time_to_first_token": first - watch.opened,
@@ -404,7 +411,8 @@ class Engine:
         if not doubling > 0.0:
             raise RequestError(f"doubling is {doubling!r}: it must be above 0")
         self.model = model if batching is None else batching.model(model)
-        self.max_running, self.max_cache_bytes = max_running, max_cache_bytes
+        self.max_running = max_running
+        self.max_cache_bytes = max_cache_bytes
         self.preempted = 0  # how often a request was put on hold
         self._scheduler = Scheduler(
             positions=positions,

@@ -65,7 +65,8 @@ def read_exemplars(path: Path) -> list[SolvedExemplar]:
             row = validate_record(_ExemplarRecord, parse_object(line, what), what)
             solution, mark, answer = row.answer.rpartition(ANSWER)
             if row.solution is not None:
-                solution, answer = row.solution, row.answer
+                solution = row.solution
+                answer = row.answer
             elif not mark:
                 raise RequestError(
                     error_sentence(

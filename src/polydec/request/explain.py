@@ -165,7 +165,9 @@ def describe_unused_settings(model: LoadedModel, ask: Ask, made: RequestPlan) ->
     """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
     draft model, and rules of sampling."""
     view = model.in_units(ask.units, ask.covers)
-    method, own, sampling = made.card.name, view.sampling(), _sampling(view, ask)
+    method = made.card.name
+    own = view.sampling()
+    sampling = _sampling(view, ask)
     unread = [
         f"{name} is {artefact.called}, and {method} does not read it{_readers(artefact)}"
         for name, artefact in zip(model.given, model.artefacts)
@@ -294,7 +296,8 @@ def _sampling(model: LoadedModel, ask: Ask) -> Sampling:
 
 def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
     """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
-    lm, sampling = model.checkpoint.lm, _sampling(model, ask)
+    lm = model.checkpoint.lm
+    sampling = _sampling(model, ask)
     some_end = (min(lm.vocab.eos, default=0),)
     language = None if ask.constraint is None else UnrestrictedLanguage(lm.vocab.size)
     geometry = lm.geometry if family_of(lm) == "ar" else None
@@ -317,7 +320,8 @@ def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
 
 
 def _method(made: RequestPlan) -> Iterator[RequestPart]:
-    card, promise = made.card, PROMISES[made.decoder.exactness]
+    card = made.card
+    promise = PROMISES[made.decoder.exactness]
     yield RequestPart(
         "method",
         card.name,

@@ -10,7 +10,8 @@ from polydec.base.errors import RequestError
 from polydec.request.engine import generate
 from polydec.request.loaded import LoadedModel
 
-GAP, FILLED = "<|gap:{}|>", "<|filled|>"
+GAP = "<|gap:{}|>"
+FILLED = "<|filled|>"
 """The marks of such a model: in the place of gap k, and behind what fills one."""
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 

@@ -113,7 +113,8 @@ class LoadedModel:
     def called(self, name: str) -> LoadedModel:
         """The same model under another name, which is what all messages and figures say: a server's clients need not know where
         its files lie. Its draft model is named after it."""
-        draft, small = self.draft, f"{name} (draft)"
+        draft = self.draft
+        small = f"{name} (draft)"
         if isinstance(draft, DeferredBundle):
             draft = DeferredBundle(small, partial(_renamed, draft, small))
         elif draft is not None:
@@ -237,8 +238,10 @@ class LoadedModel:
 
         ask: the request; most: as for `ids`. Raises RequestError where there is no source, or it cannot be read.
         """
-        point, text = self.checkpoint, self.checkpoint.text
-        source, begins = ask.prompt if ask.source is None else ask.source, tuple[int, ...]()
+        point = self.checkpoint
+        text = self.checkpoint.text
+        source = ask.prompt if ask.source is None else ask.source
+        begins = tuple[int, ...]()
         who = "prompt" if ask.source is None else "source"
         if isinstance(source, bytes):
             try:
@@ -281,7 +284,8 @@ class LoadedModel:
         """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it. bare: the models as
         they were loaded; ids: the prompt as this model reads it; render: the ids of the prompt for a model over bytes, None
         where it has no way of its own."""
-        view, draft = self.draft, bare.draft
+        view = self.draft
+        draft = bare.draft
         if view is None or draft is None:
             return self
         law: Any = self.checkpoint.lm
@@ -456,8 +460,10 @@ class LoadedModel:
             raise RequestError(
                 "prompt ends with vectors: at least one token must stand behind them"
             )
-        size, width = law.vocab.size, self.checkpoint.lm.network.embed((0,)).shape[1]
-        instead, rows = list[int](), list[int]()
+        size = law.vocab.size
+        width = self.checkpoint.lm.network.embed((0,)).shape[1]
+        instead = list[int]()
+        rows = list[int]()
         for at, x in enumerate(parts):
             first = len(instead)
             if not isinstance(x, Soft):
@@ -465,12 +471,14 @@ class LoadedModel:
                 rows.append(first)
                 continue
             instead += make_soft_tokens(x.vectors_KD, size, width, f"prompt[{at}]")
-            count, words = len(instead) - first, len(x.stands_for or ())
+            count = len(instead) - first
+            words = len(x.stands_for or ())
             rows += [first + ((i + 1) * count - 1) // words for i in range(words)]
         return SoftPromptTarget(law, self.ids(prompt, raw=True), tuple(instead), tuple(rows[:-1]))
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
-        size, ids = self.checkpoint.lm.vocab.size, list[int]()
+        size = self.checkpoint.lm.vocab.size
+        ids = list[int]()
         for at, x in enumerate(prompt):
             if isinstance(x, Soft):
                 ids += self._checked(x.stands_for or (), f"{who}[{at}].stands_for")

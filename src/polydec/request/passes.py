@@ -28,7 +28,8 @@ class PassTimer:
         want: RowDetail = RowDetail.ARGMAX,
         seed: int = 0,
     ) -> None:
-        self._net, self._want = network, ScoreRequest(law=want)
+        self._net = network
+        self._want = ScoreRequest(law=want)
         self._random = torch.Generator().manual_seed(seed)
         self._caches = [network.new_cache() for _ in range(batch)]
         for cache in self._caches:
@@ -75,7 +76,8 @@ def measure_pass_times(
     0.5, the median, is what it took, a lower one what it takes where little else runs. behind: runs one row before each,
     untimed (a draft's weights have left the processor's caches when its turn comes after a pass of the target)."""
     took: dict[int, list[float]] = {m: [] for m in rows}
-    end, n = time.perf_counter() + seconds, 0
+    end = time.perf_counter() + seconds
+    n = 0
     while n <= least or time.perf_counter() < end:
         for m in rows:
             if behind is not None:

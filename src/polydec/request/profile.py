@@ -90,7 +90,8 @@ class PassProfile:
     @property
     def costs(self) -> PassCosts:
         """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
-        near, far = _filled(self.rows), _filled(self.far)
+        near = _filled(self.rows)
+        far = _filled(self.far)
         more = _rising(
             [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
         )
@@ -121,7 +122,8 @@ class PassProfile:
         """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
         if not self.beside:
             return 0.0, 1.0
-        many, far_many = max(self.beside), max(self.far_beside)
+        many = max(self.beside)
+        far_many = max(self.far_beside)
         behind = (
             (self.far_beside[far_many] / far_many - self.beside[many] / many)
             / (self.far_context - self.context)
@@ -146,9 +148,11 @@ QUANTILE = 0.1
 
 
 def _filled(table: dict[int, float]) -> list[float]:
-    known, out = sorted(table), list[float]()
+    known = sorted(table)
+    out = list[float]()
     for m in range(1, known[-1] + 1):
-        above, below = next(k for k in known if k >= m), max(k for k in known if k <= m)
+        above = next(k for k in known if k >= m)
+        below = max(k for k in known if k <= m)
         part = (m - below) / (above - below) if above > below else 0.0
         out.append(table[below] * (1 - part) + table[above] * part)
     return out
@@ -180,7 +184,8 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
         least=2,
         quantile=QUANTILE,
     )
-    beside, far_beside = dict[int, float](), dict[int, float]()
+    beside = dict[int, float]()
+    far_beside = dict[int, float]()
     if BESIDE * filled < FILLING * seconds:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()

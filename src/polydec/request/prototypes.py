@@ -38,7 +38,8 @@ class ClassPrototypes:
 
     def scores(self, state_NPH: Tensor) -> Tensor:
         """How near each text is to each class, [N, C]: minus the transported cost, times the sharpness."""
-        feature_NPW, prototype_CMW = self.features(state_NPH), normalize(self.of_class, dim=-1)
+        feature_NPW = self.features(state_NPH)
+        prototype_CMW = normalize(self.of_class, dim=-1)
         cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
         moved_NCPM = sinkhorn_plan(cost_NCPM, self.softness, self.rounds)
         return -(moved_NCPM * cost_NCPM).sum((-1, -2)) * self.log_sharpness.exp()
@@ -70,7 +71,8 @@ def fit_prototypes(
     learned = [made.matrix, made.of_class, made.log_sharpness]
     for tensor in learned:
         tensor.requires_grad_(True)
-    adam, losses = torch.optim.Adam(learned, lr=how.rate), list[float]()
+    adam = torch.optim.Adam(learned, lr=how.rate)
+    losses = list[float]()
     dice = torch.Generator().manual_seed(how.seed)
     for _ in range(how.epochs):
         total = 0.0

@@ -20,7 +20,8 @@ from polydec.base.options import (
     short_repr,
 )
 
-TEXT, PLACE = "{text}", "{placeholder}"
+TEXT = "{text}"
+PLACE = "{placeholder}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class EmbeddingSettings:
                 f"prompt is {short_repr(self.prompt)}: it stands in the place of a template and of prepending, "
                 "so leave these out"
             )
-        around, placed = self.around, self.prepend_to > 0
+        around = self.around
+        placed = self.prepend_to > 0
         if around.count(TEXT) != 1:
             raise RequestError(f"template is {short_repr(around)}: it must hold {TEXT} once")
         if around.count(PLACE) != placed:

@@ -59,7 +59,9 @@ class ThinkingSettings:
             raise RequestError(
                 f"reasoning_budget is {self.budget} beside a constraint that spells the thinking itself: leave one of them out"
             )
-        reader, budget, begin = self.reader, self.budget, None
+        reader = self.reader
+        budget = self.budget
+        begin = None
         if inner is not None and not (reader.opened or self.wished):
             if not reader.marks.around:
                 return None
@@ -117,7 +119,8 @@ def thinking_of(
     Raises:
         RequestError: for a budget that cannot be kept.
     """
-    shown_apart, budget = values["reasoning_format"] != "none", values["reasoning_budget"]
+    shown_apart = values["reasoning_format"] != "none"
+    budget = values["reasoning_budget"]
     marks = point.text.thinking_marks
     if not shown_apart and budget is None:
         return None

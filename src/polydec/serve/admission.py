@@ -55,7 +55,8 @@ class TokenPace:
     @property
     def rate(self) -> float:
         """Tokens a second, lately or when last something was written; 0 where nothing was."""
-        now, written = self._clock(), tuple(self._written)
+        now = self._clock()
+        written = tuple(self._written)
         lately = [(at, count) for at, count in written if at > now - WINDOW]
         if len(lately) > 1 and lately[-1][0] > lately[0][0]:
             # what the first of them counts was written before it
@@ -83,7 +84,8 @@ class AdmissionControl:
     others have more than theirs then."""
 
     def __init__(self, limits: RequestLimits, pace: TokenPace) -> None:
-        self.limits, self.pace = limits, pace
+        self.limits = limits
+        self.pace = pace
         self.under_way = Counter[str]()
 
     @property
@@ -100,11 +102,13 @@ class AdmissionControl:
 
     def admit(self, account: str, count: int, loads: Callable[[], Iterable[RequestLoad]]) -> None:
         """Raise Refusal where there is no room for so many more; loads: gives what is under way."""
-        own, total = self.under_way[account], self.under_way.total()
+        own = self.under_way[account]
+        total = self.under_way.total()
         share = self.most // len(self.under_way.keys() | {account})
         if total + count <= self.most or own + count <= share:
             return
-        of_all, of_own = total + count - self.most, own + count - share
+        of_all = total + count - self.most
+        of_own = own + count - share
         raise RefusalError(
             f"{total} answers are under way, {own} of them yours: this server takes {self.limits.running} at a time "
             f"and lets {self.limits.waiting} wait",
@@ -115,7 +119,8 @@ class AdmissionControl:
 
     def turn(self, loads: Iterable[RequestLoad]) -> int:
         """Seconds until a request that comes now would have its turn."""
-        rate, beyond = self.pace.rate, self.under_way.total() + 1 - self.limits.running
+        rate = self.pace.rate
+        beyond = self.under_way.total() + 1 - self.limits.running
         seconds = seconds_until(max(1, beyond), loads, rate) if rate else UNMEASURED
         return max(1, ceil(min(seconds, self.limits.seconds)))
 

@@ -57,7 +57,8 @@ async def respond_to_request(
         leaving = asyncio.create_task(_left(request, answers))
         if wanted.stream:
             return EventStream(writers, reply, answers, leaving, headers)
-        listed, most = 0, answers.limits.entries
+        listed = 0
+        most = answers.limits.entries
         async for news in answers.news():
             listed += count_delta_entries(news) if wanted.details else 0
             if listed > most:
@@ -117,7 +118,8 @@ class EventStream(StreamingResponse):
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
-        self._answers, self._leaving = answers, leaving
+        self._answers = answers
+        self._leaving = leaving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -157,7 +159,8 @@ async def _made_elsewhere(
     writers: Executor, chunks: Iterable[Mapping[str, Any]]
 ) -> AsyncIterator[str]:
     """Events that one of the writers makes, piece by piece."""
-    loop, pieces = asyncio.get_running_loop(), _pieces(chunks)
+    loop = asyncio.get_running_loop()
+    pieces = _pieces(chunks)
     while (piece := await loop.run_in_executor(writers, next, pieces, None)) is not None:
         yield piece
 

@@ -270,9 +270,11 @@ def create_app(
 
 def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The token ids of a text or of messages."""
-    model, most = models.find(body.take("model")).model, limits.prompt
+    model = models.find(body.take("model")).model
+    most = limits.prompt
     special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
-    prompt, messages = body.take("prompt"), body.take("messages")
+    prompt = body.take("prompt")
+    messages = body.take("messages")
     read = None if messages is None else read_messages(body, messages)
     ending = prompt_ending.OPENED if messages is None else chat_ending(body)
     body.end()
@@ -300,7 +302,8 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
 
 def _detokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The text of token ids."""
-    model, tokens = models.find(body.take("model")).model, body.take("tokens")
+    model = models.find(body.take("model")).model
+    tokens = body.take("tokens")
     body.end()
     if not isinstance(tokens, list):
         raise RefusalError(

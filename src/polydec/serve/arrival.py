@@ -20,7 +20,8 @@ POLITE = 5.0
 
 async def read_bytes(request: Request, most: int) -> bytes:
     """The body. Raises Refusal where it is too large, does not come, or its client leaves."""
-    parts, size = list[bytes](), 0
+    parts = list[bytes]()
+    size = 0
     declared = request.headers.get("content-length", "0")
     wanted = int(declared) if declared.isdigit() and len(declared) < 20 else 0
     waits = request.headers.get("expect", "").lower() == "100-continue"

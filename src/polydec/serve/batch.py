@@ -149,8 +149,13 @@ class BatchRunner:
         submit: Submit = submit_without_trace,
     ) -> None:
         self._submitted = submit
-        self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
-        self.engine, self.running = Engine(model, max_running=running, batching=batching), running
+        self.model = model
+        self.served = served
+        self.method = method
+        self.seed = seed
+        self.own = own
+        self.engine = Engine(model, max_running=running, batching=batching)
+        self.running = running
         self._named = dict(names or {})  # lines by their custom_id
 
     def answer(
@@ -161,7 +166,8 @@ class BatchRunner:
         tally: BatchProgress,
     ) -> None:
         """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""
-        known, working = frozenset(done), list[PendingBatchLine]()
+        known = frozenset(done)
+        working = list[PendingBatchLine]()
         try:
             for line in lines:
                 request = is_request(line.text)
@@ -192,10 +198,12 @@ class BatchRunner:
                 continue
             try:
                 answers = [ticket.completion() for ticket in work.tickets]
-                row, wrong = work.row(answers), False
+                row = work.row(answers)
+                wrong = False
                 tally.tokens += sum(a.usage["completion_tokens"] for a in answers)
             except Exception as error:  # a request's own: the others go on
-                row, wrong = work.failed(error), True
+                row = work.failed(error)
+                wrong = True
             self._write(row, write, tally, wrong=wrong)
 
     @staticmethod
@@ -354,7 +362,8 @@ def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:
     if not path.exists():
         return []
     *rows, tail = read_bytes(path, 1 << 40).split(b"\n")
-    digests, done = {line.at: line.digest for line in lines}, set[int]()
+    digests = {line.at: line.digest for line in lines}
+    done = set[int]()
     for number, text in enumerate(rows, 1):
         if not text.startswith(BEGIN):
             raise RequestError(

@@ -114,7 +114,9 @@ class RequestBody:
     def __init__(
         self, data: Mapping[str, Any], limits: RequestLimits | None = None, *, lenient: bool = False
     ) -> None:
-        self.limits, self.lenient, self.ignored = limits, lenient, list[str]()
+        self.limits = limits
+        self.lenient = lenient
+        self.ignored = list[str]()
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
         self._known = set(IDLE) | set(ONLY)
@@ -318,7 +320,8 @@ def _count(text: bytes, body: int) -> None:
 
 def _outside(text: bytes, marks: bytes, most: int) -> int:
     """How many marks stand outside of texts; counted no further than `most`. Between two texts other threads may run."""
-    count, at = 0, 0
+    count = 0
+    at = 0
     for inside in _TEXT.finditer(text):
         count += _marks(text[at : inside.start()], marks)
         if count > most:
@@ -359,7 +362,8 @@ class ResponseOptions:
 
 def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
     """stream, usage, details and steps of `ResponseOptions`."""
-    stream, options = body.flag("stream"), body.mapping("stream_options")
+    stream = body.flag("stream")
+    options = body.mapping("stream_options")
     if options and not stream:
         raise RefusalError(
             "stream_options is given without stream: it is legal only where stream is true",

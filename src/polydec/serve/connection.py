@@ -66,7 +66,8 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """Let the clock run while a head is awaited, or what nobody reads comes in."""
-        here, there = self.conn.our_state, self.conn.their_state
+        here = self.conn.our_state
+        there = self.conn.their_state
         if there is h11.IDLE or (there is h11.SEND_BODY and here is h11.DONE):
             if self._due is None and not self.transport.is_closing():
                 self._due = self.loop.call_later(PATIENCE, self._late)

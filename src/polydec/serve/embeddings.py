@@ -27,7 +27,8 @@ from polydec.serve.limits import RequestLimits
 MOST = 2048
 """Texts of a request, as OpenAI has it."""
 
-NUMBERS, PACKED_NUMBERS = 4, 16
+NUMBERS = 4
+PACKED_NUMBERS = 16
 """Numbers of vectors that take as much room in a response as a log-probability; in base64."""
 
 
@@ -70,7 +71,8 @@ def read_embedding_request(
     body: RequestBody, model: LoadedModel, limits: RequestLimits
 ) -> EmbeddingRequest:
     """Raises Refusal or RequestError for what cannot be honoured."""
-    texts, form = body.take("input"), body.take("encoding_format", "float")
+    texts = body.take("input")
+    form = body.take("encoding_format", "float")
     dimensions = body.whole("dimensions", 1, _width(model))
     fields = {name: value for name in embedding_options() if (value := body.take(name)) is not None}
     body.end()
@@ -79,8 +81,10 @@ def read_embedding_request(
             f"encoding_format is {short_repr(form)}: it must be float or base64",
             param="encoding_format",
         )
-    how, given = resolve_embedding_settings(model, EmbeddingSettings(**fields)), _texts(texts)
-    width, packed = dimensions or _width(model), form == "base64"
+    how = resolve_embedding_settings(model, EmbeddingSettings(**fields))
+    given = _texts(texts)
+    width = dimensions or _width(model)
+    packed = form == "base64"
     most = limits.entries * (PACKED_NUMBERS if packed else NUMBERS)
     if len(given) * width > most:
         raise RefusalError(

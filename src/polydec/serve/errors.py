@@ -43,7 +43,9 @@ class RefusalError(Exception):
         retry: int | None = None,
     ) -> None:
         super().__init__(error_sentence(message))
-        self.status, self.code, self.retry = status, code, retry
+        self.status = status
+        self.code = code
+        self.retry = retry
         self.param = (
             None if param is None else escape_control_characters(param)
         )  # it may be a client's word

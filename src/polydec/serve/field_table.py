@@ -7,7 +7,9 @@ from polydec.serve.body import IDLE, ONLY
 from polydec.serve.described import request_body_fields
 from polydec.serve.known_fields import ENGINES, PATHS, REASONS, fields_of
 
-APPLIED, IDLE_HERE, REFUSED = "applied", "no effect", "refused"
+APPLIED = "applied"
+IDLE_HERE = "no effect"
+REFUSED = "refused"
 
 
 def field_outcome(path: str, name: str) -> str:

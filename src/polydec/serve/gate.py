@@ -39,7 +39,10 @@ class AccessGate:
         local: bool,
         replica: bool = False,
     ) -> None:
-        self.app, self.metrics, self.local, self.replica = app, metrics, local, replica
+        self.app = app
+        self.metrics = metrics
+        self.local = local
+        self.replica = replica
         self.digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

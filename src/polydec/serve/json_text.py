@@ -66,13 +66,15 @@ _ASCII, _UNICODE = _encoder(True), _encoder(False)
 
 def json_pieces(value: Any, *, ascii_only: bool = False) -> Iterator[str]:
     """The JSON text of a value, piece by piece. ascii_only: other characters are escaped."""
-    held, size = list[str](), 0
+    held = list[str]()
+    size = 0
     for part in _parts(value, DEPTH, _ASCII if ascii_only else _UNICODE):
         held.append(part)
         size += len(part)
         if size >= PIECE:
             yield "".join(held)
-            held, size = list[str](), 0
+            held = list[str]()
+            size = 0
     if held:
         yield "".join(held)
 

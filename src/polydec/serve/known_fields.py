@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-CHAT, TEXT, RESPONSES, EMBEDDINGS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-)
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 
 _OPENAI_SAMPLING = (
     "frequency_penalty logit_bias logprobs n presence_penalty seed stop stream stream_options "

@@ -17,7 +17,8 @@ def apply_request_limits(
 ) -> list[Ask]:
     """The prompts of one response within the limits. Their max_tokens None: as much as there is room for. Raises RequestError
     where one of them, or what all of them list, goes beyond."""
-    out, listed = list[Ask](), 0
+    out = list[Ask]()
+    listed = 0
     for ask in asks:
         fit, listed = _within(model, ask, limits, listed)
         if listed > limits.entries:
@@ -29,7 +30,8 @@ def apply_request_limits(
 def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) -> tuple[Ask, int]:
     """A request within the limits, and how many log-probabilities are listed up to its last; listed: those before it."""
     model = model.in_units(ask.units, ask.covers)
-    most, source = min(limits.prompt, model.network.context), tuple[int, ...]()
+    most = min(limits.prompt, model.network.context)
+    source = tuple[int, ...]()
     if hasattr(model.checkpoint.lm, "given"):
         model, source, ids = model.from_source(ask, most)
     else:

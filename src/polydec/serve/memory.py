@@ -18,7 +18,9 @@ from polydec.base.confined import give_back
 
 EVERY = 10.0
 """Seconds between two looks at whether there is something to give back."""
-_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
+_ARENA_MAX = -8
+_MMAP_THRESHOLD = -3
+_TRIM_THRESHOLD = -1
 """The C library's names of how many arenas it has, of the size from which a piece of memory is taken from the system by itself,
 and of how much may lie free at the arena's end."""
 

@@ -80,7 +80,8 @@ class ServerMetrics:
 
     def ended(self, model: str, ticket: Ticket) -> None:
         """Count a request that has ended, as far as it came."""
-        answer, method = ticket.completion(), ticket.plan.card.name
+        answer = ticket.completion()
+        method = ticket.plan.card.name
         self.prompt_tokens.labels(model).inc(answer.usage["prompt_tokens"])
         self.generation_tokens.labels(model).inc(answer.usage["completion_tokens"])
         self.tokens.labels(model, method).inc(answer.usage["completion_tokens"])
@@ -92,7 +93,8 @@ class ServerMetrics:
     def _drafts(self, model: str, method: str, stats: Any) -> None:
         """Families that draft count these; of the others only the passes are known."""
         self.passes.labels(model, method).inc(stats.passes)
-        drafted, accepted = getattr(stats, "drafted", 0), getattr(stats, "accepted", 0)
+        drafted = getattr(stats, "drafted", 0)
+        accepted = getattr(stats, "accepted", 0)
         self.drafts.labels(model).inc(getattr(stats, "drafts", 0))
         self.drafted.labels(model).inc(drafted)
         self.accepted.labels(model).inc(accepted)

@@ -35,7 +35,9 @@ class ServedModels:
     ) -> None:
         if not loaders:
             raise RequestError("a server needs a model")
-        self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
+        self.loaders = dict(loaders)
+        self.limits = limits
+        self.metrics = metrics
         self._trace = trace
         self.workers: dict[str, ModelWorker] = {}
         self.failed: dict[str, str] = {}

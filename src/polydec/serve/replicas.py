@@ -66,12 +66,10 @@ class ServerReplica:
         import torch
 
         torch.set_num_threads(threads)
-        self._app, sock = (
-            create_app(
-                loaders, limits=limits, keys=(key,), method=method, lenient=lenient, replica=True
-            ),
-            open_listening_socket("127.0.0.1", 0),
+        self._app = create_app(
+            loaders, limits=limits, keys=(key,), method=method, lenient=lenient, replica=True
         )
+        sock = open_listening_socket("127.0.0.1", 0)
         self._port = int(sock.getsockname()[1])
         server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
         threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True).start()
@@ -86,15 +84,14 @@ class ReplicaFleet:
     """The replicas, as run.py and the routes know a server's models. ports: of those that are ready, by their number."""
 
     def __init__(self, count: int, start: Callable[[str], Any], names: tuple[str, ...]) -> None:
-        self.key, self.loaders, self.router = (
-            secrets.token_hex(16),
-            dict.fromkeys(names),
-            ReplicaRouter(count),
-        )
+        self.key = secrets.token_hex(16)
+        self.loaders = dict.fromkeys(names)
+        self.router = ReplicaRouter(count)
         self.actors = [start(self.key) for _ in range(count)]
         self.ports: dict[int, int] = {}
         self.failed: dict[str, str] = {}
-        self.draining, self.cut = False, 0
+        self.draining = False
+        self.cut = 0
         self.under_way = set[asyncio.Task[Any]]()
         self.client = httpx.AsyncClient(
             timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False
@@ -244,7 +241,10 @@ class ReplicaSlot:
     """A request under way at a replica, until it leaves."""
 
     def __init__(self, fleet: ReplicaFleet, i: int) -> None:
-        self.fleet, self.i, self.port, self._here = fleet, i, fleet.ports[i], True
+        self.fleet = fleet
+        self.i = i
+        self.port = fleet.ports[i]
+        self._here = True
         fleet.router.busy[i] += 1
 
     def leave(self) -> None:
@@ -258,7 +258,8 @@ class ProxyStream(StreamingResponse):
 
     def __init__(self, place: ReplicaSlot, response: httpx.Response) -> None:
         super().__init__(_streamed(place, response), response.status_code, _passed(response))
-        self._place, self._response = place, response
+        self._place = place
+        self._response = response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -289,7 +290,8 @@ async def _whole(request: Request, response: httpx.Response) -> bytes:
 
 async def _unless_left(request: Request, waited: Any) -> Any:
     """What is waited for; cancelled where the client leaves first."""
-    doing, leaving = asyncio.ensure_future(waited), asyncio.ensure_future(_left(request))
+    doing = asyncio.ensure_future(waited)
+    leaving = asyncio.ensure_future(_left(request))
     fleet: ReplicaFleet = request.app.state.models
     fleet.under_way.add(doing)
     try:
@@ -312,10 +314,12 @@ async def _left(request: Request) -> None:
 
 async def _streamed(place: ReplicaSlot, response: httpx.Response) -> AsyncIterator[bytes]:
     """A stream, event by event. Where its replica dies, or the server stops, it ends with an error."""
-    fleet, me = place.fleet, asyncio.current_task()
+    fleet = place.fleet
+    me = asyncio.current_task()
     assert me is not None
     fleet.under_way.add(me)
-    unsent, code = b"", ""
+    unsent = b""
+    code = ""
     try:
         async for part in response.aiter_raw():
             whole, mark, unsent = (unsent + part).rpartition(b"\n\n")
@@ -340,7 +344,8 @@ async def _streamed(place: ReplicaSlot, response: httpx.Response) -> AsyncIterat
 
 async def _metrics(fleet: ReplicaFleet) -> str:
     """Those of all replicas, each with a label that names it."""
-    lines, described = list[str](), set[str]()
+    lines = list[str]()
+    described = set[str]()
     for i, port in sorted(fleet.ports.items()):
         try:
             text = (

@@ -51,8 +51,12 @@ class CompletionsAnswer:
         name: str,
         created: int,
     ) -> None:
-        self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
-        self.name, self.created = name, created
+        self.shape = shape
+        self.wanted = wanted
+        self.model = model
+        self.served = served
+        self.name = name
+        self.created = created
         self._text = answer_tokenizer(model, wanted)
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
@@ -94,7 +98,8 @@ class CompletionsAnswer:
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
                 rest, more = self._readers[news.index].end(news.finish_reason == "length")
-                text, parts = text + rest, parts + more
+                text = text + rest
+                parts = parts + more
         if text or logprobs is not None or self.wanted.details:
             about = {
                 "pieces": piece_rows(news.pieces),
@@ -214,7 +219,9 @@ class CompletionsAnswer:
                 choice, text="", logprobs=choice.logprobs and (), finish_reason="length"
             )
         echo = self.echoes[index]
-        text, calls, whole = choice.text, [], True
+        text = choice.text
+        calls = []
+        whole = True
         if self.wanted.tools:
             text, calls, whole = read_calls(
                 choice.text,

@@ -34,7 +34,8 @@ from polydec.serve.tools import (
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
 
-MESSAGE, THOUGHT = -1, -2
+MESSAGE = -1
+THOUGHT = -2
 """The message and what was thought before it, where items are told by numbers: those of calls begin at 0."""
 
 
@@ -61,7 +62,8 @@ class ResponsesReader:
             )
         tools = read_tools(body, model, fields["constraint"], flat=True)
         fields["constraint"] = tools.constraint
-        include, top = body.take("include", []), body.whole("top_logprobs", 0, ALTERNATIVES)
+        include = body.take("include", [])
+        top = body.whole("top_logprobs", 0, ALTERNATIVES)
         if include not in ([], [LOGPROBS]):
             raise RefusalError(
                 f"include is {short_repr(include)}: it must be [] or ['{LOGPROBS}']",
@@ -77,7 +79,8 @@ class ResponsesReader:
                 "include is given with tools: calls have no place for log-probabilities",
                 param="include",
             )
-        most, instructions = read_max_tokens(body, "max_output_tokens"), body.take("instructions")
+        most = read_max_tokens(body, "max_output_tokens")
+        instructions = body.take("instructions")
         messages = read_input(body, body.take("input"))
         if instructions is not None:
             if not isinstance(instructions, str):
@@ -87,7 +90,8 @@ class ResponsesReader:
                 )
             system = [{"role": "system", "content": instructions}]
             messages = [*read_messages(body, system), *messages]
-        stream, details = body.flag("stream"), body.flag("polydec")
+        stream = body.flag("stream")
+        details = body.flag("polydec")
         body.end()
         ask = Ask(
             messages,
@@ -141,7 +145,8 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
             f"input is {short_repr(value)}: it must be a text or a list of messages, and not empty",
             param="input",
         )
-    messages, thought = list[dict[str, Any]](), ""
+    messages = list[dict[str, Any]]()
+    thought = ""
     for at, item in enumerate(value):
         kind = item.get("type") if isinstance(item, Mapping) else None
         if kind == "function_call":
@@ -236,14 +241,14 @@ class ResponsesAnswer:
         name: str,
         created: int,
     ) -> None:
-        self.wanted, self.model, self.served, self.name, self.created = (
-            wanted,
-            model,
-            served,
-            name,
-            created,
-        )
-        self._number, self._text, self._thought = 0, "", ""
+        self.wanted = wanted
+        self.model = model
+        self.served = served
+        self.name = name
+        self.created = created
+        self._number = 0
+        self._text = ""
+        self._thought = ""
         self._stream: ThoughtStream | None = None
         self._notes = list[Any]()  # log-probabilities of a stream so far
         self._pieces = list[Piece]()
@@ -267,7 +272,8 @@ class ResponsesAnswer:
             self._stream = ThoughtStream(news.thinking)
         joined_text = "".join(p.text for p in news.pieces)
         thought, text = self._stream.feed(joined_text, news.finish_reason)
-        marks, parts = self._logprobs(news.notes), list[ToolCallDelta]()
+        marks = self._logprobs(news.notes)
+        parts = list[ToolCallDelta]()
         self._notes += news.notes
         if thought and self.wanted.thoughts:
             yield from self._thinking(thought, news)
@@ -275,7 +281,8 @@ class ResponsesAnswer:
             text, parts = self._reader.feed(text)
             if news.finish_reason is not None:
                 rest, more = self._reader.end(news.finish_reason == "length")
-                text, parts = text + rest, parts + more
+                text = text + rest
+                parts = parts + more
         self._text += text
         unsaid = self._thought and not text and MESSAGE not in self._order
         if (text or marks or self.wanted.details) and not unsaid:
@@ -386,9 +393,12 @@ class ResponsesAnswer:
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
-        answer, choice = done[0], done[0].choices[0]
+        answer = done[0]
+        choice = done[0].choices[0]
         status = "incomplete" if choice.finish_reason == "length" else "completed"
-        text, calls, whole = choice.text, list[ToolCall](), True
+        text = choice.text
+        calls = list[ToolCall]()
+        whole = True
         if self.wanted.tools:
             text, calls, whole = read_calls(
                 choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
@@ -510,7 +520,8 @@ def _listed(mark: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(done: Completion) -> dict[str, Any]:
-    prompt, written = done.usage["prompt_tokens"], done.usage["completion_tokens"]
+    prompt = done.usage["prompt_tokens"]
+    written = done.usage["completion_tokens"]
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},

@@ -32,7 +32,8 @@ def prompt_beginning(body: Mapping[str, Any]) -> Sequence[Any]:
 def prefix_block_hashes(text: Sequence[Any], credential: str = "") -> list[bytes]:
     """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well.
     credential: of its client, whose texts share nothing with another one's."""
-    out, before = list[bytes](), credential.encode()
+    out = list[bytes]()
+    before = credential.encode()
     for at in range(0, min(len(text) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
         part = repr(text[at : at + BLOCK]).encode("utf-8", "surrogatepass")
         before = blake2b(part, digest_size=16, key=before).digest()

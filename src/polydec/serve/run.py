@@ -25,7 +25,9 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, models: ServedModels, seconds: float) -> None:
         super().__init__(config)
-        self.models, self.seconds, self._told = models, seconds, False
+        self.models = models
+        self.seconds = seconds
+        self._told = False
         self.interrupted = (
             False  # by Ctrl-C; uvicorn raises it again, but the event loop may lose that
         )

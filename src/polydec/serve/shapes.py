@@ -51,7 +51,8 @@ class TokenOffsets:
     It is told tokens and no text: that may be held back, for a stop string or a character that is not whole, and come later."""
 
     def __init__(self, at: int = 0) -> None:
-        self.at, self._reader = at, getincrementaldecoder("utf-8")("replace")
+        self.at = at
+        self._reader = getincrementaldecoder("utf-8")("replace")
 
     def take(self, tokens: Sequence[bytes | None]) -> list[int]:
         """Of the tokens that come next; None: a special one."""
@@ -117,7 +118,9 @@ class EndpointShape(Protocol):
 class ChatCompletionsShape:
     """/v1/chat/completions"""
 
-    prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix = "chatcmpl"
+    whole = "chat.completion"
+    chunk = "chat.completion.chunk"
 
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
@@ -128,7 +131,8 @@ class ChatCompletionsShape:
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
-        logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, ALTERNATIVES)
+        logprobs = body.flag("logprobs")
+        top = body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise RefusalError(
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
@@ -227,7 +231,9 @@ class ChatCompletionsShape:
 class CompletionsShape:
     """/v1/completions"""
 
-    prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
+    prefix = "cmpl"
+    whole = "text_completion"
+    chunk = "text_completion"
 
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
@@ -238,7 +244,8 @@ class CompletionsShape:
         }
         no_template(body)
         fields["reasoning_budget"] = read_budget(body)
-        prompt, echo = body.take("prompt"), body.flag("echo")
+        prompt = body.take("prompt")
+        echo = body.flag("echo")
         alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
         prompts = [""] if alone else read_prompts(prompt, body.limits)
         if body.limits is not None:
@@ -467,11 +474,13 @@ def _said(
     where: str, message: Mapping[str, Any], more: str | None, body: RequestBody
 ) -> dict[str, Any]:
     """What a message holds beside its role; more: the field of it that is about tools."""
-    content, about = message.get("content"), None if more is None else message.get(more)
+    content = message.get("content")
+    about = None if more is None else message.get(more)
     extra = dict[str, Any]()
     if more == "tool_calls" and about:
         calls = past_calls(f"{where}.tool_calls", about, body)
-        content, extra = content or "", {"tool_calls": calls}
+        content = content or ""
+        extra = {"tool_calls": calls}
     if more == "tool_call_id":
         if not isinstance(about, str):
             raise RefusalError(

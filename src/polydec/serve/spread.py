@@ -24,7 +24,8 @@ class BatchActor:
         self._batch = make(names)
 
     def __call__(self, columns: dict[str, Any]) -> dict[str, list[str]]:
-        rows, tally = list[Row](), BatchProgress()
+        rows = list[Row]()
+        tally = BatchProgress()
         lines = [BatchLine(**json.loads(line)) for line in columns["line"]]
         self._batch.answer(lines, (), rows.append, tally)
         of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
@@ -42,7 +43,9 @@ class RayBatchRunner:
     def __init__(
         self, count: int, make: Callable[[Mapping[str, int]], BatchRunner], group: int
     ) -> None:
-        self._count, self._make, self._group = count, make, group
+        self._count = count
+        self._make = make
+        self._group = group
 
     def answer(
         self,
@@ -52,7 +55,8 @@ class RayBatchRunner:
         tally: BatchProgress,
     ) -> None:
         """Write a row for each line that is not among `done`."""
-        lines, known = list(lines), frozenset(done)
+        lines = list(lines)
+        known = frozenset(done)
         left = [{"line": json.dumps(asdict(line))} for line in lines if line.at not in known]
         if not left:
             return

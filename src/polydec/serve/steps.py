@@ -50,8 +50,10 @@ class StepObserver:
                 pass
 
     def _step(self, event: EditedEvent) -> DecodingStep:
-        now, wrote = time.perf_counter(), len(event.tokens)
-        draft, verdict = self._draft.pop(event.choice, None), self._verdict.pop(event.choice, None)
+        now = time.perf_counter()
+        wrote = len(event.tokens)
+        draft = self._draft.pop(event.choice, None)
+        verdict = self._verdict.pop(event.choice, None)
         if draft is None or verdict is None:
             return DecodingStep(now, wrote)
         return DecodingStep(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)

@@ -72,7 +72,8 @@ def read_tools(
 ) -> RequestTools:
     """The tools of a request, whose answer is bound by `asked` already; flat: a tool holds its function's fields itself. Raises
     Refusal for what cannot be honoured."""
-    declared_tools, choice = body.take("tools", []), body.take("tool_choice", "auto")
+    declared_tools = body.take("tools", [])
+    choice = body.take("tool_choice", "auto")
     many = body.flag("parallel_tool_calls", True)
     if not isinstance(declared_tools, list) or len(declared_tools) > MOST:
         raise RefusalError(
@@ -179,7 +180,8 @@ def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, 
     function = tool.get("function") if isinstance(tool, Mapping) else None
     path = f"{where}.function"
     if flat and isinstance(tool, Mapping) and function is None:
-        function, path = {k: v for k, v in tool.items() if k != "type"}, where
+        function = {k: v for k, v in tool.items() if k != "type"}
+        path = where
     if (
         not isinstance(tool, Mapping)
         or not isinstance(function, Mapping)
@@ -353,7 +355,8 @@ class ToolCallReader:
         self._held += text
         while self._state():
             pass
-        told, self._told = self._told, ("", [])
+        told = self._told
+        self._told = ("", [])
         return told
 
     def end(self, cut: bool = False) -> tuple[str, list[ToolCallDelta]]:
@@ -380,11 +383,13 @@ class ToolCallReader:
 
     def _cut(self) -> tuple[str, list[ToolCallDelta]]:
         """What was held back of an answer that ends in the middle."""
-        text, parts = "", list[ToolCallDelta]()
+        text = ""
+        parts = list[ToolCallDelta]()
         if self._state == self._begin and _parsed(self._held) is not None:
             return self.end()
         if self._state == self._begin and begins_call(self._held, self.known):
-            self._state, self._tags = self._between, False
+            self._state = self._between
+            self._tags = False
             text, parts = self.feed("")
         inside = self._held.lstrip()
         if self._state == self._text:
@@ -454,7 +459,8 @@ class ToolCallReader:
         rest = self._held[between.end() if between else 0 :]
         if CLOSE.startswith(rest) and rest != CLOSE:
             return False
-        self._held, self._state = rest.removeprefix(CLOSE), self._text
+        self._held = rest.removeprefix(CLOSE)
+        self._state = self._text
         return True
 
     def _between(self) -> bool:
@@ -478,7 +484,8 @@ class ToolCallReader:
 
     def _call(self, name: str, arguments: str) -> None:
         self._told[1].append(ToolCallDelta(self.count, name, arguments))
-        self.count, self._called = self.count + 1, True
+        self.count = self.count + 1
+        self._called = True
 
     def _say(self, text: str) -> None:
         """Tell a beginning of what is held."""
@@ -504,7 +511,9 @@ class JsonObjectStream:
 
     def __init__(self) -> None:
         self.text = ""
-        self._depth, self._quoted, self._escaped = 0, False, False
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False
 
     @property
     def closed(self) -> bool:
@@ -514,7 +523,8 @@ class JsonObjectStream:
         """How many characters of it are the object's."""
         at = 0
         while at < len(text) and not (at and not self._depth):
-            char, at = text[at], at + 1
+            char = text[at]
+            at += 1
             if self._quoted:
                 self._quoted = self._escaped or char != '"'
                 self._escaped = char == "\\" and not self._escaped

@@ -43,8 +43,10 @@ class ServerTrace:
             raise RequestError(
                 error_sentence(f"trace {str(path)!r} cannot be written: {why}")
             ) from None
-        self.lock, self.begun = RLock(), perf_counter()
-        self._left, self._requests = most, 0
+        self.lock = RLock()
+        self.begun = perf_counter()
+        self._left = most
+        self._requests = 0
 
     def watch(self, lm: LoadedModel, steps: StepObserver | None) -> ServerTraceObserver:
         """What observes the next request. steps: who is told of its events as well."""
@@ -81,7 +83,10 @@ class ServerTraceObserver:
     def __init__(
         self, trace: ServerTrace, number: int, lm: LoadedModel, steps: StepObserver | None
     ) -> None:
-        self._trace, self._number, self._lm, self._steps = trace, number, lm, steps
+        self._trace = trace
+        self._number = number
+        self._lm = lm
+        self._steps = steps
         self._opening: dict[str, Any] | None = None
         self._waiting = list[TraceEvent]()
 

@@ -37,7 +37,10 @@ from polydec.serve.traced import ServerTrace, ServerTraceObserver
 
 log = logging.getLogger("polydec.serve")
 
-LATE, LEFT, STOPPED, WAITED = "late", "left", "stopped", "waited"
+LATE = "late"
+LEFT = "left"
+STOPPED = "stopped"
+WAITED = "waited"
 """Why a request was cut: it took too long, its client left, the server stops, its turn did not come."""
 
 EVERY = 0.25
@@ -114,9 +117,11 @@ class ResponseAnswers:
     def __init__(
         self, worker: ModelWorker, asks: Sequence[Ask], steps: bool, account: str = ""
     ) -> None:
-        self._worker, self._news = worker, asyncio.Queue[AnswerDelta | RequestEnd]()
+        self._worker = worker
+        self._news = asyncio.Queue[AnswerDelta | RequestEnd]()
         self.ends: list[RequestEnd | None] = [None] * len(asks)
-        now, first = time.perf_counter(), 0
+        now = time.perf_counter()
+        first = 0
         self.jobs = list[PromptJob]()
         for at, ask in enumerate(asks):
             self.jobs.append(
@@ -195,7 +200,10 @@ class ModelWorker:
         metrics: ServerMetrics,
         trace: ServerTrace | None = None,
     ) -> None:
-        self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
+        self.name = name
+        self.model = model
+        self.limits = limits
+        self.metrics = metrics
         self._trace = trace
         costs, alone = model.costs, ALONE * model.costs.budget(1)
         self.engine = Engine(
@@ -253,7 +261,8 @@ class ModelWorker:
 
     def loads(self) -> list[RequestLoad]:
         """What is under way, for whoever wants to know how long that will take."""
-        used, out = self.pace.used, list[RequestLoad]()
+        used = self.pace.used
+        out = list[RequestLoad]()
         for job in self.live:
             allowed = job.ask.max_tokens
             if job.ticket is not None:
@@ -428,11 +437,9 @@ class ModelWorker:
         self._jobs = []
 
     def _tell(self) -> None:
-        now, out, waiting = (
-            time.perf_counter(),
-            list[tuple[PromptJob, AnswerDelta | RequestEnd]](),
-            0,
-        )
+        now = time.perf_counter()
+        out = list[tuple[PromptJob, AnswerDelta | RequestEnd]]()
+        waiting = 0
         wrote = 0
         for job in self._jobs:
             ticket = job.ticket
@@ -472,7 +479,8 @@ class ModelWorker:
         """Tell how full the caches are, from time to time and when nothing is under way."""
         if self._jobs and now < self._looked + EVERY:
             return
-        self._looked, cached = now, self.engine.cached
+        self._looked = now
+        cached = self.engine.cached
         self.metrics.cached.labels(self.name).set(cached)
         self.metrics.usage.labels(self.name).set(
             cached / self.limits.cache_bytes if self.limits.cache_bytes else 0.0

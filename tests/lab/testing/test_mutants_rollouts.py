@@ -249,7 +249,7 @@ FAULTS = {
         "agreement",
     ),
     "the statement costs nothing": Fault(
-        "drag", "root, spent.plus(root.spent)", "root, spent", "agreement"
+        "drag", "spent = spent.plus(root.spent)", "pass", "agreement"
     ),
     "texts are drawn alike": Fault(
         "drag", "streams_of(rng, self.tries)", "[rng] * self.tries", "draws"

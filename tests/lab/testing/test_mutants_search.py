@@ -91,8 +91,8 @@ MUTANTS = {
     ),
     "charges of earlier steps stay": (
         "diverse_beam",
-        "await tree.score(), Counter[int](), list[BeamGroup]()",
-        "await tree.score(), vars(self).setdefault('chosen', Counter[int]()), list[BeamGroup]()",
+        "chosen = Counter[int]()\n                grown",
+        "chosen = vars(self).setdefault('chosen', Counter[int]())\n                grown",
     ),
     "who wins a tie changes from request to request": (
         "diverse_beam",

@@ -190,7 +190,8 @@ def law_distance(
         return LawDistance(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
     if greedy:
         other = sum(d.fate.surprise > d.fate.best + 1e-9 for d in drawn)
-        tv, tv_i = other / len(drawn), wilson_interval(other, len(drawn))
+        tv = other / len(drawn)
+        tv_i = wilson_interval(other, len(drawn))
         return LawDistance(first, last, len(drawn), None, None, tv, tv_i, shift, shift_interval)
     kl, kl_i = _interval(texts, lambda tokens: _cells(tokens)[0])
     tv, tv_i = _interval(texts, lambda tokens: _cells(tokens)[1])
@@ -208,7 +209,8 @@ def _shift(fate: TokenFate, greedy: bool) -> float:
 def _cells(tokens: Sequence[SampledToken]) -> tuple[float, float]:
     """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
     many (Miller and Madow's term, and the mean of a multinomial's)."""
-    n, cells = len(tokens), min(CELLS, max(2, len(tokens) // 5))
+    n = len(tokens)
+    cells = min(CELLS, max(2, len(tokens) // 5))
     share = np.bincount([int(d.fate.rank * cells) for d in tokens], minlength=cells) / n
     live = share[share > 0.0]
     kl = float((live * np.log(live * cells)).sum()) - (cells - 1) / (2 * n)
@@ -245,7 +247,8 @@ def _rows(
     """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
     has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
     which takes the likeliest token: those of temperature 1."""
-    out, rng = dict[tuple[int, int, int, int], LawPairDistance](), np.random.default_rng(1)
+    out = dict[tuple[int, int, int, int], LawPairDistance]()
+    rng = np.random.default_rng(1)
     groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
     for (prompt, seed, choice), tokens in texts.items():
         groups[prompt, seed][choice] = tokens
@@ -263,7 +266,8 @@ def _rows(
         ]
         if not _keeps_its_law(made[1].decoder):
             return {}
-        laws, ids = [m.decoder.target for m in made], made[0].request.prompt
+        laws = [m.decoder.target for m in made]
+        ids = made[0].request.prompt
         p_CNV, q_CNV = (
             run_coroutines([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws
         )
@@ -293,7 +297,8 @@ async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Se
     try:
         await base.prefill(ScoreRequest())
         session = base.fork(choice)
-        out, root = list[Any](), prompt[-1]
+        out = list[Any]()
+        root = prompt[-1]
         for x in tokens:
             scores = await session.score(Draft.chain(root), ScoreRequest())
             out.append(float64_probabilities(scores.row(0)).numpy().copy())

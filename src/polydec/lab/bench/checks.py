@@ -93,7 +93,8 @@ def last_box(text: str) -> str | None:
     begin = text.rfind("\\boxed{")
     if begin < 0:
         return None
-    depth, first = 0, begin + len("\\boxed")
+    depth = 0
+    first = begin + len("\\boxed")
     for i in range(first, len(text)):
         depth += (text[i] == "{") - (text[i] == "}")
         if not depth:

@@ -117,7 +117,9 @@ class WatchedBoard:
     """A board, and a fresh one beside it for each pass."""
 
     def __init__(self, watched: WatchedDenoiser, board: CanvasSession, prompt: int) -> None:
-        self._watched, self._board, self._prompt = watched, board, prompt
+        self._watched = watched
+        self._board = board
+        self._prompt = prompt
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         got_RV = await self._board.score(canvas, rows, feed)
@@ -135,7 +137,8 @@ class WatchedBoard:
     async def _compare(
         self, got_RV: Tensor, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
     ) -> None:
-        fresh, own = self._watched.denoiser.open(len(canvas), self._prompt), self._watched.block
+        fresh = self._watched.denoiser.open(len(canvas), self._prompt)
+        own = self._watched.block
         stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own) if own else len(canvas)
         try:
             true_RV = normalise_log_weights(await fresh.score(canvas, rows, range(stop)))

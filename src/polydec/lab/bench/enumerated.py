@@ -120,8 +120,10 @@ def enumerate_output_laws(
     method: str, options: Mapping[str, Any], family: str = "ar"
 ) -> LawEnumeration:
     """Of a method that promises a law, with these options: its output over random laws of three or four tokens."""
-    toys, reasons = FAMILIES[family], registry.get_recipe_module(method).CARD.unexercised
-    found, numbers = LawEnumeration(missing=toys.wanted), set[int]()
+    toys = FAMILIES[family]
+    reasons = registry.get_recipe_module(method).CARD.unexercised
+    found = LawEnumeration(missing=toys.wanted)
+    numbers = set[int]()
     try:
         for group in toys.groups:
             for growing in group(method, options):
@@ -191,7 +193,8 @@ def _further_texts(
 def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
     for seed in range(LAWS):
-        chain, eos = MarkovChainNetwork(seed), 2 if seed % 2 else -1
+        chain = MarkovChainNetwork(seed)
+        eos = 2 if seed % 2 else -1
         denoiser: Any = ToyDenoiser(chain, eos)
         kit = Kit(denoiser, None, example_artefacts(denoiser.vocab))
         made, _ = registry.build(method, kit, options)
@@ -287,7 +290,8 @@ def _verifies(decoder: Any) -> bool:
 def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
     """Add what was drawn below every node, and what the node's law says of it."""
     for node, children in enumerate(draft.children):
-        path, before = tuple(draft.token[i] for i in draft.path_to(node)), tuple[int, ...]()
+        path = tuple(draft.token[i] for i in draft.path_to(node))
+        before = tuple[int, ...]()
         for c in children:
             law_V = draft.law[c]
             if law_V is None:

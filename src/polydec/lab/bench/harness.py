@@ -78,7 +78,8 @@ class HarnessModel(TemplateLM):
         if device not in (None, UNSAID):
             loading["device"] = device
         chosen = parse_method_setting(str(method))
-        self.method, self.options = chosen.name, chosen.options
+        self.method = chosen.name
+        self.options = chosen.options
         # a batch is what requests share, so there is nothing to find out where the harness is told "auto"
         self.batch_size = 8 if batch_size == "auto" else int(batch_size)
         if self.batch_size < 1:
@@ -88,7 +89,9 @@ class HarnessModel(TemplateLM):
         context = int(self.lm.checkpoint.lm.context)
         if max_length is not None and not 2 <= max_length <= context:
             raise RequestError(f"max_length is {max_length}: it must lie in 2 to {context}")
-        self.max_length, self.draws, self.seed = max_length or context, draws, seed
+        self.max_length = max_length or context
+        self.draws = draws
+        self.seed = seed
         self._errors: list[float] = []
         self._counts = {"tokens": 0, "target_passes": 0}
 
@@ -227,7 +230,8 @@ class HarnessModel(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What stands beside the results: what decoded, how many tokens a pass, and how sure likelihoods are."""
-        passes, tokens = self._counts["target_passes"], self._counts["tokens"]
+        passes = self._counts["target_passes"]
+        tokens = self._counts["tokens"]
         drawn = [e for e in self._errors if e > 0.0]
         return {
             "polydec_model": self.lm.name,

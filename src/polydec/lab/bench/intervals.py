@@ -13,15 +13,18 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 def wilson_interval(k: float, n: int) -> tuple[float, float]:
     """The 95 % interval of a share, k of n (n at least 1), after Wilson. Of a sum k of values from 0 to 1 it is
     wide enough for their mean: they vary no more than a share of the same mean."""
-    z, p = 1.96, k / n
-    mid, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    z = 1.96
+    p = k / n
+    mid = p + z * z / (2 * n)
+    half = z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of values that were drawn alike, after Student; of a single
     value nothing is known but itself."""
-    mean, n = fmean(values), len(values)
+    mean = fmean(values)
+    n = len(values)
     if n < 2:
         return mean, mean
     quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 2.23

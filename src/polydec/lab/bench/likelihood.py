@@ -56,7 +56,8 @@ def text_likelihoods(
     for name, value, least in (("draws", draws, 2), ("at_once", at_once, 1)):
         if value < least:
             raise RequestError(f"{name} is {value}: it must be at least {least}")
-    family, law = family_of(lm.checkpoint.lm), lm.checkpoint.lm
+    family = family_of(lm.checkpoint.lm)
+    law = lm.checkpoint.lm
     if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
         kind = "an encoder-decoder" if hasattr(law, "encoder") else CALLED[family]
         raise RequestError(
@@ -108,8 +109,11 @@ async def _masked(
     rng: Rng,
 ) -> TextLikelihood:
     """Block by block under a block-causal model, whose later blocks are not seen by the earlier ones."""
-    whole, start = (*context, *text), len(context)
-    logp, variance, passes = 0.0, 0.0, 0
+    whole = (*context, *text)
+    start = len(context)
+    logp = 0.0
+    variance = 0.0
+    passes = 0
     for number, places in enumerate(_parts(start, len(whole), law.block)):
         sets = list(_all_sets(places)) if 2 ** len(places) - 1 <= draws else None
         chosen = sets or [_drawn(places, rng.at("set", number, draw)) for draw in range(draws)]

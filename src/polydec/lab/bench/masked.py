@@ -57,7 +57,10 @@ def judge_constrained(
 ) -> ConstraintFindings:
     """Answers by the method, each judged, and the laws behind the first of each prompt computed again."""
     counts: dict[str, int] = dict.fromkeys(("answers", "finished", "yes", "no", "unknown"), 0)
-    rows, furthest, outside, place = 0, 0.0, 0.0, ""
+    rows = 0
+    furthest = 0.0
+    outside = 0.0
+    place = ""
     greedy = not request["sampling"].temperature
     for at, (prompt, raw) in enumerate(prompts):
         watch = TokenPlaceObserver()
@@ -87,7 +90,9 @@ def judge_constrained(
         if _is_bare(request["sampling"]):
             again = _again(lm, prompt, raw, seed, completion.choices[0].token_ids, request)
             for i, (gap, more) in enumerate(again):
-                rows, furthest, outside = rows + 1, max(furthest, gap), max(outside, more)
+                rows += 1
+                furthest = max(furthest, gap)
+                outside = max(outside, more)
                 if (gap > CLOSE or more > 0.0) and not place:
                     where = watch.at(0, i)
                     place = f"prompt {at + 1}, token {i}: the masked law is {gap:.1e} nats off" + (
@@ -127,10 +132,8 @@ def _again(
     asked = {**request, "sampling": warm}
     made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
     decoder: Any = made.decoder
-    vocab, eos = (
-        lm.checkpoint.lm.vocab,
-        frozenset[int]() if request.get("ignore_eos") else lm.checkpoint.lm.vocab.eos,
-    )
+    vocab = lm.checkpoint.lm.vocab
+    eos = frozenset[int]() if request.get("ignore_eos") else lm.checkpoint.lm.vocab.eos
     language = request["constraint"].language(vocab, eos | made.request.stop_ids)
 
     async def ask() -> list[tuple[float, float]]:
@@ -139,7 +142,8 @@ def _again(
             await session.prefill(ScoreRequest())
             draft = Draft.chain(made.request.prompt[-1], tokens[:-1])
             scores = await session.score(draft, ScoreRequest(base=ScoreRequest().law))
-            out, state = list[tuple[float, float]](), language.start()
+            out = list[tuple[float, float]]()
+            state = language.start()
             for i, x in enumerate(tokens):
                 mask_V = language.mask(state)
                 own_V = scores.base.weights(i).double().cpu() / warm.temperature

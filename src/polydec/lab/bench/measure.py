@@ -155,7 +155,8 @@ def summarise_run(
 ) -> BenchRun:
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
-    begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
+    begun = min(w.opened for w in watches)
+    ended = max(w.last for w in watches)
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
     first = min(w.first or w.last for w in watches)
@@ -223,7 +224,8 @@ def measure_methods(
         lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed
     )
     for repeat, at in turns:
-        task, turn = tasks[at], (repeat + at) % len(methods)
+        task = tasks[at]
+        turn = (repeat + at) % len(methods)
         for m in [*methods[turn:], *methods[:turn]]:
             tick(f"{m.label}: {task.workload}")
             run = run_task(
@@ -282,14 +284,13 @@ def bench_table_rows(
     rows: list[dict[str, Any]] = []
     for label, mine in runs.items():
         for workload, among in groups:
-            ours, base = (
-                [r for r in mine if r.task in among],
-                [r for r in runs.get(plain, ()) if r.task in among],
-            )
+            ours = [r for r in mine if r.task in among]
+            base = [r for r in runs.get(plain, ()) if r.task in among]
             if not ours:  # a run that ended early has not come to it
                 continue
             same = {(r.task, r.repeat): r.ids for r in base}
-            passes, drafts = sum(r.passes for r in ours), sum(r.drafts for r in ours)
+            passes = sum(r.passes for r in ours)
+            drafts = sum(r.drafts for r in ours)
             rows.append(
                 {
                     "model": lm.name,
@@ -326,7 +327,8 @@ def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
     is one of the whole time, the prompt's pass included."""
     firsts = [x for r in runs for x in r.firsts]
     gaps = [x for r in runs for x in r.gaps]
-    drafts, whole = sum(r.drafts for r in runs), sum(r.whole_seconds for r in runs)
+    drafts = sum(r.drafts for r in runs)
+    whole = sum(r.whole_seconds for r in runs)
     deep = max((len(r.tried_at) for r in runs), default=0)
     accepted, tried = (
         [sum(levels[d] for levels in counts if d < len(levels)) for d in range(deep)]

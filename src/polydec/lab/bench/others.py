@@ -96,7 +96,10 @@ class LlamaCpp:
             path.encode(), self._L.llama_model_default_params()
         )
         p = self._L.llama_context_default_params()
-        p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = slots, most, 512, sequences
+        p.n_ctx = slots
+        p.n_batch = most
+        p.n_ubatch = 512
+        p.n_seq_max = sequences
         p.n_threads = p.n_threads_batch = threads
         self._ctx = self._L.llama_init_from_model(model, p)
         self._room = self._L.llama_batch_init(most, 0, sequences)
@@ -104,7 +107,8 @@ class LlamaCpp:
 
     def feed(self, tokens: Sequence[Sequence[int]], first: int, rows: int) -> None:
         """Tokens of each sequence from position `first` on, with logits of the last `rows` of each."""
-        b, n = self._room, 0
+        b = self._room
+        n = 0
         for s, line in enumerate(tokens):
             for j, x in enumerate(line):
                 b.token[n], b.pos[n], b.n_seq_id[n], b.seq_id[n][0], b.logits[n] = (

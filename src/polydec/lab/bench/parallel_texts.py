@@ -126,7 +126,8 @@ def bleu_score(written: Sequence[str], meant: Sequence[str], most: int = 4) -> f
     """Of one sentence against another: the geometric mean of the shares of its n-grams (n up to `most`, or as long as it is)
     that the other has, as often at most, times the penalty of a shorter one. From two words on one is added to both counts of
     a share, so that a single sentence is not 0 for want of four words in a row."""
-    total, longest = 0.0, min(most, len(written))
+    total = 0.0
+    longest = min(most, len(written))
     if not longest:
         return 0.0
     for n in range(1, longest + 1):

@@ -215,7 +215,8 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
 
 def of_names(name: str, seed: int, number: int, people: int | None = None) -> BenchProblem:
     """An operation on a waiting line of so many people (None: 3 to 6), with one solved before it."""
-    r, task = random.Random(f"parallelbench {name} {seed} {number}"), LISTS[name]
+    r = random.Random(f"parallelbench {name} {seed} {number}")
+    task = LISTS[name]
 
     def line(count: int) -> tuple[list[str], int, str]:
         all_of = [
@@ -340,7 +341,9 @@ def pass_group_sizes(items: int, passes: int) -> tuple[int, ...]:
 def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
     """The chance of a right answer where the items are drawn in groups of these sizes, each from its exact law given the groups
     before, the items of a group independently; None for a task without a closed form."""
-    left, right, still = sum(sizes), 1.0, 1.0
+    left = sum(sizes)
+    right = 1.0
+    still = 1.0
     if task in ("copy", "replace_index", "fill"):
         return 1.0
     if task == "shuffle":
@@ -361,14 +364,16 @@ def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
 def divergence_floor(task: str, sizes: Sequence[int]) -> float | None:
     """The least divergence, in nats, between what is drawn so and the task's own law of right answers (all of them equally
     likely): the expected total correlation within the groups; None for a task without a closed form."""
-    left, out = sum(sizes), 0.0
+    left = sum(sizes)
+    out = 0.0
     if task in ("copy", "replace_index", "fill"):
         return 0.0
     for k in sizes:
         if task == "shuffle":
             out += k * log(left) - log(_falling(left, k))
         elif task in ("replace", "replace_random"):
-            share, none = left / sum(sizes), 1 - k / left
+            share = left / sum(sizes)
+            none = 1 - k / left
             each = -log(1 / left) / left - (1 - 1 / left) * log(1 - 1 / left) if left > 1 else 0.0
             together = -k / left * log(1 / left) - (none * log(none) if none > 0 else 0.0)
             out += share * (k * each - together)

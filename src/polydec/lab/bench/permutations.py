@@ -16,7 +16,8 @@ from torch import Tensor
 
 from polydec.lab.bench.intervals import shared_trials_interval, student_interval
 
-RATE, ROUNDS = 0.3, 40
+RATE = 0.3
+ROUNDS = 40
 """Step size, and steps of gradient descent: the slowest direction is halved by each, so what is left is 1e-12 of it."""
 
 VOTES = tuple(2**i for i in range(10))
@@ -76,12 +77,14 @@ def tangent_kernel(cosine: float, norm: float) -> float:
 def mean_output_levels(k: int, ones: int) -> tuple[float, float]:
     """What networks of infinite width say in the mean of a bit that is 0, and of a bit that is 1,
     where an input has so many ones."""
-    same, other = tangent_kernel(1.0, 1.0), tangent_kernel(0.0, 1.0)
+    same = tangent_kernel(1.0, 1.0)
+    other = tangent_kernel(0.0, 1.0)
     # the inverse of (same - other) I + other J is a I - b J
     a = 1 / (same - other)
     b = a * other / (same + (k - 1) * other)
     norm = sqrt(ones)
-    hit, miss = tangent_kernel(1 / norm, norm), tangent_kernel(0.0, norm)
+    hit = tangent_kernel(1 / norm, norm)
+    miss = tangent_kernel(0.0, norm)
     total = ones * hit + (k - ones) * miss
     return a * miss - b * total, a * hit - b * total
 
@@ -98,7 +101,8 @@ def right_input_shares(
     output_MXK: Tensor, input_XK: Tensor, permutation: Tensor, votes: int
 ) -> list[float]:
     """Shares of inputs of which every bit is right, by each group of so many networks: their mean is rounded."""
-    wanted_XK, middle_X1 = input_XK[:, permutation] > 0.5, rounding_thresholds(input_XK)
+    wanted_XK = input_XK[:, permutation] > 0.5
+    middle_X1 = rounding_thresholds(input_XK)
     groups = output_MXK[: len(output_MXK) // votes * votes].unflatten(0, (-1, votes)).mean(1)
     whole_GX = ((groups > middle_X1) == wanted_XK).all(-1)
     return whole_GX.float().mean(1).tolist()
@@ -110,7 +114,8 @@ def permutation_rows(
     """A row for each number of bits and of votes: shares of inputs that are right, over all groups of networks and seeds, with
     the 95 % interval over seeds; all_right: shares of groups that are right on every input."""
     for k in sizes:
-        input_XK, drawn = every_input(k), list[tuple[Tensor, Tensor]]()
+        input_XK = every_input(k)
+        drawn = list[tuple[Tensor, Tensor]]()
         for seed in seeds:
             networks = TwoLayerNetworks(k, width, count, seed)
             drawn.append((networks.outputs(input_XK), networks.permutation()))

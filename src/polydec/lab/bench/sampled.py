@@ -153,7 +153,9 @@ def draw_texts(
             )
             jobs.append((at, seed + i, ticket, watch))
     answers = engine.run([ticket for _, _, ticket, _ in jobs])
-    rng, drawn, texts = np.random.default_rng(seed), list[SampledToken](), {}
+    rng = np.random.default_rng(seed)
+    drawn = list[SampledToken]()
+    texts = {}
     for (at, s, _ticket, watch), answer in zip(jobs, answers, strict=True):
         prompt, raw = prompts[at]
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=s, **request))
@@ -278,9 +280,11 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
     groups = defaultdict[tuple[int, tuple[int, ...]], list[SampledToken]](list)
     for d in drawn:
         groups[d.prompt, d.before].append(d)
-    steps, worst = list[tuple[bool, float]](), (0.0, "")
+    steps = list[tuple[bool, float]]()
+    worst = (0.0, "")
     for mine in groups.values():
-        seen, off = dict[int, float](), 0.0
+        seen = dict[int, float]()
+        off = 0.0
         for d in mine:
             chance = min(1.0, sum(seen.values()))
             if seen:
@@ -305,10 +309,8 @@ def _even(values: Sequence[int], count: int) -> float:
 def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
     """Where the deviation is largest: at which place among the tokens of a pass, and at which token of the answers. (Only
     places tell without bias: whether a draft was accepted depends on the token.)"""
-    places, positions = (
-        defaultdict[int, list[SampledToken]](list),
-        defaultdict[int, list[SampledToken]](list),
-    )
+    places = defaultdict[int, list[SampledToken]](list)
+    positions = defaultdict[int, list[SampledToken]](list)
     for d in drawn:
         positions[d.at].append(d)
         if d.place is not None:
@@ -319,7 +321,8 @@ def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
     return f"place {depth} among the tokens of a pass, most at token {at} of the answers"
 
 
-LAWFUL, FAR = 1e-3, 0.5
+LAWFUL = 1e-3
+FAR = 0.5
 """Nats by which a method's own log-probabilities may differ from those of a fresh pass, however little plain decoding's do; and
 from where on they are off however much plain decoding's are."""
 
@@ -365,7 +368,8 @@ def find_impossible_tokens(
     request: Mapping[str, Any],
 ) -> tuple[list[SampledToken], list[SampledToken]]:
     """Tokens to which the law gives nothing: those that no shape of passes allows, and those that another shape does."""
-    never, ties = list[SampledToken](), list[SampledToken]()
+    never = list[SampledToken]()
+    ties = list[SampledToken]()
     for d in [d for d in drawn if d.fate.chance <= 0.0][:16]:
         prompt, raw = prompts[d.prompt]
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=d.seed, **request))
@@ -411,7 +415,8 @@ def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
 
 def _apart(table_NW: Any, ours_N: Any) -> float:
     """Squared difference of the two sides' shares, each divided by what the token's own share makes likely."""
-    a, b = int(ours_N.sum()), int((~ours_N).sum())
+    a = int(ours_N.sum())
+    b = int((~ours_N).sum())
     total = table_NW.sum(0)
     gap = table_NW[ours_N].sum(0) / a - table_NW[~ours_N].sum(0) / b
     return float((gap**2 / np.maximum(total, 1.0)).sum())
@@ -426,7 +431,8 @@ def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower
     deviation = sqrt(sum(d.fate.variance for d in drawn))
     lower = sum(d.fate.entropy - d.fate.best for d in drawn)
     more = chi_square_noncentrality(alpha, POWER, CELLS - 1)
-    edges, likeliest_C = np.arange(CELLS) / CELLS, np.zeros(CELLS)
+    edges = np.arange(CELLS) / CELLS
+    likeliest_C = np.zeros(CELLS)
     for d in drawn:  # the likeliest token fills the law from its beginning
         wide = float(np.exp(-d.fate.best))
         likeliest_C += np.clip(wide - edges, 0.0, 1 / CELLS) / wide

@@ -95,15 +95,14 @@ def fit_scaling_law(points: Sequence[ScalingPoint]) -> ScalingLaw:
     for name in ("tokens", "capacity"):
         if len({getattr(p, name) for p in points}) < 2:
             raise RequestError(f"{name} is the same at all points: it must change")
-    plain, product = (
-        _fitted(points, additive_terms),
-        _fitted(points, product_terms) if len(points) > LEAST else None,
-    )
+    plain = _fitted(points, additive_terms)
+    product = _fitted(points, product_terms) if len(points) > LEAST else None
     return product if product is not None and product.left_out < plain.left_out else plain
 
 
 def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
-    x, y = np.array([terms(p) for p in points]), np.array([p.accepted for p in points])
+    x = np.array([terms(p) for p in points])
+    y = np.array([p.accepted for p in points])
     factors, inverse, off, errors = _least(x, y)
     share = np.clip(
         1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None
@@ -134,10 +133,8 @@ def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
 def extrapolation_error(points: Sequence[ScalingPoint]) -> float:
     """Root mean square error at the points of most tokens, of a law fitted to all others: whether it may be extended."""
     most = max(p.tokens for p in points)
-    law, far = (
-        fit_scaling_law([p for p in points if p.tokens < most]),
-        [p for p in points if p.tokens == most],
-    )
+    law = fit_scaling_law([p for p in points if p.tokens < most])
+    far = [p for p in points if p.tokens == most]
     return float(np.sqrt(np.mean([(law.at(p) - p.accepted) ** 2 for p in far])))
 
 

@@ -73,11 +73,13 @@ def audit_search(
     """One answer to each prompt. Scores are computed again where their definition is known (beam, exact-extract); the
     log-probabilities of the answer's tokens wherever the method reports them; the ledger always."""
     answers = scored = noted = 0
-    furthest, place = 0.0, ""
+    furthest = 0.0
+    place = ""
     booked: dict[str, int] = {"passes": 0, "positions": 0}
     ran = dict(booked)
     for at, (prompt, raw) in enumerate(prompts):
-        passes, shared = list[RequestPass](), lm.checkpoint.lm.shared
+        passes = list[RequestPass]()
+        shared = lm.checkpoint.lm.shared
         completion = generate(
             lm,
             prompt,
@@ -92,14 +94,16 @@ def audit_search(
         answers += 1
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
-        answer, rng = completion.choices[0], np.random.default_rng(0)
+        answer = completion.choices[0]
+        rng = np.random.default_rng(0)
         asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
         laws = [drop_greedy_rule(plain.target), *_second_law(plan_request(lm, asked).decoder)]
         mine, *others = (
             answer_token_fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
             for law in laws
         )
-        total, length = -sum(f.surprise for f in mine), max(1, len(mine))
+        total = -sum(f.surprise for f in mine)
+        length = max(1, len(mine))
         own = [t for t in answer.logprobs or () if t.logp < 0.0]
         if own and len(own) == len(mine):
             noted += len(own)
@@ -170,7 +174,10 @@ class ToyAudit:
 def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
     """One answer over each of some random laws under penalties, a temperature and top-p: its log-probabilities computed
     again by telling the rules of every token."""
-    laws, tokens, furthest, why = 0, 0, 0.0, ""
+    laws = 0
+    tokens = 0
+    furthest = 0.0
+    why = ""
     for i, models in enumerate(target_draft_pairs(TOYS), 1):
         target, draft = (bend_target(model, SHAPERS["shaped"]) for model in models)
         request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
@@ -182,7 +189,8 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
             continue
         laws += 1
         gaps = _gaps(answer, (target, *_second_law(made)))
-        tokens, furthest = tokens + len(gaps), max((furthest, *gaps))
+        tokens = tokens + len(gaps)
+        furthest = max((furthest, *gaps))
         wrong = next((at for at, gap in enumerate(gaps) if gap > EXACT), None)
         if wrong is not None:
             wrong_at = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
@@ -198,7 +206,8 @@ def _second_law(decoder: Any) -> tuple[Target, ...]:
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
     """By how many nats each token's log-probability differs from that of the nearest of these laws; none where the method tells
     none."""
-    told, rng = answer.logprobs or (), np.random.default_rng(0)
+    told = answer.logprobs or ()
+    rng = np.random.default_rng(0)
     if len(told) != len(answer.token_ids):
         return []
     by_law = [answer_token_fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]

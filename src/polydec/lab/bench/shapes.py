@@ -66,7 +66,8 @@ def measure_candidate_gap(
     target: Target, prompt: Sequence[int], tokens: Sequence[int], first_token: int, other: int
 ) -> CandidateGap:
     """How much likelier `first_token` is than `other` behind prompt and tokens, under several shapes of passes."""
-    text, start = (*prompt, *tokens), len(prompt)
+    text = (*prompt, *tokens)
+    start = len(prompt)
     if not (isinstance(target, ShapedTarget) and target.shapers):  # to rules a prompt is no answer
         start = max(1, min(start, len(text) - PLACES))
     pairs = list[tuple[int, int]]()
@@ -74,12 +75,16 @@ def measure_candidate_gap(
     async def fed(width: int | None) -> tuple[list[float], float]:
         """By how much the likeliest of each pair leads at the places before, and the first token here."""
         begin = text if width is None else text[:start]
-        session, left, before = target.open(begin), text[len(begin) :], list[float]()
+        session = target.open(begin)
+        left = text[len(begin) :]
+        before = list[float]()
         try:
             await session.prefill(ScoreRequest())
-            root, filler = begin[-1], (first_token,) * ((width or 1) - 1)
+            root = begin[-1]
+            filler = (first_token,) * ((width or 1) - 1)
             while left:
-                chunk, left = left[: width or 1], left[width or 1 :]
+                chunk = left[: width or 1]
+                left = left[width or 1 :]
                 scores = await session.score(Draft.chain(root, chunk), ScoreRequest())
                 for node in range(len(chunk)):
                     if len(before) == len(pairs):  # the first shape says which tokens are looked at

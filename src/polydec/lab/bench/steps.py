@@ -114,13 +114,16 @@ def answer_within_budget(
     """Greedy answers to words that are the same for every model of a task. At most `BUDGETS[budget]`
     steps are written: where the model does not begin its answer then, the mark of an answer is put
     there."""
-    most, answer = BUDGETS[budget](length), writing.id(ANSWER)
+    most = BUDGETS[budget](length)
+    answer = writing.id(ANSWER)
     asked = [
         random_symbol_word(Random(f"asked {writing.task} {length} {i}"), length)
         for i in range(words)
     ]
     prompts = [writing.prompt(x, budget) for x in asked]
-    steps, passes, forced = [list[int]() for _ in asked], 0, 0
+    steps = [list[int]() for _ in asked]
+    passes = 0
+    forced = 0
     if most:
         passes, outputs = _decode(lm, prompts, method, most + 1, (answer,))
         ends = (answer, writing.id(END))
@@ -142,7 +145,8 @@ def _decode(
     stops: Sequence[int],
 ) -> tuple[int, list[tuple[int, ...]]]:
     """Passes of the model, and the ids of each answer."""
-    engine, greedy = Engine(lm), lm.sampling(temperature=0.0)
+    engine = Engine(lm)
+    greedy = lm.sampling(temperature=0.0)
     tickets = [
         engine.submit(
             p,

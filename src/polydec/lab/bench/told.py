@@ -86,7 +86,8 @@ class RecordedSession(LawsOnlySession):
         return self._law.peers(self._at)
 
     def __init__(self, law: RecordedTarget, at: int) -> None:
-        self._law, self._at = law, at
+        self._law = law
+        self._at = at
 
     async def prefill(self, want: ScoreRequest) -> RecordedScores:
         first = 0 if want.prompt else max(0, self._at - 1)
@@ -126,7 +127,8 @@ class RecordedScores:
     hidden_NH = None
 
     def __init__(self, law: RecordedTarget, tokens: Sequence[int]) -> None:
-        self._law, self._tokens = law, tokens
+        self._law = law
+        self._tokens = tokens
 
     def row(self, i: int) -> Tensor:
         return one_hot(self._tokens[i], torch.zeros(self._law.vocab.size))
@@ -197,7 +199,8 @@ def replay_run(
         Kit(cast(Target, law), draft, tuple(artefacts), measure=lambda: costs or PassCosts()),
         options,
     )
-    rounds, drafted = list[ReplayRound](), 0
+    rounds = list[ReplayRound]()
+    drafted = 0
 
     def on(event: TraceEvent) -> None:
         nonlocal drafted
@@ -207,7 +210,8 @@ def replay_run(
             rounds.append(ReplayRound(event.position, drafted, len(event.path)))
 
     request = Request(recorded.prompt, recorded.room, recorded.ends, ignore_eos=True)
-    scheduler, passes = Scheduler(), list[RequestPass]()
+    scheduler = Scheduler()
+    passes = list[RequestPass]()
     task = scheduler.submit(answer_one(decoder, request, on=on))
     task.passes = passes
     begun = time.perf_counter()

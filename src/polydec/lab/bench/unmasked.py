@@ -72,7 +72,8 @@ class CanvasWriteObserver:
         if isinstance(event, EditedEvent):
             self.new[event.choice] += event.edit.write
         elif isinstance(event, UnmaskedEvent):
-            canvas, write = self.now.get(event.choice, self.begin), self.new.pop(event.choice, [])
+            canvas = self.now.get(event.choice, self.begin)
+            write = self.new.pop(event.choice, [])
             sure = dict(zip(event.position, event.confidence, strict=True))
             mine = tuple((p, x) for p, x in write if p in sure)
             self.passes[event.choice].append(CanvasWrite(canvas, range(*event.block), mine, sure))
@@ -93,13 +94,13 @@ def sample_canvas_law(
     """Draw so many texts behind each prompt, and hold every token against the law that a fresh pass over the same canvas gives
     its position, and every position against the order that the method promises."""
     denoiser: Denoiser = lm.checkpoint.lm
-    rng, drawn, texts = (
-        np.random.default_rng(seed),
-        list[SampledToken](),
-        dict[Any, tuple[int, ...]](),
-    )
-    turns, stale = list[Turn](), LawTest("cache", 1.0, 0.0)
-    totals, fresh = {"target_passes": 0, "positions_fed": 0}, 0
+    rng = np.random.default_rng(seed)
+    drawn = list[SampledToken]()
+    texts = dict[Any, tuple[int, ...]]()
+    turns = list[Turn]()
+    stale = LawTest("cache", 1.0, 0.0)
+    totals = {"target_passes": 0, "positions_fed": 0}
+    fresh = 0
     seconds = 0.0
     for at, (prompt, raw) in enumerate(prompts):
         begin: Canvas = (*lm.ids(prompt, raw=raw), *(None,) * max_tokens)
@@ -172,7 +173,8 @@ def sample_canvas_law(
 
 def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) -> UnmaskerView:
     """What a pass that keeps nothing sees at the positions that were written."""
-    rows, own = tuple(sorted(p for p, _ in written.write)), denoiser.block
+    rows = tuple(sorted(p for p, _ in written.write))
+    own = denoiser.block
     stop = (
         min(len(written.canvas), -(-written.block.stop // own) * own)
         if own
@@ -197,10 +199,8 @@ Turn = tuple[int, int]
 
 def _turns(written: CanvasWrite) -> list[Turn]:
     """Of every position of a pass, where there was a choice."""
-    left, out = (
-        list(gap_positions(written.canvas, written.block.start, written.block.stop)),
-        list[Turn](),
-    )
+    left = list(gap_positions(written.canvas, written.block.start, written.block.stop))
+    out = list[Turn]()
     for p, _ in written.write:
         if len(left) > 1:
             out.append((left.index(p), len(left)))

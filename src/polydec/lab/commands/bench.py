@@ -134,7 +134,8 @@ def bench(
         _ready(name, path)
     if methods not in (None, "all"):
         parse_methods(methods)  # what no model could honour is said before one is loaded
-    heats, each_flags = _temperatures(flags, temperatures), _each_model(flags, models)
+    heats = _temperatures(flags, temperatures)
+    each_flags = _each_model(flags, models)
 
     def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         if methods is None:

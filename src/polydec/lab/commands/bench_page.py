@@ -187,7 +187,8 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
     """A bar a method."""
     bars = list[str]()
     for r in rows:
-        ratio, interval = _ratio(r), r["ratio_interval"]
+        ratio = _ratio(r)
+        interval = r["ratio_interval"]
         stroke = ""
         if interval and interval[1] > interval[0]:
             low, high = (100 * x / top for x in interval)
@@ -208,7 +209,8 @@ def _time(rows: Sequence[Row]) -> str:
     """Where the seconds went."""
     bars = list[str]()
     for r in rows:
-        left, parts = 0.0, list[str]()
+        left = 0.0
+        parts = list[str]()
         for key, colour in PARTS:
             parts.append(
                 f'<i style="left:{100 * left:.2f}%;width:{100 * r[key]:.2f}%;background:{colour}"></i>'

@@ -54,9 +54,13 @@ class BenchModel:
         heats: Sequence[float | None],
         alone: bool = True,
     ) -> None:
-        self.flags, self._choose, self._heats = flags, choose, heats
-        self._alone, self.base = alone, "plain"
-        self.chosen, self.rows = list[measure.MethodSetting](), list[prompts.PromptRow]()
+        self.flags = flags
+        self._choose = choose
+        self._heats = heats
+        self._alone = alone
+        self.base = "plain"
+        self.chosen = list[measure.MethodSetting]()
+        self.rows = list[prompts.PromptRow]()
         self.described = dict[str, Any]()
         self._lm: api.LoadedModel | None = None
 

@@ -49,7 +49,8 @@ def _mbpp(row: Mapping[str, Any]) -> Asked:
 
 
 def _humaneval(row: Mapping[str, Any]) -> Asked:
-    begin, name = _text(row, "prompt"), _text(row, "entry_point")
+    begin = _text(row, "prompt")
+    name = _text(row, "entry_point")
     text = f"Complete this function, and answer with the whole code alone.\n```python\n{begin}```"
     return text, UnitTestCheck(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
 

@@ -111,7 +111,8 @@ def made_again(
         raise RequestError("against is a run of one setting: give no --method or --set beside it")
     if live is not None and live.keys() != stories.keys():
         raise RequestError(error_sentence(f"against {str(live_file)!r}: its answers are others"))
-    rows, totals = list[dict[str, Any]](), dict[str, list[ReplayFigures]]()
+    rows = list[dict[str, Any]]()
+    totals = dict[str, list[ReplayFigures]]()
     for (request, choice), story in stories.items():
         known = _known(story, file)
         told = None if live is None else live[request, choice]
@@ -168,7 +169,8 @@ def _answer(
         return replay_run(recorded, how.name, how.options, draft, known.costs, known.tables)
 
     again(known.setting)  # the first run of a process also pays for what is imported then
-    own, other = again(known.setting), again(setting)
+    own = again(known.setting)
+    other = again(setting)
     clock = RecordClock.of(rounds, story.passes, known.model)
     predicted = None if clock is None else clock.predict(own, other, known.costs)
     figures = {
@@ -259,7 +261,9 @@ def _off(of: Mapping[str, Any], than: Mapping[str, Any], figure: str, words: str
 def _known(story: ChoiceTrace, path: Path) -> TraceOpening:
     """What the opening of an answer says. Raises RequestError where it does not say its method and vocabulary."""
     head = story.head
-    was, size, ends = head.get("method"), head.get("vocabulary"), head.get("ends")
+    was = head.get("method")
+    size = head.get("vocabulary")
+    ends = head.get("ends")
     if (
         not isinstance(was, dict)
         or type(size) is not int

@@ -48,7 +48,8 @@ def _own(name: str) -> TrainingCommand:
 
 def _brought(only: str | None = None) -> dict[str, TrainingCommand]:
     """What other packages bring: all of it, or what has the name `only`."""
-    taken, what = _names(), "COMMAND of that name"
+    taken = _names()
+    what = "COMMAND of that name"
     return plugins.load_plugins("training", taken, plugins.with_command, what, only)
 
 
@@ -122,7 +123,8 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
         else:
             print(command.sentence({**result, "out": values["out"]}))
 
-    run.__name__, run.__doc__ = command.name, command.summary
+    run.__name__ = command.name
+    run.__doc__ = command.summary
     run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
@@ -137,12 +139,15 @@ def _stopped(out: Any) -> str:
 
 
 def _parameter(option: Option, command: TrainingCommand) -> Parameter:
-    default, flag = command.default(option), command.flag(option)
+    default = command.default(option)
+    flag = command.flag(option)
     names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
     if default is REQUIRED:
-        shown, kind = Parameter.empty, _type(option)
+        shown = Parameter.empty
+        kind = _type(option)
     else:
-        shown, kind = (as_text(default) if option.kind is tuple else default), _type(option)
+        shown = as_text(default) if option.kind is tuple else default
+        kind = _type(option)
     return Parameter(
         option.name,
         Parameter.KEYWORD_ONLY,

@@ -114,7 +114,9 @@ def advise_settings(
     say: Callable[[str], None],
 ) -> TuningAdvice:
     """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
-    request, costs, vocab = _request(lm, max_tokens), measured.costs, lm.checkpoint.lm.vocab
+    request = _request(lm, max_tokens)
+    costs = measured.costs
+    vocab = lm.checkpoint.lm.vocab
     texts = list[RecordedAnswer]()
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
@@ -124,7 +126,8 @@ def advise_settings(
     plain = predicted.predict_plain_decoding(texts, costs)
     small = lm.small()
     draft = None if small is None else ShapedTarget(small, GreedyRule())
-    guesses, left_out = list[MethodPrediction](), list[str]()
+    guesses = list[MethodPrediction]()
+    left_out = list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
         say(f"replaying {method.label}")
         guess = predicted.predict_method(texts, method, costs, draft, lm.artefacts)
@@ -194,7 +197,8 @@ def _buy(
                 for right, k, gain in gains
             )
         )
-    threads, cores = getattr(lm.network, "threads", None), os.cpu_count() or 1
+    threads = getattr(lm.network, "threads", None)
+    cores = os.cpu_count() or 1
     if threads is not None and threads < cores:
         out.append(
             _other(lm, measured, say, f"{cores} threads in place of {threads}", threads=cores)

@@ -54,7 +54,8 @@ IN_FILES = ("json_schema", "grammar", "span_of")
 APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}
 """Fields of a request that are given by themselves, or by the evidence that is gathered."""
 SEARCHES = ("search", "rollouts", "routing")
-SAMPLES, MOST = 32, 1024
+SAMPLES = 32
+MOST = 1024
 """Texts of a prompt that are drawn where nobody says how many, and the most."""
 
 
@@ -213,11 +214,13 @@ def verify_continuation(
     from polydec.lab.bench.searched import audit_search, on_toys
     from polydec.request.ask import plan_request
 
-    method, options = flags.method, flags.options()
+    method = flags.method
+    options = flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
     made = plan_request(lm, first)
-    promise, kind = made.decoder.exactness, made.card.kind
+    promise = made.decoder.exactness
+    kind = made.card.kind
     about = {"method": method, "decodes": made.method, "promise": promise.value}
     if kind in SEARCHES:
         audited = audit_search(lm, pairs, method, options, seed=flags.seed, **request)
@@ -314,7 +317,8 @@ def _compared(
         place += f", {worst[0][1].place}"
     exercised = {name: sum(getattr(c, name) for c in compared) for name in DRAFT_KINDS}
     if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
-        verdict, place = "not shown", "nothing was drafted in these texts"
+        verdict = "not shown"
+        place = "nothing was drafted in these texts"
     counted = ", ".join(f"{n} {v}" for v, n in counts.items())
     counted += "; tokens: " + ", ".join(f"{n} {name}" for name, n in exercised.items())
     content = {
@@ -348,7 +352,8 @@ def verify_filled_canvas(
     from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.unmasked import sample_canvas_law
 
-    name, options = registry.of_model(flags.method, "diffusion"), flags.options()
+    name = registry.of_model(flags.method, "diffusion")
+    options = flags.options()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     asking.check_requests(lm, pairs, ((name, options),), **common)
@@ -404,7 +409,8 @@ def finish_verification(
     old: Mapping[str, Any] | None = None,
 ) -> None:
     """Say what was found, write it where that is asked for, and end with the exit code."""
-    content, lines = dict(done.content), list(done.lines)
+    content = dict(done.content)
+    lines = list(done.lines)
     lines.append(
         f"verdict: {done.verdict}"
         + (f" ({escape_control_characters(done.place)})" if done.place else "")
@@ -431,7 +437,8 @@ def finish_verification(
 
 
 def _digests(content: Mapping[str, Any]) -> list[Any]:
-    law, rows = content.get("law"), content.get("prompts")
+    law = content.get("law")
+    rows = content.get("prompts")
     if isinstance(law, dict):
         return [law.get("digest")]
     return [r.get("digest") for r in rows if isinstance(r, dict)] if isinstance(rows, list) else []
@@ -456,7 +463,8 @@ def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[s
 
 def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) -> VerifyRequest:
     """What a certificate asks for. Raises RequestError with one sentence where it asks for what `verify` does not take."""
-    what, flags = "certificate: flags", dict(old["flags"])
+    what = "certificate: flags"
+    flags = dict(old["flags"])
     mine = {f.name for f in dataclasses.fields(SteeringFlags)}
     for name, value in flags.items():
         if name not in {*TAKEN, *ENDED, *mine} - {"json_"}:

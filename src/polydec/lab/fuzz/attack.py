@@ -38,7 +38,8 @@ from polydec.lab.fuzz.fuzz_requests import ClientInput
 
 Address = tuple[str, int]
 
-HEALTH, QUIET = 0.25, 0.1
+HEALTH = 0.25
+QUIET = 0.1
 """Seconds that `/health` may take, wherever other programs took less than this share of the cores meanwhile."""
 GROWTH = 1.2
 """Memory at the end over that of the beginning."""
@@ -80,7 +81,8 @@ class AttackFailure:
 def send_input(address: Address, sent: ClientInput) -> ServerReply:
     """Be one client."""
     began = time.monotonic()
-    status, text = None, b""
+    status = None
+    text = b""
     with (
         suppress(OSError, http.client.HTTPException),
         socket.create_connection(address, sent.waits) as s,
@@ -154,16 +156,15 @@ def send_input_batch(
     way."""
 
     def attacked(number: int) -> tuple[ClientInput, ServerReply, str, InputInterval]:
-        sent, began = fuzz_requests.numbered_input(seed, number), time.monotonic()
+        sent = fuzz_requests.numbered_input(seed, number)
+        began = time.monotonic()
         told = send_input(address, sent)
         flight = InputInterval(f"{sent.kind} {number}", began, time.monotonic())
         return sent, told, describe_reply_fault(sent, told, right), flight
 
-    wrongs, counts, flights = (
-        list[AttackFailure](),
-        Counter[tuple[str, str]](),
-        list[InputInterval](),
-    )
+    wrongs = list[AttackFailure]()
+    counts = Counter[tuple[str, str]]()
+    flights = list[InputInterval]()
     with ThreadPoolExecutor(connections) as pool:
         for number, (sent, told, why, flight) in zip(
             numbers, pool.map(attacked, numbers), strict=True
@@ -237,7 +238,8 @@ def process_tree(root: int) -> list[int]:
 def process_tree_memory(root: int) -> int:
     """Bytes that a process and all that come from it hold; what several of them share counts once, whether programs beside them
     share it as well or not (they come and go). Of files that are mapped as much as the one with most of them has."""
-    own, mapped = 0, list[int]()
+    own = 0
+    mapped = list[int]()
     for pid in process_tree(root):
         with suppress(OSError):
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -260,7 +262,8 @@ def _spent(root: int) -> float:
 
 def _computed(pid: int) -> tuple[float, float]:
     """Processor seconds of a process's first thread, which is the event loop's, and of all its threads."""
-    first, total = 0.0, 0.0
+    first = 0.0
+    total = 0.0
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
@@ -309,7 +312,8 @@ class HealthWatcher:
     looks: list[HealthProbe] = field(default_factory=list[HealthProbe])
 
     def __post_init__(self) -> None:
-        self._stop, self._thread = Event(), Thread(target=self._run, daemon=True)
+        self._stop = Event()
+        self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -318,8 +322,11 @@ class HealthWatcher:
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
-            began, busy, spent = time.monotonic(), _busy(), _spent(os.getpid())
-            computed, asked = _computed(self.server), time.monotonic()
+            began = time.monotonic()
+            busy = _busy()
+            spent = _spent(os.getpid())
+            computed = _computed(self.server)
+            asked = time.monotonic()
             status = send_input(self.address, HEALTHY).status
             took = time.monotonic() - asked
             loop, server = (b - a for a, b in zip(computed, _computed(self.server), strict=True))
@@ -346,8 +353,12 @@ def attack_server(
     say: Any = print,
 ) -> list[str]:
     """Send `count` inputs to a server of its own; what went wrong, in sentences. say: is told how it goes on."""
-    problems, counts, flights = list[str](), Counter[tuple[str, str]](), list[InputInterval]()
-    text, began, spawn = "", time.monotonic(), multiprocessing.get_context("spawn")
+    problems = list[str]()
+    counts = Counter[tuple[str, str]]()
+    flights = list[InputInterval]()
+    text = ""
+    began = time.monotonic()
+    spawn = multiprocessing.get_context("spawn")
     with running_server(model) as server, ProcessPoolExecutor(1, spawn) as clients:
         watch = HealthWatcher(server.address, server.process.pid)
         others = _busy(), _spent(os.getpid()), time.monotonic()

@@ -145,7 +145,9 @@ def run_cases(
 
     memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
     watch is called behind each case, with its number and what went wrong."""
-    names, failures, end = list(edges or EDGES), list[FuzzFailure](), time.monotonic() + seconds
+    names = list(edges or EDGES)
+    failures = list[FuzzFailure]()
+    end = time.monotonic() + seconds
     with _place() as where:
         most = 2 * run_clean_inputs(where) if memory else math.inf
         for number in range(first, first + count):
@@ -177,7 +179,8 @@ def peak_bytes() -> int:
 
 def run_clean_inputs(where: Path) -> int:
     """Run whole inputs over every edge, the largest among them. Returns the peak of this process, in bytes."""
-    prompt, trace = where / "prompt.jsonl", where / "trace.jsonl"
+    prompt = where / "prompt.jsonl"
+    trace = where / "trace.jsonl"
     prompt.write_text('{"prompt": "The old river"}\n')
     trace.write_bytes(_trace())
     model = ("--model", "zoo:tiny", "--max-tokens", "3")
@@ -334,28 +337,27 @@ FLAGS: Mapping[str, Sequence[object]] = {
 
 def command_case(r: random.Random, where: Path) -> FuzzCase:
     """A call of `polydec` with random flags, files and standard input."""
-    prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
+    prompt = where / "prompt.jsonl"
+    data = where / "trace.jsonl"
     prompt_text = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
-    args, called = (
-        list[object](),
-        r.choice(
-            (
-                "generate",
-                "generate",
-                "generate",
-                "chat",
-                "bench",
-                "verify",
-                "methods",
-                "trace",
-                "doctor",
-                "tune",
-                "demo",
-                "train",
-                "zoo",
-                "x",
-            )
-        ),
+    args = list[object]()
+    called = r.choice(
+        (
+            "generate",
+            "generate",
+            "generate",
+            "chat",
+            "bench",
+            "verify",
+            "methods",
+            "trace",
+            "doctor",
+            "tune",
+            "demo",
+            "train",
+            "zoo",
+            "x",
+        )
     )
     if called in ("generate", "chat", "bench", "verify"):
         args += [
@@ -468,11 +470,9 @@ def call_command(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, st
     """Exit code, standard output and standard error of a command, run in this process."""
     from polydec.cli.main import main
 
-    out, err, stdin = (
-        io.StringIO(),
-        io.StringIO(),
-        io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8"),
-    )
+    out = io.StringIO()
+    err = io.StringIO()
+    stdin = io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8")
     with (
         redirect_stdout(out),
         redirect_stderr(err),
@@ -637,7 +637,8 @@ def require_promises(
     choice: Any, fields: Mapping[str, Any], fields_asked: Mapping[str, Any], size: int, lm: Any
 ) -> None:
     """Raise Wrong where an answer breaks a rule that its request states."""
-    ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
+    ids = choice.token_ids
+    allowed = fields.get("allowed_token_ids")
     ends = set() if fields_asked["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
     if not 1 <= len(ids) <= fields_asked["max_tokens"]:
         raise FuzzCheckError(f"{len(ids)} tokens")
@@ -719,7 +720,8 @@ def main() -> None:
     began = time.monotonic()
 
     def watch(number: int, wrong: FuzzFailure | None) -> None:
-        done, shown = number + 1 - arguments.first, sys.stderr.isatty()
+        done = number + 1 - arguments.first
+        shown = sys.stderr.isatty()
         if wrong is not None:
             print(wrong, flush=True)
         if shown or done % 1000 == 0:

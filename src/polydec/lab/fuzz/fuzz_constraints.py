@@ -151,7 +151,8 @@ def _grammar(r: random.Random) -> str:
         words[r.randrange(len(words))] = r.choice(WORDS)
         return " ".join(words)
     if r.random() < 0.1:  # rules, terminals or brackets inside one another
-        n, form = r.choice((10, 500, 3000)), r.choice(("r{}: r{}\n", 'R{}: "b" R{}\n'))
+        n = r.choice((10, 500, 3000))
+        form = r.choice(("r{}: r{}\n", 'R{}: "b" R{}\n'))
         return "start: " + form[:1] + "0\n" + "".join(form.format(i, i + 1) for i in range(n))
     return "start: " + " ".join(r.choice(WORDS) for _ in range(r.randint(0, 12)))
 

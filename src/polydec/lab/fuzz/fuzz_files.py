@@ -101,7 +101,12 @@ TEMPLATES = (
 )
 toy = cache(random_toy)
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
-WIDTH, INNER, HEAD, HEADS, LAYERS, VOCAB = 32, 32, 16, 2, 1, 64
+WIDTH = 32
+INNER = 32
+HEAD = 16
+HEADS = 2
+LAYERS = 1
+VOCAB = 64
 
 
 def damaged_file_cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
@@ -183,7 +188,8 @@ def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
 
 def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
     while True:
-        at, piece = rng.randrange(len(CHAT)), rng.choice(TEMPLATES)
+        at = rng.randrange(len(CHAT))
+        piece = rng.choice(TEMPLATES)
         source = rng.choice((CHAT[:at] + piece + CHAT[at:], CHAT[:at], CHAT[at:], piece))
         yield lambda source=source: _discard(
             ChatTemplate(source).render({"messages": [{"role": "user", "content": "hi"}]})
@@ -196,7 +202,8 @@ def _discard(_: object) -> None:
 
 def _draft(made: ModelArtefact) -> None:
     """Write a few tokens of a toy by every method of the first family that reads this."""
-    target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
+    target = toy(1, VOCAB)
+    small = toy(2, VOCAB, cost=0.1)
     made = artefacts.bind_artefact(made, target)
     for name in registry.of_family("ar"):
         if any(
@@ -321,11 +328,13 @@ def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
     if how == 0:
         return bytes(out[: rng.randrange(len(out))])
     if how == 1:
-        at, size = rng.randrange(4, header - 8), rng.choice((4, 8))
+        at = rng.randrange(4, header - 8)
+        size = rng.choice((4, 8))
         out[at : at + size] = (rng.choice(NUMBERS) & (1 << 8 * size) - 1).to_bytes(size, "little")
         return bytes(out)
     if how == 2:
-        at, n = rng.randrange(header), rng.randint(1, 64)
+        at = rng.randrange(header)
+        n = rng.randint(1, 64)
         out[at : at + n] = b"" if rng.random() < 0.5 else out[at : at + n] * 2
         return bytes(out)
     return (
@@ -444,7 +453,8 @@ def _write_artefacts(where: Path) -> dict[str, dict[Path, bytes]]:
 @cache
 def _write_gguf(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw, w = np.random.default_rng(0), GGUFWriter(str(path), "llama")
+    draw = np.random.default_rng(0)
+    w = GGUFWriter(str(path), "llama")
     w.add_block_count(LAYERS)
     w.add_context_length(64)
     w.add_embedding_length(WIDTH)

@@ -185,7 +185,8 @@ def _vectors(width: int, count: int, stands_for: list[int] | None = None) -> lis
 
 def _with_vectors(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     """Vectors among token ids, of the model's width or of another one, whole or damaged."""
-    width, count = r.choice((192, 192, 192, 1, 191, 4096)), r.choice((1, 2, 9))
+    width = r.choice((192, 192, 192, 1, 191, 4096))
+    count = r.choice((1, 2, 9))
     entry = _vectors(width, count, r.choice((None, [1, 2], [-1], [1 << 40])))[0]
     if r.random() < 0.4:
         entry["vectors"] = mutate_bytes(r, entry["vectors"].encode()).decode("latin-1")
@@ -240,7 +241,8 @@ def _constraint(r: random.Random) -> ClientInput:
     kind = r.choice(tuple(KINDS))
     value, (path, body) = KINDS[kind](r), _good(r)
     if path in ("/tokenize", "/detokenize", "/v1/embeddings"):
-        path, body = "/v1/completions", {"prompt": "The old", "max_tokens": 2}
+        path = "/v1/completions"
+        body = {"prompt": "The old", "max_tokens": 2}
     form = r.randrange(4)
     if path == "/v1/responses":
         body["text"] = {"format": {"type": "json_schema", "name": "x", "schema": value}}
@@ -290,9 +292,11 @@ def _tools(r: random.Random) -> ClientInput:
             {"role": "tool", "tool_call_id": r.choice(("1", 1, None)), "content": "x"},
         ]
     if flat:
-        path, body = "/v1/responses", {"input": messages, "max_output_tokens": 3, **more}
+        path = "/v1/responses"
+        body = {"input": messages, "max_output_tokens": 3, **more}
     else:
-        path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": 3, **more}
+        path = "/v1/chat/completions"
+        body = {"messages": messages, "max_tokens": 3, **more}
     return ClientInput("tools", (http_request_bytes(path, json.dumps(body).encode()),))
 
 
@@ -334,7 +338,8 @@ def _functions(count: int) -> list[Any]:
     return [{"type": "function", "function": {"name": f"f{i}", **about}} for i in range(count)]
 
 
-_ONE, _CHAT = "/v1/completions", "/v1/chat/completions"
+_ONE = "/v1/completions"
+_CHAT = "/v1/chat/completions"
 LARGE: Mapping[str, Callable[[], bytes]] = {
     "a": _made(_ONE, lambda: {"prompt": "a" * 4_000_000}),
     "spaces": _made(_ONE, lambda: {"prompt": " " * 4_000_000, "echo": True, "max_tokens": 0}),
@@ -435,7 +440,8 @@ def _leaves(r: random.Random) -> ClientInput:
     """A client that leaves while it is answered."""
     body = {**RIGHT, "max_tokens": r.choice((5, 60)), "ignore_eos": True, "n": r.choice((1, 2))}
     body |= {"stream": r.random() < 0.8, "temperature": 0.9}
-    stays, abrupt = r.choice((0, 1, 200, 600, 2000)), r.random() < 0.5
+    stays = r.choice((0, 1, 200, 600, 2000))
+    abrupt = r.random() < 0.5
     parts = (http_request_bytes("/v1/completions", json.dumps(body).encode()),)
     return ClientInput("leaves", parts, whole=False, stays=stays, abrupt=abrupt)
 
@@ -444,7 +450,8 @@ def _leaves(r: random.Random) -> ClientInput:
 
 
 def _routes(r: random.Random) -> ClientInput:
-    method, path = r.choice(METHODS), r.choice(ROUTES)
+    method = r.choice(METHODS)
+    path = r.choice(ROUTES)
     if r.random() < 0.3:
         path += r.choice(("?model=x", "?model=tiny", "?" + "a" * 3000, "?%00", "?model=%ff", "/"))
     body = b"" if r.random() < 0.5 else json.dumps(_good(r)[1]).encode()

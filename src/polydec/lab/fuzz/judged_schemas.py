@@ -230,7 +230,8 @@ def judge_schema(
     reader = _LanguageByteReader(language, vocab)
     for value in _pool(schema, r, looks):
         ok = valid(value)
-        out.valid, out.invalid = out.valid + ok, out.invalid + (not ok)
+        out.valid = out.valid + ok
+        out.invalid = out.invalid + (not ok)
         texts = list(islice(spelled_orders(value), 400))
         allowed = any(map(reader.reads, texts))
         if allowed and not ok:
@@ -324,7 +325,8 @@ class _LanguageByteReader:
 
     def drawn(self, r: random.Random, longest: int = 80) -> str:
         """A text of the language; empty where none was found soon."""
-        state, out = self.language.start(), bytearray()
+        state = self.language.start()
+        out = bytearray()
         for _ in range(longest):
             allowed = self.language.mask(state).nonzero()[:, 0].tolist()
             ends = [x for x in allowed if x in self.vocab.eos]
@@ -364,7 +366,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--refusals", action="store_true", help="print them")
     given = parser.parse_args()
-    vocab, kept, values, wrong = byte_vocab(), 0, [0, 0], 0
+    vocab = byte_vocab()
+    kept = 0
+    values = [0, 0]
+    wrong = 0
     for i in range(given.count):
         r = random.Random(f"{given.seed}/{i}")
         schema = some_schema(r)

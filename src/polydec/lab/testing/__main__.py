@@ -14,7 +14,9 @@ from polydec.lab.testing.exercised import ExercisedCounts
 from polydec.methods.registry import registry
 
 COLUMNS = "{:34}  {:>6}  {:>8}  {:>9}  {:>9}  {:>8}"
-LAWS, LENGTH, LONGER = 8, 2, 1
+LAWS = 8
+LENGTH = 2
+LONGER = 1
 """As the contract test enumerates them: random laws, tokens of an answer, and how many of the laws have a token more."""
 
 

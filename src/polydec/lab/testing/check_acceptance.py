@@ -117,8 +117,10 @@ def check_acceptance(
                 ShapedTarget(toy_law(seed, size, eos=-1, cost=cost), *shapers)
                 for cost in (1.0, 0.1)
             )
-            law, before = "greedy" if shapers else "sampled", seen["drafted"]
-            decoder, rejected = make(target, draft), list[str]()
+            law = "greedy" if shapers else "sampled"
+            before = seen["drafted"]
+            decoder = make(target, draft)
+            rejected = list[str]()
             decoder = replace(
                 decoder, verifier=WitnessVerifier(decoder.verifier, law, seen, rejected)
             )
@@ -146,7 +148,8 @@ def check_best_tree(
     likeliest tokens of each; None: among all there are (a beam finds the best `nodes` of them if it is no narrower). A class
     attribute `unexercised` of the tree says, by the name of a count (BestTreeCounts), why that is 0. Returns the counts.
     """
-    seen, first = Counter[str](), None
+    seen = Counter[str]()
+    first = None
     for seed in range(laws):
         target = toy_law(seed, 3 + seed % 2, eos=-1, sharp=1.0 + seed % 4)
 
@@ -199,7 +202,8 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
 
 def _found(values: dict[tuple[int, ...], float], beam: int, depth: int) -> list[float]:
     """The values of the paths that a beam finds."""
-    tips, out = list[tuple[int, ...]]([()]), list[float]()
+    tips = list[tuple[int, ...]]([()])
+    out = list[float]()
     for n in range(1, depth + 1):
         level = list[tuple[int, ...]]()
         for tip in tips:

@@ -65,7 +65,8 @@ def _total(
 ) -> Tensor:
     """The mixture, counted."""
     before = [first_V.clone(), *(x.clone() for x in others)]
-    open_, out_V = rule.opens(first_V), rule.mix(first_V, others)
+    open_ = rule.opens(first_V)
+    out_V = rule.mix(first_V, others)
     assert all(torch.equal(a, b) for a, b in zip(before, (first_V, *others))), "mix wrote to a row"
     assert out_V.shape == first_V.shape and out_V.dtype == first_V.dtype, (
         f"mix made {out_V.dtype} {tuple(out_V.shape)}"

@@ -117,7 +117,8 @@ def check_law(
     Raises:
         AssertionError: The law is another one, or nothing was drafted, accepted or rejected without a reason.
     """
-    names, reasons = tuple(shapings), {} if unexercised is None else unexercised
+    names = tuple(shapings)
+    reasons = {} if unexercised is None else unexercised
     later = 0 if "drafted" in reasons else LATER_LENGTHS
     usual = list(toy_laws(laws, length, names, longer=longer, later=later))
     first = longer * len(names)
@@ -194,11 +195,10 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
     drafted on the way is returned."""
     collector = ExercisedCollector()
     for seed in range(24):
-        size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
-        target, draft = (
-            toy_law(seed, size, sharp=2.0),
-            toy_law(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1),
-        )
+        size = 3 + seed % 3
+        ids = frozenset[int]({0} if seed % 5 == 4 else ())
+        target = toy_law(seed, size, sharp=2.0)
+        draft = toy_law(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1)
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
             out = _run(make(target, draft), request, on=collector)[0]
@@ -227,8 +227,10 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
 def check_replay(make: Make) -> None:
     """The edits of the trace, read back from JSON, add up to the answer; every draw has a name of its own."""
     for seed in range(8):
-        target, draft = toy_law(seed, 5), toy_law(seed + 1, 5, cost=0.1)
-        events, decoder = list[TraceEvent](), make(target, draft)
+        target = toy_law(seed, 5)
+        draft = toy_law(seed + 1, 5, cost=0.1)
+        events = list[TraceEvent]()
+        decoder = make(target, draft)
         coro = answer_one(
             decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
         )
@@ -243,7 +245,8 @@ def check_replay(make: Make) -> None:
 
 def check_batch(make: Make) -> None:
     """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
-    target, draft = toy_law(11, 6), toy_law(12, 6, cost=0.1)
+    target = toy_law(11, 6)
+    draft = toy_law(12, 6, cost=0.1)
     decoder = make(target, draft)
     requests = [
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2)
@@ -260,7 +263,8 @@ def check_batch(make: Make) -> None:
 
 def check_choices(make: Make) -> None:
     """Choices of one request, and requests of other seeds, draw independently of each other."""
-    target, draft = toy_law(21, 6, sharp=0.5), toy_law(22, 6, sharp=0.5, cost=0.1)
+    target = toy_law(21, 6, sharp=0.5)
+    draft = toy_law(22, 6, sharp=0.5, cost=0.1)
     decoder = make(target, draft)
     for vary in ("choice", "seed"):
         requests = [replace(Request(PROMPT, 12, ignore_eos=True), **{vary: i}) for i in range(8)]

@@ -202,7 +202,8 @@ class DrafterRun:
         self.session.commit(verdict.committed(draft))
         if learns:
             self.guess.learn(draft, scores, verdict)
-        self.root, self.position = verdict.bonus, self.position + len(verdict.path) + 1
+        self.root = verdict.bonus
+        self.position = self.position + len(verdict.path) + 1
 
     def fork(self) -> DrafterRun:
         session = self.session.fork()
@@ -228,7 +229,8 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
     forked, alone, untaught = [await DrafterRun.open(drafter, target, TEXT) for _ in range(3)]
     price = forked.guess.price
     assert 0.0 <= price < inf, f"price is {price}: it must be milliseconds, 0 or more"
-    twin, size = forked.fork(), target.vocab.size
+    twin = forked.fork()
+    size = target.vocab.size
     for i, budget in enumerate((*BUDGETS, *BUDGETS, *BUDGETS)):
         other = forked.fork()
         drafts = [await w.propose(budget) for w in (forked, alone, other)]
@@ -302,7 +304,8 @@ def _legal(draft: Draft, root: int, budget: DraftBudget, size: int) -> None:
     assert draft.token[0] == root and draft.parent[0] == -1, (
         f"node 0 is {draft.token[0]}, not the root {root}"
     )
-    probe, state = (draft.probe or (False,))[0], (draft.state or (None,))[0]
+    probe = (draft.probe or (False,))[0]
+    state = (draft.state or (None,))[0]
     certain = draft.draw[0] is DrawKind.CERTAIN and draft.law[0] is None
     assert certain and not probe and state is None and (draft.chance or (1.0,))[0] == 1.0, (
         "node 0 is not the pending root: a certain token of the text, of chance 1"

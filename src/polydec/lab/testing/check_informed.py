@@ -53,10 +53,12 @@ def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
     A class attribute `unexercised` of the drafter says, by the name of a count (InformedCounts), why that is 0. Returns the
     counts.
     """
-    seen, drafter = Counter[str](), None
+    seen = Counter[str]()
+    drafter = None
     for seed, tree in product(range(2), (True, False)):
         law = toy_law(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
-        drafter, prompts = make(law), ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
+        drafter = make(law)
+        prompts = ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
         first = dict[int, int]()
         run_coroutines(
             [_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)]
@@ -139,12 +141,15 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     line.seen["middle"] += last < len(fed) - 1
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)
-    line.root, line.position, line.told = verdict.bonus, line.position + len(verdict.path) + 1, True
+    line.root = verdict.bonus
+    line.position = line.position + len(verdict.path) + 1
+    line.told = True
 
 
 async def _text(line: InformedAnswer, n: int) -> list[int]:
     """The next n tokens."""
-    twin, draft = line.session.fork(), Draft.chain(line.root)
+    twin = line.session.fork()
+    draft = Draft.chain(line.root)
     for i in range(n):
         scores = await twin.score(draft, ScoreRequest())
         draft = Draft.chain(line.root, (*draft.token[1:], scores.argmax(i)))
@@ -154,7 +159,8 @@ async def _text(line: InformedAnswer, n: int) -> list[int]:
 
 def _beside(draft: Draft, text: list[int]) -> Draft:
     """Wrong tokens stand before the right ones, with something below them."""
-    out, place = TreeBuilder(draft.token[0]), [0]
+    out = TreeBuilder(draft.token[0])
+    place = [0]
     for i in range(1, len(draft)):
         parent = place[draft.parent[i]]
         if not out.children[parent]:

@@ -118,7 +118,8 @@ def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
 def check_ends(make: Make) -> None:
     """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos only the last two."""
     for seed in range(20):
-        model, stop = last_slot_inserter(seed, 4, 2.0), frozenset[int]({0} if seed % 5 == 4 else ())
+        model = last_slot_inserter(seed, 4, 2.0)
+        stop = frozenset[int]({0} if seed % 5 == 4 else ())
         for ignore in (False, True):
             request = Request((1,), 1 + seed % 9, stop, ignore, seed)
             out = run_coroutines([answer_one(make(model), request)])[0]
@@ -159,9 +160,11 @@ def check_given(make: Make) -> None:
 def check_replay(make: Make) -> InsertionCounts:
     """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing; notes are of its tokens.
     Returns what was seen."""
-    answers, inserted = 0, 0
+    answers = 0
+    inserted = 0
     for seed in range(6):
-        events, decoder = list[TraceEvent](), make(posterior_inserter(seed))
+        events = list[TraceEvent]()
+        decoder = make(posterior_inserter(seed))
         request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
         out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
@@ -185,7 +188,8 @@ def check_replay(make: Make) -> InsertionCounts:
 
 def _inserted(edits: Sequence[TextEdit], ends: frozenset[int]) -> int:
     """How many tokens were put before one that is no end, behind a prompt of one token."""
-    text, count = [0], 0
+    text = [0]
+    count = 0
     for edit in edits:
         for at in sorted(edit.erase, reverse=True):
             del text[at]
@@ -217,7 +221,8 @@ def check_batch(make: Make) -> None:
 
 def check_closed(make: Make) -> None:
     """Choices come in order, each drawn for itself; a run that is cancelled leaves no slate open."""
-    decoder, request = make(last_slot_inserter(7, 6, 0.7)), Request((0,), 12, n=6, ignore_eos=True)
+    decoder = make(last_slot_inserter(7, 6, 0.7))
+    request = Request((0,), 12, n=6, ignore_eos=True)
     left_open()
     several = run_coroutines([run_decoder(decoder, request)])[0]
     assert [r.choice for r in several] == list(range(6)) and len(

@@ -64,7 +64,9 @@ def _shown(policy: Policy[Any], state: Any) -> Shown:
 
 
 def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
-    dice, state, seen = random.Random(7), policy.start(), list[Shown]()
+    dice = random.Random(7)
+    state = policy.start()
+    seen = list[Shown]()
     joined = getattr(policy, "joined", None)
     for i in range(5 * PHASE):
         if joined is not None:
@@ -73,7 +75,8 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
             assert _shown(policy, told) == _shown(policy, joined(state, sequences)), (
                 "one state and as many sequences gave two budgets"
             )
-            state, counts.joined = told, counts.joined + 1
+            state = told
+            counts.joined = counts.joined + 1
         shown = _shown(policy, state)
         assert shown == _shown(policy, state), "one state gave two budgets"
         seen.append(shown)
@@ -97,7 +100,8 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
 
 def _drafted(budget: DraftBudget, dice: random.Random) -> Draft:
     """A chain as long as the budget lets it be, of a drafter that is rather sure."""
-    chances, most = [1.0], min(budget.depth, budget.nodes)
+    chances = [1.0]
+    most = min(budget.depth, budget.nodes)
     while len(chances) <= most:
         chances.append(dice.choice((0.97, 0.9, 0.9, 0.85, 0.6)))
         if not budget.go_on(len(chances) - 1, chances[-1]):

@@ -39,7 +39,8 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[
 
     laws: every law whose sessions the coroutines open.
     """
-    scheduler, dice = Scheduler(), random.Random(0)
+    scheduler = Scheduler()
+    dice = random.Random(0)
     tasks = [scheduler.submit(coro) for coro in coros]
     holds = [0] * len(tasks)
     try:
@@ -78,9 +79,11 @@ def check_preemption(
     make: (target, draft) -> the decoder to check; length: tokens of the first answer, at least 1. Returns what was
     seen.
     """
-    answers, held = 0, 0
+    answers = 0
+    held = 0
     for seed in range(2):
-        target, draft = toy_law(seed, 6), toy_law(seed + seed % 2, 6, sharp=0.9, cost=0.1)
+        target = toy_law(seed, 6)
+        draft = toy_law(seed + seed % 2, 6, sharp=0.9, cost=0.1)
         requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
         alone = [
             run_coroutines([answer_one(make(target, draft), r)])[0].token_ids for r in requests

@@ -147,9 +147,11 @@ def check_texts(make: Make) -> int:
 def picks_over_first(make: Make) -> int:
     """How many answers do not go on from the first text that was tried for them. Texts have room to come to an end of their
     own: which one is taken is left to the search, not to the limit."""
-    count, room = 0, 64
+    count = 0
+    room = 64
     for seed in range(24):
-        target, events = toy_law(seed, 4, sharp=0.7), list[TraceEvent]()
+        target = toy_law(seed, 4, sharp=0.7)
+        events = list[TraceEvent]()
         request = Request(PROMPT, room, seed=seed)
         answer = run_coroutines([answer_one(make(target), request, on=events.append)])[0].token_ids
         first = first_tried(events)
@@ -159,7 +161,8 @@ def picks_over_first(make: Make) -> int:
 
 def first_tried(events: Sequence[TraceEvent]) -> tuple[int, ...]:
     """The tokens of the first branch that anything was written to, as the events of one answer tell of it."""
-    texts, first = dict[int, tuple[int, ...]](), list[int]()
+    texts = dict[int, tuple[int, ...]]()
+    first = list[int]()
     for event in events:
         match event:
             case BranchedEvent():
@@ -199,7 +202,9 @@ def check_ledger(make: Make) -> None:
 def check_clock(make: Make) -> None:
     """The first edit of an answer, with which the clock of decoding starts, comes before half of the work is done, also where
     nothing is certain before the end: tokens a second would mean nothing otherwise."""
-    scheduler, edited, steps = Scheduler(), list[int](), 0
+    scheduler = Scheduler()
+    edited = list[int]()
+    steps = 0
     on: Observer = lambda e: edited.append(steps) if isinstance(e, EditedEvent) else None  # noqa: E731
     scheduler.submit(run_decoder(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 24), on))
     while scheduler.step():

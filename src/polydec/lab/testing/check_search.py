@@ -194,10 +194,8 @@ def check_results(
         )
         shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4)) if seed % 2 else ()
         found = run_search(make(bend_target(target, shapers)), request)
-        texts, scores = (
-            [r.token_ids for r in found],
-            [r.score for r in found if r.score is not None],
-        )
+        texts = [r.token_ids for r in found]
+        scores = [r.score for r in found if r.score is not None]
         assert len(found) == n and [r.choice for r in found] == list(request.choices), (
             "not every choice has an answer"
         )
@@ -290,7 +288,8 @@ def twin_tokens(seed: int) -> CausalLaw:
 
 def check_refusal(make: Make, width: int) -> SearchCounts:
     """More answers than the search gives are refused with one sentence, before anything is fed. Returns how many were."""
-    target, counts = toy_law(5, 5), SearchCounts()
+    target = toy_law(5, 5)
+    counts = SearchCounts()
     for request in (Request(PROMPT, 6, n=width + 1), Request(PROMPT, 6, choice=width)):
         try:
             run_search(make(target), request)
@@ -313,7 +312,8 @@ def check_events(make: Make, n: int) -> SearchCounts:
     what was seen of branches."""
     counts = SearchCounts()
     for seed in range(8):
-        target, events = toy_law(seed, 5, sharp=2.0), list[TraceEvent]()
+        target = toy_law(seed, 5, sharp=2.0)
+        events = list[TraceEvent]()
         request = Request(PROMPT, 16, n=n)
         found = run_search(make(target), request, events.append)
         assert [from_json(json.loads(json.dumps(to_json(e)))) for e in events] == events, (
@@ -347,14 +347,13 @@ def check_events(make: Make, n: int) -> SearchCounts:
 def check_sessions(make: Make) -> None:
     """Every session is closed, once, wherever the search is cut off; one that was cut off has promised nothing that it would
     have taken back."""
-    steps, more = 0, True
+    steps = 0
+    more = True
     whole = run_search(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
     while more:
-        target, scheduler, edits = (
-            CountedTarget(toy_law(4, 6, eos=-1)),
-            Scheduler(),
-            list[EditedEvent](),
-        )
+        target = CountedTarget(toy_law(4, 6, eos=-1))
+        scheduler = Scheduler()
+        edits = list[EditedEvent]()
 
         def on(event: TraceEvent, edits: list[EditedEvent] = edits) -> None:
             if isinstance(event, EditedEvent):
@@ -403,8 +402,11 @@ class CountedTarget:
     """A target that counts its sessions. opened: how many; closed: the number of each that was closed."""
 
     def __init__(self, target: CausalLaw) -> None:
-        self.target, self.vocab, self.layers = target, target.vocab, target.layers
-        self.opened, self.closed = 0, list[int]()
+        self.target = target
+        self.vocab = target.vocab
+        self.layers = target.layers
+        self.opened = 0
+        self.closed = list[int]()
 
     def open(self, prompt: Sequence[int]) -> Any:
         return self.count(self.target.open(prompt))
@@ -418,7 +420,9 @@ class CountedSession:
     """One of its sessions."""
 
     def __init__(self, of: CountedTarget, session: Any, number: int) -> None:
-        self._of, self._session, self._number = of, session, number
+        self._of = of
+        self._session = session
+        self._number = number
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -435,15 +439,20 @@ class StopStringWriter:
     """Makes a toy's text, and ends it before a stop string."""
 
     def __init__(self, words: ToyWords, stop: str, held: str = "", stopped: bool = False) -> None:
-        self.words, self.stop, self.held, self.stopped = words, stop, held, stopped
+        self.words = words
+        self.stop = stop
+        self.held = held
+        self.stopped = stopped
 
     def push(self, token: int) -> str:
         self.held += self.words.decode((token,))
         at = self.held.find(self.stop)
         if at >= 0:
-            self.held, self.stopped = self.held[:at], True
+            self.held = self.held[:at]
+            self.stopped = True
         sure = len(self.held) if self.stopped else max(0, len(self.held) - len(self.stop) + 1)
-        out, self.held = self.held[:sure], self.held[sure:]
+        out = self.held[:sure]
+        self.held = self.held[sure:]
         return out
 
     def end(self) -> str:

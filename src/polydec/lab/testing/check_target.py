@@ -99,14 +99,13 @@ class TargetChecker:
         dice: random.Random,
         prefill: bool,
     ) -> None:
-        self.target, self.prompt, self.tolerance, self.dice, self.prefill = (
-            target,
-            prompt,
-            tolerance,
-            dice,
-            prefill,
-        )
-        self.seen, self.refusals = Counter[str](), dict[str, str]()
+        self.target = target
+        self.prompt = prompt
+        self.tolerance = tolerance
+        self.dice = dice
+        self.prefill = prefill
+        self.seen = Counter[str]()
+        self.refusals = dict[str, str]()
         self.row_before: Tensor | None = None
         self.stepped = dict[tuple[int, ...], Tensor]()
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
@@ -152,9 +151,11 @@ class TargetChecker:
 
     def tree(self, nodes: int) -> Draft:
         """A random tree below the prompt's root, without equal siblings."""
-        token, parent = [self.prompt[-1]], [-1]
+        token = [self.prompt[-1]]
+        parent = [-1]
         while len(token) < nodes:
-            p, x = self.dice.randrange(len(token)), self.dice.choice(self.usual)
+            p = self.dice.randrange(len(token))
+            x = self.dice.choice(self.usual)
             if all((p, x) != (q, y) for q, y in zip(parent, token, strict=True)):
                 token.append(x)
                 parent.append(p)
@@ -167,7 +168,8 @@ class TargetChecker:
         return self.stepped[tuple(text)]
 
     async def by_steps(self, text: Sequence[int]) -> Tensor:
-        session, root = self.target.open(self.prompt), self.prompt[-1]
+        session = self.target.open(self.prompt)
+        root = self.prompt[-1]
         for x in text:
             await session.score(Draft.chain(root), ScoreRequest())
             session.commit((root,))
@@ -197,16 +199,15 @@ class TargetChecker:
             path = [draft.token[j] for j in draft.path_to(i)]
             want_V = await self.after([*text, *path])
             self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
-            before_V, self.row_before = self.row_before, want_V
+            before_V = self.row_before
+            self.row_before = want_V
             self.seen["rows"] += 1
             self.seen["distinct"] += before_V is not None and self.would_show(before_V, want_V)
 
     async def trees(self) -> None:
         for nodes in (1, 2, 5, 7):
-            session, draft = (
-                self.target.open(self.prompt),
-                self.tree(min(nodes, len(self.usual) + 1)),
-            )
+            session = self.target.open(self.prompt)
+            draft = self.tree(min(nodes, len(self.usual) + 1))
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             scores = await session.score(draft, ScoreRequest())
             total = float(float64_probabilities(scores.row(0)).sum())
@@ -215,7 +216,8 @@ class TargetChecker:
             session.close()
 
     async def extension(self) -> None:
-        session, whole = self.target.open(self.prompt), self.tree(5)
+        session = self.target.open(self.prompt)
+        whole = self.tree(5)
         for n in (2, 3, 5):
             part = Draft.certain(whole.token[:n], whole.parent[:n])
             await self.rows(
@@ -229,10 +231,12 @@ class TargetChecker:
 
     async def commits(self) -> None:
         """Accepted paths of every length, one round after another."""
-        session, text = self.target.open(self.prompt), list[int]()
+        session = self.target.open(self.prompt)
+        text = list[int]()
         for depth in (0, 2, 1, 3):
             root = ([*self.prompt, *text])[-1]
-            a, b = self.usual[0], self.usual[-1]
+            a = self.usual[0]
+            b = self.usual[-1]
             draft = Draft.certain(
                 (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
             )  # accepted below: 2, 3, 6
@@ -249,10 +253,8 @@ class TargetChecker:
 
     async def unscored(self) -> None:
         """Tokens may be committed that no score has seen."""
-        session, text = (
-            self.target.open(self.prompt),
-            [self.dice.choice(self.usual) for _ in range(5)],
-        )
+        session = self.target.open(self.prompt)
+        text = [self.dice.choice(self.usual) for _ in range(5)]
         session.commit((self.prompt[-1], *text[:-1]))
         await self.rows(
             await session.score(Draft.chain(text[-1]), ScoreRequest()),
@@ -260,7 +262,8 @@ class TargetChecker:
             text,
             "unscored commit",
         )
-        a, b = self.usual[0], self.usual[-1]
+        a = self.usual[0]
+        b = self.usual[-1]
         await session.score(Draft.chain(text[-1], (a,)), ScoreRequest())
         session.commit((text[-1], b, a))
         text += [b, a, b]
@@ -273,7 +276,8 @@ class TargetChecker:
         session.close()
 
     def bush(self, root: int) -> Draft:
-        a, b = self.usual[0], self.usual[-1]
+        a = self.usual[0]
+        b = self.usual[-1]
         return Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
 
     def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
@@ -293,9 +297,11 @@ class TargetChecker:
             (3, (0, 2, 3)),
             (6, range(7)),
         ):
-            session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+            session = self.target.open(self.prompt)
+            draft = self.bush(self.prompt[-1])
             await session.score(draft, ScoreRequest())
-            left, text = session.keep(nodes, root), [draft.token[i] for i in draft.path_to(root)]
+            left = session.keep(nodes, root)
+            text = [draft.token[i] for i in draft.path_to(root)]
             assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
                 "node 0 of what stays is not the new root"
             )
@@ -308,7 +314,8 @@ class TargetChecker:
                 f"{tuple(nodes)} kept below {root}, and two more",
             )
             down = more.path_to(len(left))
-            again, far = session.keep((0, *down), down[-1]), [*text, *(more.token[i] for i in down)]
+            again = session.keep((0, *down), down[-1])
+            far = [*text, *(more.token[i] for i in down)]
             assert len(again) == 1, f"{len(again)} nodes stay where one was to"
             twin = session.fork()
             session.commit((again.token[0],))
@@ -374,7 +381,8 @@ class TargetChecker:
 
     async def states(self) -> None:
         """Hidden states have one row a node, and through norm and head they say what the model says."""
-        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        session = self.target.open(self.prompt)
+        draft = self.bush(self.prompt[-1])
         want = ScoreRequest(base=RowDetail.ROW, hidden=True)
         first = Draft.certain(draft.token[:3], draft.parent[:3])
         await session.score(first, ScoreRequest(base=RowDetail.ROW))
@@ -411,7 +419,8 @@ class TargetChecker:
     async def memory(self) -> None:
         """What a last layer holds of the committed text is what a session holds that was given it as a prompt: behind branches,
         forks and eviction."""
-        a, b = self.usual[0], self.usual[-1]
+        a = self.usual[0]
+        b = self.usual[-1]
         try:
             text, (keys, values) = (
                 (*self.prompt, a, b),
@@ -420,13 +429,12 @@ class TargetChecker:
         except PolydecError as error:  # this target shows none
             self.refusals["keys"] = str(error)
             return
-        session, draft = (
-            self.target.open(self.prompt),
-            Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2)),
-        )
+        session = self.target.open(self.prompt)
+        draft = Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2))
         await session.score(draft, ScoreRequest())
         session.commit((*self.prompt[-1:], a))
-        twin, root = session.fork(), Draft.chain(b)
+        twin = session.fork()
+        root = Draft.chain(b)
         for one, evicts in ((session, False), (twin, True)):
             if evicts:
                 one.evict()
@@ -493,14 +501,16 @@ class TargetChecker:
         session.close()
 
     async def scored(self, path: Sequence[int], base: bool) -> Tensor:
-        session, chain = self.target.open(self.prompt), Draft.chain(self.prompt[-1], path)
+        session = self.target.open(self.prompt)
+        chain = Draft.chain(self.prompt[-1], path)
         scores = await session.score(chain, ScoreRequest(base=RowDetail.ROW))
         session.close()
         return (scores.base if base else scores).row(len(path))
 
     async def bends(self) -> None:
         """The model's own rows, bent, are the law."""
-        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        session = self.target.open(self.prompt)
+        draft = self.bush(self.prompt[-1])
         scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
         self.same(
             session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law"
@@ -509,10 +519,8 @@ class TargetChecker:
 
     async def rewind(self) -> None:
         for n in (0, 1, 3, 4):
-            session, text = (
-                self.target.open(self.prompt),
-                [self.dice.choice(self.usual) for _ in range(5)],
-            )
+            session = self.target.open(self.prompt)
+            text = [self.dice.choice(self.usual) for _ in range(5)]
             if n:  # another token than the last one that stays: the law behind them is another one
                 text[4] = next(x for x in self.usual if x != text[4 - n])
             draft = Draft.chain(self.prompt[-1], text[:4])
@@ -568,13 +576,15 @@ class TargetChecker:
 
     async def reading(self) -> None:
         """argmax, topk, logp and certain say what the row says."""
-        session, draft = self.target.open(self.prompt), self.tree(4)
+        session = self.target.open(self.prompt)
+        draft = self.tree(4)
         scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
         k = min(3, self.target.vocab.size)
         for s in (scores, scores.base):
             ranked = s.topk_rows(range(len(draft)), k)
             for i in range(len(draft)):
-                row_V, tokens = s.row(i), s.topk(i, k)
+                row_V = s.row(i)
+                tokens = s.topk(i, k)
                 best = float(row_V.max())
                 assert float(row_V[s.argmax(i)]) == best, (
                     f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
@@ -646,7 +656,8 @@ def check_shaped(
     """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
     shapers with the state that the text gives them: start(prompt), then one step a token; and, where there are shapers, unless
     they changed a law. Returns the counts."""
-    dice, seen = random.Random(5), Counter[str]()
+    dice = random.Random(5)
+    seen = Counter[str]()
     for _ in range(4):
         text = [dice.randrange(target.vocab.size) for _ in range(length)]
 
@@ -654,7 +665,8 @@ def check_shaped(
             session: Session = of.open(prompt)
             return await session.score(Draft.chain(prompt[-1], text), ScoreRequest())
 
-        got, plain = _now(rows(target)), _now(rows(inner))
+        got = _now(rows(target))
+        plain = _now(rows(inner))
         states = [s.start(prompt) for s in shapers]
         for i in range(length + 1):
             logw_V: Tensor = plain.weights(i)

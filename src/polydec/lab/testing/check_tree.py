@@ -136,7 +136,8 @@ def _draws(
             f"budget {name}: a certain node stands twice"
         )
         for node, children in enumerate(draft.children):
-            path, before = _path(draft, node), tuple[int, ...]()
+            path = _path(draft, node)
+            before = tuple[int, ...]()
             counts["siblings"] += max(0, len(children) - 1)
             counts["deeper"] += len(children) if node else 0
             if path not in rows:
@@ -188,7 +189,9 @@ def _names(tree: TreeGrower) -> None:
     rng, target = StrictRng.of(4), toy_law(4, 5)
 
     async def rounds() -> None:
-        session, root, text = target.open((0, 1)), 1, [0, 1]
+        session = target.open((0, 1))
+        root = 1
+        text = [0, 1]
         for _ in range(4):
             draft = await tree.grow(session, root, len(text), DraftBudget(3, 8), rng)  # type: ignore[arg-type]
             session.commit((root,))

@@ -101,10 +101,14 @@ def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
 
 
 def _fills(unmasker: Unmasker[Any], seed: int) -> None:
-    chain, length, size = MarkovChainNetwork(seed, 5, sharp=2.5), 14, 4
+    chain = MarkovChainNetwork(seed, 5, sharp=2.5)
+    length = 14
+    size = 4
     greedy = (GreedyRule(),) if seed % 2 else ()
     canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
-    state, step, left = unmasker.start(canvas), 0, 0
+    state = unmasker.start(canvas)
+    step = 0
+    left = 0
     while open_gaps := gap_positions(canvas):
         start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
         block = range(start, min(start + size, length))
@@ -118,10 +122,8 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
                 canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step
             )
             streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
-            before, twice = (
-                look.logw_RV.clone(),
-                [unmasker.choose(state, look, rng) for rng in streams],
-            )
+            before = look.logw_RV.clone()
+            twice = [unmasker.choose(state, look, rng) for rng in streams]
             assert twice[0][0] == twice[1][0], (
                 "the same laws, state and randomness gave another edit"
             )
@@ -143,7 +145,9 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             )
             if greedy:
                 _likeliest(look, edit.write)
-            canvas, step, left = canvas_with_edit(canvas, edit), step + 1, left + len(written)
+            canvas = canvas_with_edit(canvas, edit)
+            step += 1
+            left = left + len(written)
     assert left == length - 4 and canvas[6] == 2, "a known token was changed"
 
 
@@ -234,7 +238,8 @@ def check_replay(make: Make) -> CanvasCounts:
     """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing. Returns what was seen."""
     collector = CanvasCollector()
     for seed in range(6):
-        decoder, events = make(ToyDenoiser(MarkovChainNetwork(seed, 5), 4)), list[TraceEvent]()
+        decoder = make(ToyDenoiser(MarkovChainNetwork(seed, 5), 4))
+        events = list[TraceEvent]()
         request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
         out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
@@ -347,7 +352,8 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     where a bias decides nothing. Rules of each kind must have been seen to keep something out of an answer, unless a class
     attribute `unexercised` says, by the name of a count (RuleCounts), why that is 0. make: a denoiser and the shapers of a
     request -> the decoder to check. Returns the counts."""
-    size, eos = 6, 5
+    size = 6
+    eos = 5
     every = frozenset(range(size))
     rules: list[tuple[str, Shaper[Any], frozenset[int]]] = [
         *(("banned", BannedTokensRule((x,)), every - {x}) for x in (0, 3, eos)),
@@ -415,7 +421,9 @@ def _feeds(
     fed, passes = [-1] * length, 0  # the pass that fed each position last
     counts = RefreshCounts()
     for start in range(begin, length, size):
-        block, step, began = range(start, min(start + size, length)), 0, passes
+        block = range(start, min(start + size, length))
+        step = 0
+        began = passes
         waiting = [i for i in block if tokens[i] is None]
         while open_gaps := [i for i in block if tokens[i] is None]:
             canvas = tuple(tokens)
@@ -436,5 +444,7 @@ def _feeds(
             assert not kept, f"{kept} keep what they were before their block {block} began"
             for i in dice.sample(near, dice.randint(1, len(near))):
                 tokens[i] = 1
-            before, passes, step = canvas, passes + 1, step + 1
+            before = canvas
+            passes += 1
+            step += 1
     return counts

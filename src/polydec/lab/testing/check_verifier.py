@@ -38,7 +38,9 @@ from polydec.methods.speculative.loop.protocols import Verifier
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.policies.fixed import FixedPolicy
 
-C, D, W = DrawKind.CERTAIN, DrawKind.INDEPENDENT, DrawKind.WITHOUT
+C = DrawKind.CERTAIN
+D = DrawKind.INDEPENDENT
+W = DrawKind.WITHOUT
 
 CANDIDATES: dict[str, tuple[tuple[DrawKind, int, int], ...]] = {
     "one certain": ((C, 0, 1),),
@@ -177,7 +179,8 @@ def _chosen(
         bare = toy_law(seed, 3, eos=-1)
         target = bare if seed < len(CANDIDATES) else ShapedTarget(bare, GreedyRule())
         draft, scores = _drafted(seed, 3, target, Rng.of(seed))
-        got, want = defaultdict[Any, float](float), defaultdict[Any, float](float)
+        got = defaultdict[Any, float](float)
+        want = defaultdict[Any, float](float)
         for verdict, p in enumerate_executions(
             lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)
         ):
@@ -198,7 +201,8 @@ def _chosen(
 def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
     """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
     for seed in range(40):
-        size, rng = 3 + seed % 2, StrictRng.of(seed)
+        size = 3 + seed % 2
+        rng = StrictRng.of(seed)
         draft, scores = _drafted(seed, size, toy_law(seed, size, eos=-1), rng)
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
         rows = [scores.row(i).clone() for i in range(len(draft))]

@@ -37,7 +37,8 @@ class ChoiceScript:
 
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []  # [choice, probabilities of the live options, options]
-        self.at, self.prob = 0, 1.0
+        self.at = 0
+        self.prob = 1.0
 
     def draw(self, p: list[float]) -> int:
         options = [i for i, x in enumerate(p) if x > 0.0]
@@ -56,7 +57,8 @@ class ChoiceScript:
         if not self.taken:
             return False
         self.taken[-1][0] += 1
-        self.at, self.prob = 0, 1.0
+        self.at = 0
+        self.prob = 1.0
         return True
 
 
@@ -70,7 +72,8 @@ class EnumeratingRng:
         name: tuple[Any, ...] = (),
         used: dict[tuple[Any, ...], Any] | None = None,
     ) -> None:
-        self._script, self._name = script, name
+        self._script = script
+        self._name = name
         self._used: dict[tuple[Any, ...], Any] = (
             {} if used is None else used
         )  # None: a draw; else the noise
@@ -106,7 +109,8 @@ class EnumeratingRng:
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         self._take()
-        left, out = p_V.tolist(), list[int]()
+        left = p_V.tolist()
+        out = list[int]()
         while len(out) < k and sum(left) > 0.0:
             out.append(self._draw(left))
             left[out[-1]] = 0.0

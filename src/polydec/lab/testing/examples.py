@@ -173,13 +173,15 @@ class SiblingsGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        draft, tips = Draft.chain(root), [0]
+        draft = Draft.chain(root)
+        tips = [0]
         for _ in range(min(self.config.depth, budget.depth)):
             laws = [await s.score(draft, ScoreRequest()) for s in self.sessions]
             known = len(draft)
             for node in tips:
                 for j, (how, seed, count) in enumerate(self.config.sources):
-                    row_V, here = laws[j].row(node), rng.at("draft", position, node, j)
+                    row_V = laws[j].row(node)
+                    here = rng.at("draft", position, node, j)
                     if how is DrawKind.CERTAIN:
                         stand = {draft.token[c] for c in draft.children[node]}
                         tokens = [

@@ -36,7 +36,8 @@ def clip_polygon(polygon: list[Point], side: Point) -> list[Point]:
     out: list[Point] = []
     height = [sum(s * x for s, x in zip(side, p, strict=True)) for p in polygon]
     for i, (p, h) in enumerate(zip(polygon, height, strict=True)):
-        q, g = polygon[i - 1], height[i - 1]
+        q = polygon[i - 1]
+        g = height[i - 1]
         if (h > 0.0 > g) or (h < 0.0 < g):
             t = g / (g - h)
             x, y, z = (a + t * (b - a) for a, b in zip(q, p, strict=True))
@@ -55,7 +56,8 @@ class SimplexNoise:
     """
 
     def __init__(self, script: OutcomeChooser) -> None:
-        self._script, self._polygon = script, list(CORNERS)
+        self._script = script
+        self._polygon = list(CORNERS)
 
     def argmax(self, logp_V: Tensor) -> int:
         return self.topk(logp_V, 1)[0]

@@ -41,7 +41,8 @@ def is_different_law(a_V: Tensor, b_V: Tensor) -> bool:
     Returns:
         Whether a probability differs by more than 1e-6.
     """
-    p_V, q_V = normalise_log_weights(a_V.double()).exp(), normalise_log_weights(b_V.double()).exp()
+    p_V = normalise_log_weights(a_V.double()).exp()
+    q_V = normalise_log_weights(b_V.double()).exp()
     return bool(((p_V - q_V).abs() > 1e-6).any())
 
 
@@ -96,7 +97,9 @@ def check_shaper(
     were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing. A class
     attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why that is 0. Returns the counts.
     """
-    seen, stateful, first = Counter[str](), False, list[Tensor]()
+    seen = Counter[str]()
+    stateful = False
+    first = list[Tensor]()
     for prompt, output in awkward_texts(size):
         stateful |= _state(shaper, prompt, output) is not None
         for i, row_V in enumerate(awkward_logit_rows(size)):
@@ -126,10 +129,8 @@ def check_shaper(
         if not renames:
             continue
         g = torch.Generator().manual_seed(len(output))
-        row_V, to = (
-            torch.randn(size, generator=g, dtype=torch.float64),
-            torch.randperm(size, generator=g).tolist(),
-        )
+        row_V = torch.randn(size, generator=g, dtype=torch.float64)
+        to = torch.randperm(size, generator=g).tolist()
         renamed_V = torch.empty_like(row_V)
         renamed_V[to] = row_V
         twin = shaper if relabel is None else relabel(to.__getitem__)
@@ -157,7 +158,8 @@ def _shape(
 
 
 def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
-    p_V, q_V = normalise_log_weights(a_V.double()).exp(), normalise_log_weights(b_V.double()).exp()
+    p_V = normalise_log_weights(a_V.double()).exp()
+    q_V = normalise_log_weights(b_V.double()).exp()
     assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), (
         f"{message}: {p_V.tolist()} and {q_V.tolist()}"
     )
@@ -180,7 +182,8 @@ def _total_and_pure(
     shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
 ) -> Tensor:
     """What the shaper makes of the row."""
-    state, before_V = _state(shaper, prompt, output), row_V.clone()
+    state = _state(shaper, prompt, output)
+    before_V = row_V.clone()
     out_V = shaper.shape(state, row_V)
     first_V = out_V.clone()
     assert torch.equal(row_V, before_V), "shape wrote to its argument"
@@ -189,7 +192,8 @@ def _total_and_pure(
     )
     assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
     assert bool((out_V > NEG_INF).any()), f"nothing was left of {row_V.tolist()}"
-    dead_V, left_V = row_V == NEG_INF, out_V > NEG_INF
+    dead_V = row_V == NEG_INF
+    left_V = out_V > NEG_INF
     assert not bool((left_V & dead_V).any()) or not bool((left_V & ~dead_V).any()), (
         "a token without weight came back to life"
     )

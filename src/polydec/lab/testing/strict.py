@@ -20,7 +20,8 @@ class StrictRng:
         drawn: set[Any] | None = None,
         noises: set[Any] | None = None,
     ) -> None:
-        self._rng, self._name = rng, name
+        self._rng = rng
+        self._name = name
         self._drawn: set[Any] = set() if drawn is None else drawn
         self._noises: set[Any] = set() if noises is None else noises
 

@@ -36,7 +36,8 @@ class ToyWords:
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """The longest piece first, from the left."""
-        out, at = list[int](), 0
+        out = list[int]()
+        at = 0
         while at < len(text):
             fit = [
                 i
@@ -89,7 +90,9 @@ class OrderTwoNetwork:
             torch.randn(size + 1, size + 1, size, generator=g, dtype=torch.float64) * sharp
         )
         self.other = torch.randn(97, size, generator=g, dtype=torch.float64) * sharp / 2
-        self.size, self.cost, self.tree = size, cost, tree
+        self.size = size
+        self.cost = cost
+        self.tree = tree
         self.runs = 0  # layers times positions, so far
 
     def new_cache(self) -> TextCache:
@@ -99,7 +102,9 @@ class OrderTwoNetwork:
         return [self._answer(q) for q in queries]
 
     def _answer(self, q: NetworkQuery) -> NetworkAnswer:
-        cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
+        cache = q.cache
+        states = list[State]()
+        exits = dict[int, list[State]]()
         texts = list[tuple[int, ...]]()  # before each of the tokens
         layers = tuple(range(self.layers)) if q.layers is None else q.layers
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
@@ -147,7 +152,8 @@ class OrderTwoNetwork:
     def after(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """The log-weights (V) of the token that follows `tokens`, which stand behind the token that left this state: what an
         oracle reads from a whole pass's state."""
-        token, before = int(state_H[0]), int(state_H[1])
+        token = int(state_H[0])
+        before = int(state_H[1])
         for x in tokens:
             token, before = x, token
         return self.weight[before, token]
@@ -192,7 +198,8 @@ class OrderTwoNetwork:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of one head: keys and values alike are the states that a whole pass leaves after these entries, [1, stop, 4], with
         what was wrong in the last layer."""
-        states, before = list[State](), self.size
+        states = list[State]()
+        before = self.size
         for entry in cache.text[:stop]:
             assert entry is not None and entry[1][-1] >= 0, "an entry was read before it ran"
             token = entry[0][-1]

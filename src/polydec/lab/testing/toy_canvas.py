@@ -34,7 +34,10 @@ class MarkovChainNetwork:
         if free:
             logw = logw[:, :1].expand(-1, size, -1)
         self.step_LVV = torch.softmax(logw, -1)  # [position, token before, token there]
-        self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
+        self.size = size
+        self.context = context
+        self.cost = 1.0
+        self.fed = 0
         self.calls = 0
         self._between = lru_cache(None)(self._product)
 
@@ -69,7 +72,9 @@ class MarkovChainNetwork:
         """The law of the answers, each cut after its first end: the chain rule, token by token."""
         law: Law = {}
         for text in product(range(self.size), repeat=length):
-            p, before, kept = 1.0, prompt[-1], text
+            p = 1.0
+            before = prompt[-1]
+            kept = text
             for i, x in enumerate(text):
                 p *= float(self.step_LVV[len(prompt) + i, before, x])
                 before = x
@@ -148,7 +153,10 @@ class ToyBoard:
         block: int,
         fed: frozenset[int] = frozenset(),
     ) -> None:
-        self._network, self._length, self._block, self._fed = network, length, block, set(fed)
+        self._network = network
+        self._length = length
+        self._block = block
+        self._fed = set(fed)
         _OPEN.add(id(self))
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:

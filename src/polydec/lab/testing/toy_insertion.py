@@ -30,7 +30,9 @@ class PosteriorNetwork:
     """
 
     def __init__(self, law: Law, size: int, *, even: bool = True) -> None:
-        self.size, self.cost, self.fed = size, 1.0, 0
+        self.size = size
+        self.cost = 1.0
+        self.fed = 0
         self._weight = defaultdict[tuple[int, ...], dict[tuple[int, int], float]](
             lambda: defaultdict(float)
         )
@@ -71,7 +73,10 @@ class LastSlotNetwork:
     step_VV: the law of a token by the one before it, its last column EOS."""
 
     def __init__(self, step_VV: Tensor) -> None:
-        self.step_VV, self.size, self.cost, self.fed = step_VV, step_VV.shape[1] - 1, 1.0, 0
+        self.step_VV = step_VV
+        self.size = step_VV.shape[1] - 1
+        self.cost = 1.0
+        self.fed = 0
 
     def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
         self.fed += sum(len(text) + 1 for text, _, _ in queries)
@@ -87,9 +92,11 @@ class LastSlotNetwork:
         law: Law = {}
         for n in range(length + 1):
             for text in product(range(self.size), repeat=n):
-                p, at = 1.0, before
+                p = 1.0
+                at = before
                 for x in text:
-                    p, at = p * float(self.step_VV[at, x]), x
+                    p = p * float(self.step_VV[at, x])
+                    at = x
                 if n == length:
                     law[text] = p
                 else:
@@ -141,7 +148,8 @@ class ToySlate:
     """Remembers nothing but how long the text was."""
 
     def __init__(self, model: ToyInserter) -> None:
-        self._model, self._length = model, 0
+        self._model = model
+        self._length = 0
 
     async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         assert len(text) >= self._length, "the text became shorter"
@@ -149,7 +157,8 @@ class ToySlate:
         assert self._model.prompt - 1 <= slots[0] and slots[-1] < len(text), (
             "a slot lies outside the answer"
         )
-        self._length, end = len(text), self._model.network.size
+        self._length = len(text)
+        end = self._model.network.size
         kept = tuple(text[:-1] if text[-1] == end else text)
         return await ForwardQuery(
             self._model.network, (kept, tuple(slots), self._model.prompt), len(text) + 1

@@ -55,7 +55,8 @@ def measure_draft_acceptance(
     rows_by_kind["all"] = [r for rows in list(rows_by_kind.values()) for r in rows]
     out: dict[str, DraftAcceptance] = {}
     for kind, rows in rows_by_kind.items():
-        hit, near = torch.cat([r[0] for r in rows]).float(), torch.cat([r[1] for r in rows])
+        hit = torch.cat([r[0] for r in rows]).float()
+        near = torch.cat([r[1] for r in rows])
         passes = [n for r in rows for n in r[2]]
         out[kind] = DraftAcceptance(
             len(hit),
@@ -70,7 +71,8 @@ def measure_draft_acceptance(
 def chain_passes(right: Sequence[bool], depth: int) -> list[int]:
     """Tokens that each pass of chain drafting commits, where right[i] says that the draft guesses token i after the true
     text before it."""
-    out, at = list[int](), 0
+    out = list[int]()
+    at = 0
     while at < len(right):
         run = 0
         while run < depth and at + run < len(right) - 1 and right[at + run]:

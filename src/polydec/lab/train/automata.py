@@ -24,7 +24,8 @@ class FiniteAutomaton:
 
     def run(self, word: Sequence[int]) -> tuple[int, ...]:
         """The states on the way: the i-th behind i + 1 symbols."""
-        out, state = list[int](), 0
+        out = list[int]()
+        state = 0
         for symbol in word:
             state = self.table[state][symbol]
             out.append(state)
@@ -88,7 +89,10 @@ def scratchpad_step_ends(length: int, steps: int) -> tuple[int, ...]:
     return tuple(-(-length * (i + 1) // steps) for i in range(steps))
 
 
-BEGIN, END, PAD, ANSWER = "<|begin|>", "<|end|>", "<pad>", "<answer>"
+BEGIN = "<|begin|>"
+END = "<|end|>"
+PAD = "<pad>"
+ANSWER = "<answer>"
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,8 @@ class ScratchpadFormat:
 
     def written(self, word: Sequence[int], budget: str) -> list[int]:
         """What stands behind the prompt: steps, ANSWER, the state and END."""
-        states, first = self.automaton.run(word), self._ids["s0"]
+        states = self.automaton.run(word)
+        first = self._ids["s0"]
         steps = [
             first + states[i - 1]
             for i in scratchpad_step_ends(len(word), BUDGETS[budget](len(word)))

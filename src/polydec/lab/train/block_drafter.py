@@ -139,7 +139,8 @@ class BlockDrafterObjective:
     def cut_at(self, chosen: Sequence[Sides], at: Sequence[int]) -> CutTextBatch:
         """Each text cut behind so many tokens. Behind its end the gaps stand too, as they do when texts are written; nothing is
         learned of them."""
-        block, mark = self.spec.block, self.network.config.vocab
+        block = self.spec.block
+        mark = self.network.config.vocab
         source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
         known = [(*self.start, *target[:n]) for (_, target), n in zip(chosen, at)]
         next_ = [tuple(target[n : n + block]) for (_, target), n in zip(chosen, at)]
@@ -168,7 +169,8 @@ class BlockDrafterObjective:
             return cut
         with torch.no_grad():
             wrong_N = self.logits(cut).argmax(-1) != cut.right_N
-        gap_BT, at = cut.gap_BT.clone(), 0
+        gap_BT = cut.gap_BT.clone()
+        at = 0
         for row_T in gap_BT:
             where = row_T.nonzero()[:, 0]
             wrong = int(wrong_N[at : at + len(where)].sum())
@@ -181,7 +183,8 @@ class BlockDrafterObjective:
     @torch.no_grad()
     def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
         """How often the first, second, ... gap is filled right, of texts that are cut in their middle."""
-        right, count = np.zeros(self.spec.block), np.zeros(self.spec.block)
+        right = np.zeros(self.spec.block)
+        count = np.zeros(self.spec.block)
         for first in range(0, len(unseen), 32):
             chosen = unseen[first : first + 32]
             cut = self.cut_at(chosen, [len(target) // 2 for _, target in chosen])

@@ -17,7 +17,10 @@ from polydec.base.errors import FileError
 from polydec.models.formats import text_rows
 
 KINDS = ("prose", "code", "dialogue")
-USER, ASSISTANT, END, BEGIN = "<|user|>", "<|assistant|>", "<|end|>", "<|begin|>"
+USER = "<|user|>"
+ASSISTANT = "<|assistant|>"
+END = "<|end|>"
+BEGIN = "<|begin|>"
 SPECIAL = (BEGIN, END, USER, ASSISTANT)
 
 SAMPLE = "sample"

@@ -171,7 +171,8 @@ class DeerObjective:
         masked; weights fall by `decay` a token and add up to 1."""
         mark = (self.size + 1,) if self.spec.boundary else ()
         known = (*sample.prompt_ids, *sample.output_ids[:at], *mark)
-        rest, hidden = sample.output_ids[at : at + length], set(gaps)
+        rest = sample.output_ids[at : at + length]
+        hidden = set(gaps)
         shown = [self.size if j in hidden else x for j, x in enumerate(rest)]
         raw = [decay**j for j in gaps]
         return GapFillingRow(
@@ -203,7 +204,8 @@ class DeerObjective:
     @torch.no_grad()
     def right_by_gap(self, samples: Sequence[TrainingSample], most: int = 16) -> list[float]:
         """How often the likeliest token of the first, second, ... gap is right, behind every fourth token of the answers."""
-        right, count = np.zeros(most), np.zeros(most)
+        right = np.zeros(most)
+        count = np.zeros(most)
         for s in samples[:200]:
             for at in range(0, len(s.output_ids), 4):
                 length = min(most, len(s.output_ids) - at)

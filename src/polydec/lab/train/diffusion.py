@@ -152,8 +152,10 @@ def save_diffusion_student(
 ) -> None:
     """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
     weights."""
-    network, tokenizer = student.network, student.tokenizer
-    end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
+    network = student.network
+    tokenizer = student.tokenizer
+    end = tokenizer.token_to_id(END)
+    begin = tokenizer.token_to_id(BEGIN)
     config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
     save_directory(
         out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype
@@ -212,14 +214,17 @@ class DiffusionTaskRows:
     """Batches of tasks as the chat template writes them; the answer and the EOS behind it fill the row."""
 
     def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
-        self._tokenizer, self._spec = tokenizer, spec
+        self._tokenizer = tokenizer
+        self._spec = spec
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
-        spec, r = self._spec, random.Random(f"{self._spec.seed} {step}")
+        spec = self._spec
+        r = random.Random(f"{self._spec.seed} {step}")
         going_on = bool(spec.long) and step % 2 == 1
         tasks = [name for name in spec.tasks if not spec.long or (name in LONG) == going_on]
-        length, count = r.randint(spec.shortest, spec.length), spec.rows
+        length = r.randint(spec.shortest, spec.length)
+        count = spec.rows
         if going_on:  # as many positions as the longest of the others take
             length = int(spec.length * (spec.long / spec.length) ** r.random())
             count = max(1, spec.rows * spec.length // length)
@@ -320,7 +325,8 @@ def block_sight(length: int, block: int) -> Tensor:
     """Who sees whom of a noisy row and the clean one behind it, [2 length, 2 length]: the noisy one its own block, and of the
     clean one the blocks before; the clean one itself up to the end of the block."""
     at = torch.arange(length) // block
-    same, before = at[:, None] == at, at[:, None] > at
+    same = at[:, None] == at
+    before = at[:, None] > at
     return torch.cat(
         [torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)]
     )

@@ -54,7 +54,8 @@ def _course(spec: DParallelSpec) -> TrainingRun:
             prompts, fill_answer_canvases(lm.checkpoint.lm, prompts, asking), strict=True
         )
     ]
-    source, mask = sources.open_source(spec.target), lm.checkpoint.lm.mask
+    source = sources.open_source(spec.target)
+    mask = lm.checkpoint.lm.mask
     network = (
         make_bidirectional(from_weights(source.config, source.weights)).requires_grad_(True).train()
     )

@@ -124,13 +124,15 @@ def build(
 ) -> TrainableLlama:
     """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
     agree, the first layers, the final norm and the head's rows."""
-    counts, size = selfplay.token_counts(samples), shape.vocab
+    counts = selfplay.token_counts(samples)
+    size = shape.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
     table = teacher.network.model.embed_tokens.weight
     student = TrainableLlama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
     if shape.width == table.shape[1]:
-        own, theirs = student.state_dict(), teacher.network.state_dict()
+        own = student.state_dict()
+        theirs = teacher.network.state_dict()
         take = {
             k: v
             for k, v in theirs.items()
@@ -171,11 +173,9 @@ class DistillationObjective:
 
     def divergence(self, samples: Sequence[TrainingSample], laws: TeacherLaws) -> Tensor:
         """Of every output token, in nats, each kind of prompt by its own."""
-        rows, sizes, own = (
-            self.rows(samples, laws),
-            [len(s.output_ids) for s in samples],
-            dict(self.spec.tasks),
-        )
+        rows = self.rows(samples, laws)
+        sizes = [len(s.output_ids) for s in samples]
+        own = dict(self.spec.tasks)
         parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
         return torch.cat(
             [
@@ -190,7 +190,8 @@ class DistillationObjective:
             len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught
         )
         chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
-        samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
+        samples = [self.samples[i] for i in chosen]
+        laws = self.laws_of(chosen)
         if own:
             samples = self.write(samples, step)
             laws = self.teacher.laws(samples, self.spec.temperature)
@@ -203,7 +204,8 @@ class DistillationObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
         assert self.student.tokens is not None, "a draft has a head of its own"
-        t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
+        t = self.spec.temperature
+        head = self.teacher.head_VH[self.student.tokens.long()]
         with bf16_autocast(self.fast):
             logits = self.student.logits(output_token_states(self.student, samples)).float()
             with torch.no_grad():
@@ -226,10 +228,8 @@ class DistillationObjective:
         network = LlamaTransformer.build(
             self.student.s.config(tied=False), weights, dtype="float32"
         )
-        lm, mode = (
-            CausalLaw(network, TokenVocabulary(self.student.s.vocab, self.eos)),
-            SamplingMode(self.spec.temperature, 1.0),
-        )
+        lm = CausalLaw(network, TokenVocabulary(self.student.s.vocab, self.eos))
+        mode = SamplingMode(self.spec.temperature, 1.0)
         return list(
             selfplay.generate_answers(
                 lm,
@@ -254,7 +254,8 @@ def output_token_states(network: TrainableLlama, samples: Sequence[TrainingSampl
     """The states, ready for the head, that predict the output tokens of all samples, in order."""
     length = max(len(s.prompt_ids) + len(s.output_ids) - 1 for s in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.long)
-    rows, columns = list[Tensor](), list[Tensor]()
+    rows = list[Tensor]()
+    columns = list[Tensor]()
     for b, s in enumerate(samples):
         text = (*s.prompt_ids, *s.output_ids[:-1])
         ids[b, : len(text)] = torch.tensor(text)
@@ -277,7 +278,8 @@ def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[
 @lru_cache(maxsize=4)
 def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[list[int]]:
     rng = np.random.default_rng([seed, 2, turn])
-    order, pool = rng.permutation(len(lengths)), rows * 16
+    order = rng.permutation(len(lengths))
+    pool = rows * 16
     batches = [
         sorted(order[a : a + pool].tolist(), key=lambda i: lengths[i])
         for a in range(0, len(order), pool)

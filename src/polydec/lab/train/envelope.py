@@ -21,7 +21,8 @@ from polydec.lab.train.schedule import TrainingSchedule
 
 Spec = TypeVar("Spec")
 
-STATE, RESULT = "state.pt", "training.json"
+STATE = "state.pt"
+RESULT = "training.json"
 """Files of a run in its directory: where it goes on when it was interrupted, and what was measured."""
 STOPPING = (
     "polydec: stopping: the step under way ends and is saved (once more: at once, losing the steps since the last "

@@ -21,7 +21,8 @@ def sliding_window_nats(
 ) -> float:
     """-log p of ids[1:] after ids[0], in nats. Longer texts than `context` go through in windows that overlap by half, so
     that every later token sees at least half a context."""
-    total, done = 0.0, 1
+    total = 0.0
+    done = 1
     while done < len(ids):
         first = 0 if done == 1 else done - context // 2
         window = torch.tensor(ids[first : first + context])

@@ -69,7 +69,9 @@ class EarlyExitLosses:
         step: int,
     ) -> list[Tensor]:
         """States behind the final norm [B, T, H] at each of these depths."""
-        trunk, T, out = network.model, token_BT.shape[1], list[Tensor]()
+        trunk = network.model
+        T = token_BT.shape[1]
+        out = list[Tensor]()
         dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
         x = trunk.embed_tokens(token_BT)
         last = max(network.s.layers - 1, 1)
@@ -119,7 +121,8 @@ def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> Train
 def copy_with_vocab(start: TrainableLlama, vocab: int) -> TrainableLlama:
     """A copy of `start` with rows for `vocab` tokens; new ones begin as the mean of the others."""
     out = TrainableLlama(replace(start.s, vocab=vocab))
-    weights, name = dict(start.state_dict()), "model.embed_tokens.weight"
+    weights = dict(start.state_dict())
+    name = "model.embed_tokens.weight"
     more = vocab - start.s.vocab
     weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(more, -1)])
     out.load_state_dict(weights)

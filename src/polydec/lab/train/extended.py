@@ -23,17 +23,22 @@ def forward_with_past(
     of `past` (None: there are none), and the past that holds them, too. Gradients go through both.
     Nothing is changed in place."""
     start = past[0][0].shape[2] if past else 0
-    T, s, kept = x_BTH.shape[1], trunk.s, Past()
-    cos_TD, sin_TD = trunk.cos[start : start + T], trunk.sin[start : start + T]
+    T = x_BTH.shape[1]
+    s = trunk.s
+    kept = Past()
+    cos_TD = trunk.cos[start : start + T]
+    sin_TD = trunk.sin[start : start + T]
     see_TP = torch.ones(T, start + T, dtype=torch.bool, device=x_BTH.device).tril(start)
     for at, each in enumerate(trunk.layers):
         layer: Any = each
-        h_BTH, own = layer.input_layernorm(x_BTH), layer.self_attn
+        h_BTH = layer.input_layernorm(x_BTH)
+        own = layer.self_attn
         q, k, v = (
             p(h_BTH).unflatten(-1, (-1, s.head)).transpose(1, 2)
             for p in (own.q_proj, own.k_proj, own.v_proj)
         )
-        q, k = apply_rotary_embedding(q, cos_TD, sin_TD), apply_rotary_embedding(k, cos_TD, sin_TD)
+        q = apply_rotary_embedding(q, cos_TD, sin_TD)
+        k = apply_rotary_embedding(k, cos_TD, sin_TD)
         if past:
             k, v = (torch.cat([a, b], dim=2) for a, b in zip(past[at], (k, v), strict=True))
         kept.append((k, v))

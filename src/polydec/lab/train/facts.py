@@ -14,7 +14,8 @@ from polydec.lab.train.data import held_out
 KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NAMES = ["sun", "sea", "oak", "fog", "ice", "hen", "owl", "elm"]
 PLACES = ["up", "in", "on", "at", "by", "to", "of", "or"]
-LINE, DIGITS = 6, 4
+LINE = 6
+DIGITS = 4
 """Letters of a line, digits of an answer."""
 
 

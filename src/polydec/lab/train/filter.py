@@ -124,14 +124,18 @@ async def _pairs(
     """Of one prompt and its answer the confidences, which tokens were right, and which positions were gaps, [passes, block]
     each: blocks one after the other."""
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
-    board, sure, right = model.open(len(canvas), len(prompt)), list[Tensor](), list[Tensor]()
+    board = model.open(len(canvas), len(prompt))
+    sure = list[Tensor]()
+    right = list[Tensor]()
     gap = list[Tensor]()
     for start in range(len(prompt), len(canvas), spec.block):
         block = range(start, min(start + spec.block, len(canvas)))
         while rows := [i for i in block if canvas[i] is None]:
             asked = block if spec.written else rows
             value_A, token_A = (await _laws(board, canvas, asked)).max(-1)
-            u, z, g = torch.ones(spec.block), torch.ones(spec.block), torch.zeros(spec.block)
+            u = torch.ones(spec.block)
+            z = torch.ones(spec.block)
+            g = torch.zeros(spec.block)
             for r, c, x in zip(asked, value_A.exp().tolist(), token_A.tolist(), strict=True):
                 u[r - start], z[r - start] = c, float(x == final[r])
             g[[r - start for r in rows]] = 1.0
@@ -171,7 +175,8 @@ def _judge(
     finds; gaps only."""
     sure_NB, right_NB, gap_NB = (torch.cat(t) for t in zip(*pairs))
     gap = gap_NB > 0
-    kept, right = (made.logits(sure_NB).sigmoid() > 0.96)[gap], (right_NB > 0)[gap]
+    kept = (made.logits(sure_NB).sigmoid() > 0.96)[gap]
+    right = (right_NB > 0)[gap]
     both = float((kept & right).sum())
     return {
         "precision": both / max(1.0, float(kept.sum())),

@@ -74,7 +74,8 @@ def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> Reac
     deep = dice.randint(1, hops) if depth is None else depth
     right, wrong = (dice.choice([x for x, (_, d) in t.items() if d == deep]) for t in trees)
     asked = (right, wrong) if dice.random() < 0.5 else (wrong, right)
-    reached, path = trees[0], right
+    reached = trees[0]
+    path = right
     while (parent := reached[path[0]][0]) != names[0]:
         path = parent + path
     frontier = tuple(

@@ -46,10 +46,8 @@ def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> Trainab
             "the network to begin with has a head of its own: only one with a tied table can be grown"
         )
     ratio = a.width / shape.width
-    large, old = (
-        TrainableLlama(replace(shape, eps=a.eps * ratio), seed=seed),
-        dict(small.named_parameters()),
-    )
+    large = TrainableLlama(replace(shape, eps=a.eps * ratio), seed=seed)
+    old = dict(small.named_parameters())
     for name, p in large.named_parameters():
         if name.endswith(WRITERS):
             p.zero_()

@@ -90,7 +90,8 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
 
 def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
     """Texts to learn, and held-out ones, cut to one length. Raises RequestError where there are too few."""
-    root, parts = training_data(spec.data), list[list[list[int]]]()
+    root = training_data(spec.data)
+    parts = list[list[list[int]]]()
     splits = [split_documents(root, kind, BYTES, BYTES, spec.seed) for kind in KINDS]
     for texts, most in (
         ([t for s in splits for t in s.train], spec.texts),

@@ -104,7 +104,8 @@ def draw_insertion_examples(
 ) -> list[InsertionExample]:
     """The rows of a step, a function of the step alone. Of each answer a number of tokens is hidden, uniform in 0 to all, and
     any of them."""
-    r, out = random.Random(f"{spec.seed} {step}"), list[InsertionExample]()
+    r = random.Random(f"{spec.seed} {step}")
+    out = list[InsertionExample]()
     for i in range(step * spec.rows, (step + 1) * spec.rows):
         name = spec.tasks[i % len(spec.tasks)]
         task = draw_task(name, spec.seed, i, of=task_variety(spec.varied))
@@ -130,7 +131,8 @@ def insertion_loss(
 
     Examples are weighted by L + 1 for an answer of L tokens: as many hidden sets' sizes share its weight, and without that a
     perfect model would write long answers too seldom (p / (L + 1) in place of p)."""
-    row, end = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch], marks.end
+    row = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch]
+    end = marks.end
     T = max(map(len, row))
     token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
     see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(

@@ -72,10 +72,8 @@ def _course(spec: JointSpec) -> TrainingRun:
     )
     student = start_diffusion_student(about)
     student.network.requires_grad_(False).eval()
-    rows, rng = (
-        DiffusionTaskRows(student.tokenizer, about),
-        torch.Generator().manual_seed(spec.seed),
-    )
+    rows = DiffusionTaskRows(student.tokenizer, about)
+    rng = torch.Generator().manual_seed(spec.seed)
     answers = [
         sample_answer_trajectories(student, *rows.batch(i), rng)
         for i in range(-(-spec.texts // spec.rows) + 1)
@@ -130,7 +128,8 @@ class _TrainableJointLayer(nn.Module):
 
     def __init__(self, begun: JointSamplerLayer) -> None:
         super().__init__()
-        self._begun, self._names = begun, list(begun.layer.tensors)
+        self._begun = begun
+        self._names = list(begun.layer.tensors)
         outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
         self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
 
@@ -148,7 +147,8 @@ def sample_answer_trajectories(
     student: DiffusionStudent, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator
 ) -> AnswerTrajectories:
     """The model's own answers, drawn one token a pass at the gap of lowest entropy."""
-    token_BT, at_BT = token_BT.masked_fill(answer_BT, student.mask), torch.where(answer_BT, -2, -1)
+    token_BT = token_BT.masked_fill(answer_BT, student.mask)
+    at_BT = torch.where(answer_BT, -2, -1)
     nats_BS = torch.zeros(len(token_BT), int(answer_BT.sum(1).max()))
     for step in range(nats_BS.shape[1]):
         p_BTV = gap_log_probs(student, last_layer_states(student.network.model, token_BT)).exp()
@@ -192,10 +192,8 @@ def joint_layer_divergences(
     with torch.no_grad():
         state_BTH = before = last_layer_states(model, answers.canvas(first_B, student.mask))
         last = answers.canvas(first_B + far, student.mask)
-        true_BTV, gap_BT = (
-            gap_log_probs(student, last_layer_states(model, last)),
-            last == student.mask,
-        )
+        true_BTV = gap_log_probs(student, last_layer_states(model, last))
+        gap_BT = last == student.mask
     for step in range(1, far + 1):
         state_BTH = layer(
             model.embed_tokens(answers.canvas(first_B + step, student.mask)), state_BTH

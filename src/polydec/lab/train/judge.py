@@ -62,7 +62,8 @@ class JudgeExamples:
 class TrainableJudge(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(()))
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(()))
 
 
 def train_judge(spec: JudgeSpec) -> dict[str, Any]:
@@ -143,7 +144,8 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
             )
         ]
 
-    seen, unseen = solutions(False), solutions(True)
+    seen = solutions(False)
+    unseen = solutions(True)
     questions = set(sorted({d.problem.question for d in seen})[::8])
     parts = (
         [d for d in seen if d.problem.question not in questions],
@@ -163,7 +165,8 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -> JudgeExamples:
     """Every token up to the first wrong one, which counts as wrong. Those behind it are left out: nothing says whether they
     would be right elsewhere. So is the end of a text, which no judge lets stand."""
-    state, right = list[Tensor](), list[bool]()
+    state = list[Tensor]()
+    right = list[bool]()
     for d in drawn:
         count = min(sum(d.right) + 1, len(d.output_ids) - (d.output_ids[-1] in target.vocab.eos))
         if count > 0:
@@ -179,7 +182,8 @@ def label_differing_tokens(
 ) -> JudgeExamples:
     """Where the draft would put another token than the target, both greedily, behind a beginning that is right: the draft's
     token, and whether it goes on right. An end of the text is left out. Of such tokens a judge is asked."""
-    state, right = list[Tensor](), list[bool]()
+    state = list[Tensor]()
+    right = list[bool]()
     for d in drawn:
         text = TrainingSample(d.prompt_ids, d.output_ids)
         guesses, own = (
@@ -208,7 +212,8 @@ def label_by_continuation(
 ) -> JudgeExamples:
     """Where the draft would have written another token, the target goes on from that token: it is right if the whole answer
     comes to the same result. As many of the target's own tokens are right as they stand."""
-    state, right = list[Tensor](), list[float]()
+    state = list[Tensor]()
+    right = list[float]()
     for s in samples:
         own = list(s.output_ids)
         guesses = teacher_forced_laws(draft, s, 0.0).argmax(-1).tolist()
@@ -263,7 +268,8 @@ def token_judge_auc(judge: JudgeProbe, lessons: JudgeExamples) -> float:
 @torch.no_grad()
 def judge_pass_rates(judge: JudgeProbe, lessons: JudgeExamples) -> dict[str, tuple[float, float]]:
     """By threshold, the share of right tokens and of wrong ones that the judge would let stand (0 where there are none)."""
-    chance_N, right_N = judge.logits(lessons.state_NH).sigmoid(), lessons.right_N > 0
+    chance_N = judge.logits(lessons.state_NH).sigmoid()
+    right_N = lessons.right_N > 0
 
     def share(which_N: Tensor, threshold: float) -> float:
         return (

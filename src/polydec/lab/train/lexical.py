@@ -46,7 +46,8 @@ class LexicalUnitModel(nn.Module):
 
     def __init__(self, network: TrainableLlama, pads_PH: Tensor) -> None:
         super().__init__()
-        self.network, self.pads_PH = network, nn.Parameter(pads_PH)
+        self.network = network
+        self.pads_PH = nn.Parameter(pads_PH)
 
     def states(self, token_BT: Tensor) -> list[Tensor]:
         """Ready for the head [B, T, H]: of the texts, then of each pad behind each of their tokens."""
@@ -79,7 +80,8 @@ def _course(spec: LexicalSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         chosen = batch_of(lengths, spec.rows, spec.seed, step)
-        rows, sure_BT = PaddedTextRows.of([samples[i] for i in chosen]), side_by_side(sure, chosen)
+        rows = PaddedTextRows.of([samples[i] for i in chosen])
+        sure_BT = side_by_side(sure, chosen)
         return units_loss(units, rows, sure_BT), rows.token_BT.numel()
 
     def measure() -> Mapping[str, Any]:
@@ -112,7 +114,8 @@ def _first_pads(
     network: TrainableLlama, samples: Sequence[TrainingSample], spec: LexicalSpec
 ) -> Tensor:
     """Pads begin as embeddings of frequent tokens, drawn: nothing that the layers never met."""
-    counts, size = selfplay.token_counts(samples), network.s.vocab
+    counts = selfplay.token_counts(samples)
+    size = network.s.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:64]
     g = torch.Generator().manual_seed(spec.seed)
     drawn = torch.tensor(frequent)[torch.randint(len(frequent), (spec.ahead,), generator=g)]
@@ -142,7 +145,8 @@ def side_by_side(sure: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
 def pad_target_masks(rows: PaddedTextRows, sure_BT: Tensor, pads: int) -> list[Tensor]:
     """Of each pad the places [B, T] behind whose token it is taught. The next token is a free choice; pad j, from 1, says the
     one j behind that, where all from the second on belong to its span."""
-    in_span_BT, out = rows.writes_BT, list[Tensor]()
+    in_span_BT = rows.writes_BT
+    out = list[Tensor]()
     for j in range(1, pads + 1):
         in_span_BT = in_span_BT & F.pad(sure_BT, (0, j + 1))[:, j + 1 :]
         out.append(in_span_BT)
@@ -170,7 +174,8 @@ def pad_hit_rates(
 ) -> list[list[float]]:
     """Of each pad how often its token of each rank is the text's, in spans."""
     pads = len(units.pads_PH)
-    hits_PK, count_P = torch.zeros(pads, RANKS), torch.zeros(pads)
+    hits_PK = torch.zeros(pads, RANKS)
+    count_P = torch.zeros(pads)
     for i, sample in enumerate(samples):
         rows = PaddedTextRows.of([sample])
         _, *states = units.states(rows.token_BT)

@@ -59,7 +59,8 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
 
 
 def _course(spec: LMSpec) -> TrainingRun:
-    preset, out = PRESETS[spec.preset], Path(spec.out)
+    preset = PRESETS[spec.preset]
+    out = Path(spec.out)
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
     first = None if spec.start is None else load_directory(spec.start)
@@ -83,7 +84,8 @@ def _course(spec: LMSpec) -> TrainingRun:
             f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
         )
     ids = {mark: mark_id(tokenizer, mark) for mark in (BEGIN, END, *objective.marks)}
-    begin, end = ids[BEGIN], ids[END]
+    begin = ids[BEGIN]
+    end = ids[END]
     corpus = encode_corpus(tokenizer, parts)
     spec = drop_short_kinds(spec, corpus, shape.context)
     student = (
@@ -265,7 +267,8 @@ def learn_depths(
     """The same at several depths, each with its weight."""
     with bf16_autocast(fast):
         depths = spec.depths.weights(student.s.layers, step)
-        aim, total = prediction_targets(teacher, batch_BT), torch.zeros(())
+        aim = prediction_targets(teacher, batch_BT)
+        total = torch.zeros(())
         for w, hidden in zip(
             depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)
         ):
@@ -313,7 +316,9 @@ def find_tokenizer(
 
 def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus:
     end = mark_id(tokenizer, END)
-    train, unseen, size = {}, {}, {}
+    train = {}
+    unseen = {}
+    size = {}
     for kind, part in parts.items():
         train[kind] = pack_documents(
             [

@@ -63,8 +63,10 @@ class BestWeights:
     """The weights that were best on a part that is set aside; before it was looked at: none."""
 
     def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
-        self._network, self._loss = network, loss
-        self.least, self.weights = math.inf, dict[str, Tensor]()
+        self._network = network
+        self._loss = loss
+        self.least = math.inf
+        self.weights = dict[str, Tensor]()
 
     @torch.no_grad()
     def look(self) -> None:
@@ -102,23 +104,32 @@ def fit_network(
     says so, the checkpoint is written and KeyboardInterrupt raised, with a sentence. An interruption that nothing can be asked
     about loses at most the steps since the last checkpoint.
     """
-    known, opts = _lists(identity or {}), build_optimisers(network, s, deep)
+    known = _lists(identity or {})
+    opts = build_optimisers(network, s, deep)
     best = None if aside is None else BestWeights(network, aside)
-    step, curve, total = 0, list[tuple[int, float]](), 0.0
+    step = 0
+    curve = list[tuple[int, float]]()
+    total = 0.0
     if state is not None and state.exists():
         saved = read_state(state, network, opts, known)
         if saved.step >= s.steps and not saved.curve:
             raise RequestError(f"{state} has no loss curve: delete it to start anew")
         if best is not None and saved.best is not None:
             best.least, best.weights = saved.best
-        step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
+        step = saved.step
+        curve = [(a, b) for a, b in saved.curve]
+        total = saved.total
     peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
     if step:  # a loaded group carries the rate of its last step
         peak = [
             [s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups]
             for o in opts
         ]
-    began, seen, first, mark, since = time.perf_counter(), 0, step, time.perf_counter(), 0
+    began = time.perf_counter()
+    seen = 0
+    first = step
+    mark = time.perf_counter()
+    since = 0
     parameters = [p for p in network.parameters() if p.requires_grad]
     while step < s.steps:
         if best is not None and step % s.judge_every == 0:
@@ -132,16 +143,15 @@ def fit_network(
         torch.nn.utils.clip_grad_norm_(parameters, s.clip)
         for o in opts:
             o.step()
-        total, step, seen, since = (
-            total + float(value.detach()),
-            step + 1,
-            seen + tokens,
-            since + tokens,
-        )
+        total = total + float(value.detach())
+        step += 1
+        seen = seen + tokens
+        since = since + tokens
         if step % s.log_every == 0 or step == s.steps:
             count = step - (curve[-1][0] if curve else 0)
             curve.append((step, total / count))
-            total, now = 0.0, time.perf_counter()
+            total = 0.0
+            now = time.perf_counter()
             watch(
                 LossCurvePoint(
                     step,
@@ -151,7 +161,8 @@ def fit_network(
                     (now - began) / (step - first) * (s.steps - step),
                 )
             )
-            mark, since = now, 0
+            mark = now
+            since = 0
         if best is not None and step == s.steps:
             best.look()
         stopping = stop()

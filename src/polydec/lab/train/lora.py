@@ -47,7 +47,9 @@ def merge_lora_adapters(network: nn.Module) -> None:
 
 def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
     """Write the adapters of a network into a directory, as PEFT does. base: a name of the checkpoint that they change."""
-    tensors, names, rank = dict[str, Tensor](), set[str](), 0
+    tensors = dict[str, Tensor]()
+    names = set[str]()
+    rank = 0
     for name, part in network.named_modules():
         if not parametrize.is_parametrized(part, "weight"):
             continue

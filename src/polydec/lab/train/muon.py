@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-A, B, C = 3.4445, -4.7750, 2.0315
+A = 3.4445
+B = -4.7750
+C = 2.0315
 
 
 class MuonOptimizer(torch.optim.Optimizer):

@@ -22,7 +22,8 @@ from polydec.models.formats.fields import require_shapes
 class LlamaRMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
@@ -31,15 +32,13 @@ class LlamaRMSNorm(nn.Module):
 class LlamaAttention(nn.Module):
     def __init__(self, s: LlamaShape) -> None:
         super().__init__()
-        self.s, kv, self.causal = s, s.kv_heads * s.head, True
-        self.q_proj, self.k_proj = (
-            nn.Linear(s.width, s.width, bias=False),
-            nn.Linear(s.width, kv, bias=False),
-        )
-        self.v_proj, self.o_proj = (
-            nn.Linear(s.width, kv, bias=False),
-            nn.Linear(s.width, s.width, bias=False),
-        )
+        self.s = s
+        kv = s.kv_heads * s.head
+        self.causal = True
+        self.q_proj = nn.Linear(s.width, s.width, bias=False)
+        self.k_proj = nn.Linear(s.width, kv, bias=False)
+        self.v_proj = nn.Linear(s.width, kv, bias=False)
+        self.o_proj = nn.Linear(s.width, s.width, bias=False)
 
     def forward(
         self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
@@ -50,7 +49,8 @@ class LlamaAttention(nn.Module):
             p(x_BTH).view(B, T, -1, s.head).transpose(1, 2)
             for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = apply_rotary_embedding(q, cos_TD, sin_TD), apply_rotary_embedding(k, cos_TD, sin_TD)
+        q = apply_rotary_embedding(q, cos_TD, sin_TD)
+        k = apply_rotary_embedding(k, cos_TD, sin_TD)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
         y = F.scaled_dot_product_attention(
             q, k, v, see_TT, is_causal=self.causal and see_TT is None
@@ -100,7 +100,8 @@ class MixtralMoeBlock(nn.Module):
         chance_NE = torch.softmax(self.gate(h_NH).float(), -1)
         share_NU, expert_NU = chance_NE.topk(self.used, -1)
         share_NU = (share_NU / share_NU.sum(-1, keepdim=True)).to(h_NH.dtype)
-        out_NH, went_E = torch.zeros_like(h_NH), chance_NE.new_zeros(len(self.experts))
+        out_NH = torch.zeros_like(h_NH)
+        went_E = chance_NE.new_zeros(len(self.experts))
         for e, expert in enumerate(self.experts):
             row, nth = (expert_NU == e).nonzero(as_tuple=True)
             went_E[e] = len(row) / (self.used * len(h_NH))
@@ -124,10 +125,8 @@ class LlamaDecoderLayer(nn.Module):
 
     def __init__(self, s: LlamaShape) -> None:
         super().__init__()
-        self.input_layernorm, self.post_attention_layernorm = (
-            LlamaRMSNorm(s.width, s.eps),
-            LlamaRMSNorm(s.width, s.eps),
-        )
+        self.input_layernorm = LlamaRMSNorm(s.width, s.eps)
+        self.post_attention_layernorm = LlamaRMSNorm(s.width, s.eps)
         self.self_attn = LlamaAttention(s)
         self.second = "block_sparse_moe" if s.experts else "mlp"
         self.add_module(self.second, (MixtralMoeBlock if s.experts else LlamaMLP)(s))
@@ -168,7 +167,8 @@ class LlamaBackbone(nn.Module):
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
         """What the last layer leaves, before the final norm [B, T, H]."""
-        x, T = self.embed_tokens(token_BT), token_BT.shape[1]
+        x = self.embed_tokens(token_BT)
+        T = token_BT.shape[1]
         cos_TD, sin_TD = (
             t[:T] if position_T is None else t[position_T] for t in (self.cos, self.sin)
         )
@@ -254,7 +254,8 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
         raise RequestError(
             f"num_hidden_layers is {s.layers}: there are {len(weights)} tensors in all"
         )
-    W, kv = s.width, s.kv_heads * s.head
+    W = s.width
+    kv = s.kv_heads * s.head
     out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (s.vocab, W)}
     for i in range(s.layers):
         at = f"model.layers.{i}."

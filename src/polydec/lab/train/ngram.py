@@ -55,7 +55,8 @@ class NGram:
 
     def logp(self, stream: np.ndarray) -> np.ndarray:
         """Of every token of `stream` but the first order - 1 its log-probability after the tokens before it, in nats."""
-        bits, count = token_bit_width(self.size), len(stream) - self.order + 1
+        bits = token_bit_width(self.size)
+        count = len(stream) - self.order + 1
         p = np.full(count, 1.0 / self.size)
         for n, level in enumerate(self.levels, 1):
             key = packed_ngram_keys(stream[self.order - n :], n, bits)
@@ -84,7 +85,8 @@ def packed_ngram_keys(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
 
 
 def smooth_ngram_counts(keys: np.ndarray, counts: np.ndarray, bits: int) -> KneserNeyLevel:
-    ones, twos = int((counts == 1).sum()), int((counts == 2).sum())
+    ones = int((counts == 1).sum())
+    twos = int((counts == 2).sum())
     discount = ones / (ones + 2 * twos) if ones and twos else 0.5
     context, start, followers = np.unique(keys >> bits, return_index=True, return_counts=True)
     total = np.add.reduceat(counts, start)

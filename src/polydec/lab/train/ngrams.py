@@ -27,8 +27,10 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     """Let the target write (unless there is a text), count, save; what was measured on held-out prompts (out/held.jsonl,
     a tenth as many), also in out/training.json. Raises RequestError on a wrong spec, missing data or a vocabulary of more than
     65,535 tokens."""
-    out, began = Path(spec.out), time.perf_counter()
-    path, unseen_file = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
+    out = Path(spec.out)
+    began = time.perf_counter()
+    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    unseen_file = out / "held.jsonl"
     point = load_autoregressive_model(spec.target)
     if point.lm.vocab.size > LAST:
         raise RequestError(
@@ -57,7 +59,8 @@ def _keep(
     began: float,
 ) -> dict[str, Any]:
     """Count and save; what was measured."""
-    out, table = Path(spec.out), count_ngrams(samples, spec, vocab)
+    out = Path(spec.out)
+    table = count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
         "tokens": sum(len(s.output_ids) for s in samples),
@@ -87,7 +90,8 @@ def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
         raise RequestError(
             edge.error_sentence(f"corpus is {str(path)!r}: it is no UTF-8")
         ) from None
-    parts, part = list[str](), list[str]()
+    parts = list[str]()
+    part = list[str]()
     for line in (*lines, ""):
         if line.strip():
             part.append(line)
@@ -112,10 +116,12 @@ def count_ngrams(
     next_N, answer_N, context_NO = _positions(unique, spec.order)
     lower = _ContextCountLevel.none(next_N, answer_N)
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    key_N, known_N = np.zeros(len(next_N), np.uint64), np.ones(len(next_N), bool)
+    key_N = np.zeros(len(next_N), np.uint64)
+    known_N = np.ones(len(next_N), bool)
     for n in range(spec.order):
         known_N &= context_NO[:, n] >= 0
-        before_N, key_N = key_N, _longer(key_N, context_NO[:, n])
+        before_N = key_N
+        key_N = _longer(key_N, context_NO[:, n])
         lower = _ContextCountLevel.of(
             key_N[known_N],
             before_N[known_N],
@@ -134,7 +140,9 @@ def _positions(
     samples: Sequence[TrainingSample], order: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each token of an answer: itself, the answer's number, and the `order` tokens before it, nearest first (-1: none)."""
-    tokens, answers, contexts = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    tokens = list[np.ndarray]()
+    answers = list[np.ndarray]()
+    contexts = list[np.ndarray]()
     for i, s in enumerate(samples):
         ids = np.array([*[-1] * order, *s.prompt_ids[-order:], *s.output_ids])
         at = np.arange(len(ids) - len(s.output_ids), len(ids))
@@ -187,9 +195,11 @@ class _ContextCountLevel:
             _longer(key_N, next_N)[once_N], return_index=True, return_counts=True
         )
         first_P = once_N[first_P]
-        key_P, token_P = key_N[first_P], next_N[first_P]
+        key_P = key_N[first_P]
+        token_P = next_N[first_P]
         key_M, of_P = np.unique(key_P, return_inverse=True)
-        total_M, kinds_M = np.bincount(of_P, count_P), np.bincount(of_P)
+        total_M = np.bincount(of_P, count_P)
+        kinds_M = np.bincount(of_P)
         chance_P = (count_P - discount) / total_M[of_P]
         if len(lower.pair_P):
             below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
@@ -211,10 +221,8 @@ class _ContextCountLevel:
         at_P = at_P[order_P]
         rank_P = np.arange(len(at_P)) - np.searchsorted(at_P, at_P)
         some_P = rank_P < top
-        follower_MK, chance_MK = (
-            np.full((len(self.key_M), top), LAST, np.uint16),
-            np.zeros((len(self.key_M), top), np.uint8),
-        )
+        follower_MK = np.full((len(self.key_M), top), LAST, np.uint16)
+        chance_MK = np.zeros((len(self.key_M), top), np.uint8)
         follower_MK[at_P[some_P], rank_P[some_P]] = self.token_P[order_P][some_P]
         chance_MK[at_P[some_P], rank_P[some_P]] = np.rint(255 * self.chance_P[order_P][some_P])
         enough_M = self.answers_M >= least

@@ -148,7 +148,9 @@ class TargetTextStates:
         samples: Sequence[TrainingSample], state_NH: Tensor, entry_ND: Tensor
     ) -> TargetTextStates:
         """Of states that are known."""
-        window, answer, size = list[Tensor](), list[Tensor](), list[int]()
+        window = list[Tensor]()
+        answer = list[Tensor]()
+        size = list[int]()
         for s in samples:
             ids = torch.tensor((*s.prompt_ids, *s.output_ids))
             early = torch.cat([ids[:1].expand(WINDOW - 1), ids])
@@ -193,6 +195,7 @@ def read_target_states(
     session.close()
     if scores.hidden_NH is None:
         raise RequestError("target shows no hidden states: nothing can be trained on them")
-    last_NH, nodes = scores.hidden_NH.float(), range(len(ids) - 1)
+    last_NH = scores.hidden_NH.float()
+    nodes = range(len(ids) - 1)
     low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
     return last_NH, torch.cat(low, -1) if low else last_NH

@@ -30,12 +30,17 @@ from polydec.lab.train.specs.context import ContextSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 from polydec.models.learned.passages import PassageMarks
 
-OPENING, CLOSING, AGAIN = "<|passage|>", "<|behind|>", "<|again|>"
+OPENING = "<|passage|>"
+CLOSING = "<|behind|>"
+AGAIN = "<|again|>"
 """Around a passage, and before what is written once more."""
 
 MARKED = (OPENING, CLOSING, AGAIN)
-VOCAB, CONTEXT = 263, 112
-LINES, RECORDS, ASKED = 8, 3, 3
+VOCAB = 263
+CONTEXT = 112
+LINES = 8
+RECORDS = 3
+ASKED = 3
 """Of a page."""
 
 MOST = 4
@@ -71,7 +76,8 @@ def encode_page_questions(pages: Sequence[FactPage]) -> Tensor:
 
 def page_continuation_logits(decoder: TrainableLlama, page_BTH: Tensor, token_BU: Tensor) -> Tensor:
     """Logits at the tokens that follow pages, of which each input is given [B, U, V]."""
-    trunk, B = decoder.model, len(token_BU)
+    trunk = decoder.model
+    B = len(token_BU)
     before, after = (
         trunk.embed_tokens(torch.tensor([IDS[x] for x in names])).expand(B, len(names), -1)
         for names in ((BEGIN, OPENING), (CLOSING,))
@@ -134,7 +140,8 @@ def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         pages = draw_pages(spec.seed, step, spec.rows)
-        line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
+        line_BLK = encode_page_lines(pages)
+        token_BU = encode_page_questions(pages)
         nats, _ = page_answer_nats(
             page_continuation_logits(decoder, embed_page_words(decoder, line_BLK), token_BU),
             token_BU,

@@ -35,7 +35,8 @@ class TextPair:
 def read_text_pairs(path: Path) -> Iterator[TextPair]:
     """The pairs of a file or a folder as `text_rows.files` takes them: JSON lines with `source` and `target`, and rows with
     a question and its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
-    size, any_read = 0, False
+    size = 0
+    any_read = False
     for file in text_rows.list_text_files(path):
         for pair in _of_file(file):
             size += len(pair.source) + len(pair.target)
@@ -98,7 +99,8 @@ def bucket_by_length(
 def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
     """These indices in the order of their lengths, cut into at most `count` parts of about as much length."""
     order = sorted(chosen, key=lambda i: (length[i], i))
-    total, seen = sum(length[i] for i in order), 0
+    total = sum(length[i] for i in order)
+    seen = 0
     parts: list[list[int]] = [[] for _ in range(count)]
     for i in order:
         parts[min(count - 1, seen * count // total)].append(i)
@@ -136,7 +138,8 @@ class BucketBatchSampler:
 
     def padding(self, steps: int) -> float:
         """The share of filled positions that hold no token, in so many steps."""
-        filled, taken = 0, 0
+        filled = 0
+        taken = 0
         for step in range(steps):
             lengths = [self.lengths[i] for i in self.of(step)]
             filled += sum(s + t for s, t in lengths)

@@ -124,12 +124,10 @@ def label_solution_steps(
         RequestError: No solution has a line that ends, so there is nothing to learn from or to judge.
     """
     (line_break,) = point.text.encode("\n", special=False)
-    closing, state, right, kind = (
-        {line_break, *point.lm.vocab.eos},
-        list[Tensor](),
-        list[bool](),
-        list[str](),
-    )
+    closing = {line_break, *point.lm.vocab.eos}
+    state = list[Tensor]()
+    right = list[bool]()
+    kind = list[str]()
     for d in drawn:
         ends = [i for i, x in enumerate(d.output_ids) if x in closing]
         behind_NH = read_target_states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][
@@ -151,11 +149,13 @@ def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict
     """steps: how many; right: the share that is; told: how often a value above 1/2 says what is so; ranked: of each kind of
     problem how often, of a right and a wrong step of it, the right one is valued more (0.5 is chance; None where all are right
     or all are wrong). Over all kinds together it would mostly say that easy kinds are easy."""
-    value_N, right_N = reward.logit(lessons.state_NH), lessons.right_N > 0.5
+    value_N = reward.logit(lessons.state_NH)
+    right_N = lessons.right_N > 0.5
 
     def ranked(kind: str) -> float | None:
         own_N = torch.tensor([k == kind for k in lessons.kind_N])
-        good, bad = value_N[own_N & right_N], value_N[own_N & ~right_N]
+        good = value_N[own_N & right_N]
+        bad = value_N[own_N & ~right_N]
         return float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else None
 
     return {

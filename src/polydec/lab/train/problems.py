@@ -76,7 +76,8 @@ def is_right_solution(problem: ReasoningProblem, text: str) -> bool:
 
 def _right(problem: ReasoningProblem, lines: Sequence[str]) -> tuple[int, int]:
     """How many lines are right and can still be finished, and the same in characters, in the middle of a line too."""
-    after, characters = KINDS[problem.kind].after, 0
+    after = KINDS[problem.kind].after
+    characters = 0
     for i, line in enumerate(lines):
         may_follow = after(problem.question, lines[:i])
         characters += int(i > 0 and bool(may_follow))  # the line break
@@ -95,7 +96,8 @@ def draw_flawed_solution(
     problem: ReasoningProblem, seed: int, number: int
 ) -> tuple[tuple[str, ...], str]:
     """How a wrong solution begins: lines that are right, and one that spoils it."""
-    r, kind = random.Random(f"flawed {problem.question} {seed} {number}"), KINDS[problem.kind]
+    r = random.Random(f"flawed {problem.question} {seed} {number}")
+    kind = KINDS[problem.kind]
     lines = problem.solution.split("\n")
     at = r.randrange(len(lines))
     before = tuple(lines[:at])
@@ -131,9 +133,12 @@ def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: st
 
 def _draw_chain(r: random.Random) -> ReasoningProblem:
     value = r.randint(1, LARGEST)
-    question, steps = str(value), list[str]()
+    question = str(value)
+    steps = list[str]()
     for _ in range(r.randint(3, 7)):
-        sign, other, after = "", 0, None
+        sign = ""
+        other = 0
+        after = None
         while after is None:
             sign = r.choice("+-*")
             other = r.randint(2, 9) if sign == "*" else r.randint(1, LARGEST)
@@ -146,7 +151,8 @@ def _draw_chain(r: random.Random) -> ReasoningProblem:
 
 def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
     first, *rest = re.findall(r"[+*-]?\d+", question)
-    value, right = int(first), list[str]()
+    value = int(first)
+    right = list[str]()
     for part in rest:
         after = apply_sign(value, part[0], int(part[1:]))
         assert after is not None
@@ -237,7 +243,8 @@ def _draw_order(r: random.Random) -> ReasoningProblem:
     every += [
         f"{a}{sign}{seat}" for a in names for seat in range(1, len(names) + 1) for sign in "=!!"
     ]
-    clues, orders = list[str](), ["".join(p) for p in permutations(names)]
+    clues = list[str]()
+    orders = ["".join(p) for p in permutations(names)]
     while len(orders) > 1:
         clue = r.choice(every)
         left = [o for o in orders if _fits(o, clue)]

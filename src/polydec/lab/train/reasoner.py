@@ -86,8 +86,10 @@ class ReasonerModel(nn.Module):
 
 def last_layer_states(trunk: LlamaBackbone, token_BT: Tensor) -> Tensor:
     """What leaves the last layer, before the final norm: what a decoder sees as hidden states."""
-    x, T = trunk.embed_tokens(token_BT), token_BT.shape[1]
-    cos_TD, sin_TD = trunk.get_buffer("cos")[:T], trunk.get_buffer("sin")[:T]
+    x = trunk.embed_tokens(token_BT)
+    T = token_BT.shape[1]
+    cos_TD = trunk.get_buffer("cos")[:T]
+    sin_TD = trunk.get_buffer("sin")[:T]
     for layer in trunk.layers:
         x = layer(x, cos_TD, sin_TD)
     return x
@@ -102,7 +104,8 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
 def _course(spec: ReasonerSpec) -> TrainingRun:
     out = Path(spec.out)
     tokenizer = number_tokenizer()
-    heads, inner = spec.width // 32, 3 * spec.width
+    heads = spec.width // 32
+    inner = 3 * spec.width
     shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
     if spec.experts:
         shape = replace(shape, inner=inner // 2, experts=spec.experts)
@@ -163,7 +166,9 @@ class ReasonerRows:
     def __init__(
         self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[LabelledSolution] = ()
     ) -> None:
-        self._tokenizer, self._spec, self._own = tokenizer, spec, own
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._own = own
 
     def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens [rows, length]; what each should be followed by; of each token of a solution, whether all up to it may begin a
@@ -176,7 +181,9 @@ class ReasonerRows:
 
     def _row(self, step: int, row: int) -> tuple[list[int], list[int], list[int]]:
         length = self._spec.length
-        tokens, learned, rights = list[int](), list[bool](), list[int]()
+        tokens = list[int]()
+        learned = list[bool]()
+        rights = list[int]()
         for written, wrote, right in self._problems(
             random.Random(f"{self._spec.seed} {step} {row}")
         ):
@@ -202,7 +209,8 @@ class ReasonerRows:
                 r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60)
             )
             yield self._ids(reasoner_prompt(problem.question)), False, ()
-            lines, wrong = problem.solution.split("\n"), ""
+            lines = problem.solution.split("\n")
+            wrong = ""
             if is_flawed:
                 before, wrong = problems.draw_flawed_solution(problem, self._spec.seed, 0)
                 lines = [*before, wrong]
@@ -212,7 +220,8 @@ class ReasonerRows:
                     yield ids, True, [1] * len(ids)
                 else:
                     text = "\n".join(lines[: i + 1])
-                    start, until = len(text) - len(line), problems.right_until(problem, text)
+                    start = len(text) - len(line)
+                    until = problems.right_until(problem, text)
                     ends = accumulate(
                         len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in ids
                     )

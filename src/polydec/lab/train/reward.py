@@ -49,7 +49,8 @@ def _course(spec: RewardSpec) -> TrainingRun:
         return NgramTextClassifier(weight_1S[0].clone(), float(bias_1[0]), spec.order)
 
     def measure() -> Mapping[str, Any]:
-        now, held_N = made(), aside_N if aside_N.any() else ~aside_N
+        now = made()
+        held_N = aside_N if aside_N.any() else ~aside_N
         right_N = (share_NS[held_N] @ now.weight_S + now.bias > 0) == (good_N[held_N] > 0)
         return {"texts": len(good_N), "right": float(right_N.float().mean())}
 

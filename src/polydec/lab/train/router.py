@@ -104,10 +104,8 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
 
 def _course(spec: RouterSpec) -> TrainingRun:
     out = Path(spec.out)
-    target, draft = (
-        load_autoregressive_model(spec.target),
-        load_autoregressive_model(spec.draft, "draft"),
-    )
+    target = load_autoregressive_model(spec.target)
+    draft = load_autoregressive_model(spec.draft, "draft")
     reward = step_reward.load(
         zoo.zoo_model_path(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
     )
@@ -165,10 +163,8 @@ def _kept(
     unseen: bool,
 ) -> RouterExamples:
     """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
-    file, about = (
-        out / ("held.safetensors" if unseen else "lessons.safetensors"),
-        out / "lessons.json",
-    )
+    file = out / ("held.safetensors" if unseen else "lessons.safetensors")
+    about = out / "lessons.json"
     asked = json.dumps(
         {
             k: known_as[k]
@@ -208,10 +204,8 @@ def gather_router_examples(
     spec: RouterSpec, target: ModelBundle, draft: ModelBundle, reward: StepReward, unseen: bool
 ) -> RouterExamples:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
-    count, notes = (
-        max(1, spec.each // 4) if unseen else spec.each,
-        list[tuple[_RecordingReward, _RecordingReward]](),
-    )
+    count = max(1, spec.each // 4) if unseen else spec.each
+    notes = list[tuple[_RecordingReward, _RecordingReward]]()
     asked = [
         problems.draw_problem(kind, spec.seed + 1, i, unseen)
         for i in range(count)
@@ -240,7 +234,8 @@ def gather_router_examples(
     values = [
         v for _, big_ in notes for v in big_.chances
     ]  # of the draft model's step and of the target's, in turns
-    value_N, own_N = torch.tensor(values[::2]), torch.tensor(values[1::2])
+    value_N = torch.tensor(values[::2])
+    own_N = torch.tensor(values[1::2])
     return RouterExamples(state_NH, value_N, own_N - value_N)
 
 

@@ -43,7 +43,8 @@ class TrainingSchedule:
 
     def factor(self, step: int) -> float:
         """The share of the highest rate that step (0 to steps - 1) takes."""
-        rise, fall = self.warmup * self.steps, self.decay * self.steps
+        rise = self.warmup * self.steps
+        fall = self.decay * self.steps
         if step < rise:
             return (step + 1) / (rise + 1)
         left = self.steps - step

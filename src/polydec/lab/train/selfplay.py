@@ -120,7 +120,8 @@ def draw_prompts(
 ) -> list[tuple[str, str]]:
     """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `unseen` only
     the others; none longer than `longest` characters; files that are absent are left out."""
-    rng, out = random.Random(seed), list[tuple[str, str]]()
+    rng = random.Random(seed)
+    out = list[tuple[str, str]]()
     for kind, texts in prompts_by_kind(root):
         texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
@@ -170,17 +171,18 @@ def generate_watched_answers(
     """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
     its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
     asked."""
-    scheduler, waiting, of = Scheduler(), deque(asked), dict(asked)
-    running, ended = dict[ScheduledTask, tuple[int, D]](), dict[int, tuple[TrainingSample, D]]()
+    scheduler = Scheduler()
+    waiting = deque(asked)
+    of = dict(asked)
+    running = dict[ScheduledTask, tuple[int, D]]()
+    ended = dict[int, tuple[TrainingSample, D]]()
     for number in of:
         while number not in ended:
             while waiting and len(running) < live:
                 n, (_, ids, mode) = waiting.popleft()
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-                law, watched_drafter = (
-                    ShapedTarget(lm, *build_shapers(sampling, eos=lm.vocab.eos)),
-                    watcher(),
-                )
+                law = ShapedTarget(lm, *build_shapers(sampling, eos=lm.vocab.eos))
+                watched_drafter = watcher()
                 request = Request(
                     ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
                 )
@@ -363,7 +365,8 @@ def samples_fingerprint(samples: Sequence[TrainingSample]) -> str:
 
 def sample_prefix_digests(samples: Sequence[TrainingSample]) -> list[str]:
     """Of each sample a digest of it and all before it: two files that agree up to a sample agree in its digest."""
-    out, whole = list[str](), hashlib.sha1()
+    out = list[str]()
+    whole = hashlib.sha1()
     for s in samples:
         whole.update(json.dumps([s.prompt_ids, s.output_ids]).encode())
         out.append(whole.hexdigest()[:16])

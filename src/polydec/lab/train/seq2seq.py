@@ -152,7 +152,8 @@ def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) 
         [e.ids for e in tokenizer.encode_batch_fast([getattr(p, side) for p in texts])]
         for side in ("source", "target")
     ]
-    learned, unseen = list[Any](), list[Any]()
+    learned = list[Any]()
+    unseen = list[Any]()
     for pair, source, target in zip(texts, *sides, strict=True):
         if max(len(source), len(target)) <= longest:
             (unseen if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
@@ -186,14 +187,18 @@ def measure_seq2seq(
     tokens all are. None where there is no such pair."""
     if not unseen:
         return {"held_out_nats": None, "held_out_right": None, "held_out_whole": None}
-    nats, right, whole, count = 0.0, 0, 0, 0
+    nats = 0.0
+    right = 0
+    whole = 0
+    count = 0
     for at in range(0, len(unseen), 32):
         chosen = unseen[at : at + 32]
         logits_NV, right_N = score_pairs(network, chosen, begin, False)
         nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
         same_N = logits_NV.argmax(-1) == right_N
         texts = same_N.split([len(target) for _, target in chosen])
-        right, count = right + int(same_N.sum()), count + len(right_N)
+        right = right + int(same_N.sum())
+        count = count + len(right_N)
         whole += sum(bool(text.all()) for text in texts)
     return {
         "held_out_nats": nats / count,

@@ -51,7 +51,8 @@ class LlamaShape:
     @staticmethod
     def of(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
         """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
-        c, rope = config, config.get("rope_parameters") or {}
+        c = config
+        rope = config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
             scaled

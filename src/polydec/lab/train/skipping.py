@@ -73,7 +73,8 @@ def layer_skipping_states(
 ) -> Tensor:
     """States ready for the head [B, T, H]: a prompt's tokens pass every layer, the answer's these only. As in decoding, each
     layer sees the prompt's keys and values of its own, and the row that ends the prompt is one of the prompt's."""
-    trunk, T = network.model, rows.token_BT.shape[1]
+    trunk = network.model
+    T = rows.token_BT.shape[1]
     prompt_BT1 = (torch.arange(T) < rows.prompt_B[:, None])[..., None]
     x = trunk.embed_tokens(rows.token_BT)
     for i, layer in enumerate(trunk.layers):

@@ -37,7 +37,8 @@ def narrow_shape(target: LlamaShape, width: int) -> LlamaShape:
 
 def train_sorted(spec: SortedSpec) -> dict[str, Any]:
     """Train on the mean loss of all exits, save, and measure (see `train_lm`; bits per byte are the whole draft's)."""
-    target, begun = load_directory(spec.target).s, not spec.width
+    target = load_directory(spec.target).s
+    begun = not spec.width
     layers = spec.layers or max(2, target.layers // 2)
     exits = spec.exits or exits_of(layers)
     rate, muon = (1e-3, 0.01) if begun else (6e-3, 0.02)

@@ -13,7 +13,8 @@ def spearman_correlation(score_N: Tensor, value_N: Tensor) -> float | None:
     Source: Spearman, "The proof and measurement of association between two things" (1904).
     """
     a, b = (_ranks(x_N) for x_N in (score_N, value_N))
-    a, b = a - a.mean(), b - b.mean()
+    a = a - a.mean()
+    b = b - b.mean()
     size = float((a.square().sum() * b.square().sum()).sqrt())
     return round(float((a * b).sum()) / size, 4) if len(a) > 1 and size > 0.0 else None
 

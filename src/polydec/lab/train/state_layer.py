@@ -32,13 +32,15 @@ class TrainableStateLayer(nn.Module):
         self, target: LlamaShape, seed: int, wide: int | None = None, length: int = 4096
     ) -> None:
         super().__init__()
-        g, self._target = torch.Generator().manual_seed(seed), target
+        g = torch.Generator().manual_seed(seed)
+        self._target = target
         self.wide = wide or target.width
         self.beside = self.wide - target.width
         made = initialise_tensors(
             state_layer_shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g
         )
-        self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self._names = list(made)
+        self.weights = nn.ParameterList(made.values())
         self._turn = rotary_tables(target, length)
 
     @property
@@ -104,7 +106,8 @@ class TrainableStateStack(nn.Module):
     ) -> Tensor:
         """See `TrainableStateLayer.forward`; of each level the past has the keys and values of every layer."""
         past = [] if past is None else past
-        x, made = x_BTS, list[tuple[Tensor, Tensor]]()
+        x = x_BTS
+        made = list[tuple[Tensor, Tensor]]()
         for i, block in enumerate(self.blocks):
             own = [level[i] for level in past]
             x = block(x, own, at_T)
@@ -129,11 +132,9 @@ class NarrowBlock(nn.Module):
         length: int = 4096,
     ) -> None:
         super().__init__()
-        W, self.wide, self.block = (
-            target.width,
-            2 * target.width,
-            TrainableStateLayer(target, seed, length=length),
-        )
+        W = target.width
+        self.wide = 2 * target.width
+        self.block = TrainableStateLayer(target, seed, length=length)
         self.join = nn.Parameter(
             torch.cat([torch.eye(W), torch.eye(W)], 1)
             if begin is None
@@ -168,7 +169,8 @@ class PublishedBlock(nn.Module):
         length: int = 4096,
     ) -> None:
         super().__init__()
-        self._target, self._turn = target, rotary_tables(target, length)
+        self._target = target
+        self._turn = rotary_tables(target, length)
         self._about = PublishedFields(
             vocab_size=target.vocab,
             hidden_size=target.width,
@@ -180,7 +182,8 @@ class PublishedBlock(nn.Module):
             rope_theta=target.theta,
         )
         made = initialise_tensors(layout(self._about), torch.Generator().manual_seed(seed))
-        self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self._names = list(made)
+        self.weights = nn.ParameterList(made.values())
         self.wide = made["self_attn.q_proj.weight"].shape[1]
 
     @property
@@ -240,7 +243,8 @@ def attend_state_layer(
 ) -> Tensor:
     """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `TrainableStateLayer.forward`."""
     past = [] if past is None else past
-    T, level = n_BTS.shape[1], len(past)
+    T = n_BTS.shape[1]
+    level = len(past)
     first_T = torch.arange(T) if at_T is None or not level else at_T
     q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
@@ -263,7 +267,8 @@ def project_qkv(
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
     cos, sin = (t[place_T] for t in turn)
-    q, k = apply_rotary_embedding(q, cos, sin), apply_rotary_embedding(k, cos, sin)
+    q = apply_rotary_embedding(q, cos, sin)
+    k = apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     return q, k, v
 

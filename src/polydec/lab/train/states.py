@@ -68,21 +68,23 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
 
 
 def _course(spec: StatesSpec) -> TrainingRun:
-    out, kind = Path(spec.out), KINDS[spec.kind]
+    out = Path(spec.out)
+    kind = KINDS[spec.kind]
     point, source = (
         load_autoregressive_model(spec.target, compute=spec.compute),
         sources.open_source(spec.target),
     )
-    target, fast = (
-        from_weights(source.config, source.weights),
-        is_bf16_run(out / STATE, spec.bf16),
-    )
+    target = from_weights(source.config, source.weights)
+    fast = is_bf16_run(out / STATE, spec.bf16)
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     gathered = DrafterTrainingData(
         spec, point, TeacherModel(target, False).fingerprint, depths, target.s.width
     )
-    samples, lessons, unseen_lessons = gathered.samples, gathered.lessons, gathered.unseen_lessons
-    counts, size = selfplay.token_counts(samples), point.lm.vocab.size
+    samples = gathered.samples
+    lessons = gathered.lessons
+    unseen_lessons = gathered.unseen_lessons
+    counts = selfplay.token_counts(samples)
+    size = point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     begin = None if spec.start is None else kind.begins(spec.start)
     if begin is not None and "tokens" in kind.takes:
@@ -107,7 +109,8 @@ def _course(spec: StatesSpec) -> TrainingRun:
         raise RequestError(
             f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
         )
-    looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()
+    looked = aside[:: max(1, len(aside) // 24)]
+    seen = list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = generator_for(spec.seed, step, "rows")
@@ -272,22 +275,17 @@ def level_divergence(
 ) -> tuple[Tensor, list[float]]:
     """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
     states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
-    at_BM, total, right = (
-        row_B[:, None] + torch.arange(spec.length + student.shown.levels),
-        torch.zeros(()),
-        list[float](),
-    )
-    state_BMH, window_BMW = lessons.state_NH[at_BM].float(), lessons.window_NW[at_BM]
-    token_BM, answer_BM, known_BM = (
-        window_BMW[..., -1],
-        lessons.answer_N[at_BM],
-        student.knows(window_BMW[..., -1]),
-    )
+    at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
+    total = torch.zeros(())
+    right = list[float]()
+    state_BMH = lessons.state_NH[at_BM].float()
+    window_BMW = lessons.window_NW[at_BM]
+    token_BM = window_BMW[..., -1]
+    answer_BM = lessons.answer_N[at_BM]
+    known_BM = student.knows(window_BMW[..., -1])
     with torch.no_grad():
-        truth_BMC, sure_BM = (
-            student.shown.logits(state_BMH, student.columns),
-            torch.ones_like(answer_BM),
-        )
+        truth_BMC = student.shown.logits(state_BMH, student.columns)
+        sure_BM = torch.ones_like(answer_BM)
         if kind.sure:
             sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
     unit_BT = torch.ones_like(answer_BM[:, : spec.length])
@@ -321,16 +319,16 @@ def level_hit_rates(
     student: DrafterStudent, lessons: TargetTextStates, pieces: Tensor, length: int, levels: int
 ) -> list[list[float]]:
     """Of each level, how often its token of each rank is what the target wrote."""
-    hits_LK, counted_L = torch.zeros(levels, RANKS), torch.zeros(levels)
+    hits_LK = torch.zeros(levels, RANKS)
+    counted_L = torch.zeros(levels)
     for row_B in pieces[:: max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
         for k, (_, logits, at_T) in enumerate(made):
-            top_BTK, aim_BT = (
-                student.named(logits.topk(min(RANKS, logits.shape[-1])).indices),
-                at_BT[:, at_T] + k + 1,
-            )
-            hit, counts = top_BTK == lessons.token_N[aim_BT][..., None], lessons.answer_N[aim_BT]
+            top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
+            aim_BT = at_BT[:, at_T] + k + 1
+            hit = top_BTK == lessons.token_N[aim_BT][..., None]
+            counts = lessons.answer_N[aim_BT]
             hits_LK[k, : top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
     return [
@@ -360,7 +358,8 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
     """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
 
     class ProposalTimer:
-        seconds, count = 0.0, 0
+        seconds = 0.0
+        count = 0
 
         def open(self, prompt: Sequence[int], session: Any) -> Any:
             guess = drafter.open(prompt, session)
@@ -369,10 +368,8 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
             async def propose(*asked: Any) -> Any:
                 start = time.process_time()
                 draft = await inner(*asked)
-                ProposalTimer.seconds, ProposalTimer.count = (
-                    ProposalTimer.seconds + time.process_time() - start,
-                    ProposalTimer.count + 1,
-                )
+                ProposalTimer.seconds = ProposalTimer.seconds + time.process_time() - start
+                ProposalTimer.count = ProposalTimer.count + 1
                 return draft
 
             object.__setattr__(guess, "propose", propose)  # many a guess is frozen
@@ -391,7 +388,8 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
                 )
             ]
         )
-    start, passes = time.process_time(), 0
+    start = time.process_time()
+    passes = 0
     for request in requests:
         passes += run_coroutines(
             [

@@ -85,13 +85,17 @@ def draw_scratchpad_batch(
     """Tokens [rows, T], and of each what should follow it where that is learned: all that stands behind the prompt. A function
     of the step alone; step -1 is set aside."""
     r = Random(f"{spec.task} {spec.seed} {step}")
-    read, goals = list[list[int]](), list[list[int]]()
+    read = list[list[int]]()
+    goals = list[list[int]]()
     for _ in range(rows):
-        symbols, budget = random_symbol_word(r, r.choice(spec.lengths)), r.choice(spec.budgets)
-        prompt, behind = writing.prompt(symbols, budget), writing.written(symbols, budget)
+        symbols = random_symbol_word(r, r.choice(spec.lengths))
+        budget = r.choice(spec.budgets)
+        prompt = writing.prompt(symbols, budget)
+        behind = writing.written(symbols, budget)
         read.append([*prompt, *behind[:-1]])
         goals.append([*[NOT_LEARNED] * (len(prompt) - 1), *behind])
-    longest, pad = max(map(len, read)), writing.id(PAD)
+    longest = max(map(len, read))
+    pad = writing.id(PAD)
     return (
         torch.tensor([row + [pad] * (longest - len(row)) for row in read]),
         torch.tensor([row + [NOT_LEARNED] * (longest - len(row)) for row in goals]),

@@ -42,7 +42,8 @@ class TrainableStopHead(nn.Module):
         own = start.blocks[:1] if tied else start.blocks
         self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
         self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
-        self._depth, self._tied = len(start.blocks), tied
+        self._depth = len(start.blocks)
+        self._tied = tied
 
     def head(self) -> StopHead:
         t: list[Tensor] = list(self.parameters())
@@ -122,7 +123,8 @@ def label_drafted_tokens(
     """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
     which names its draws."""
     g = generator_for(spec.seed, part, "drafts")
-    hidden, accepted = list[Tensor](), list[Tensor]()
+    hidden = list[Tensor]()
+    accepted = list[Tensor]()
     for s in samples:
         p_TV, q_TV = (teacher_forced_laws(lm, s, spec.temperature) for lm in (target, draft))
         for _ in range(spec.rounds if spec.temperature else 1):
@@ -181,7 +183,8 @@ def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor
 
 def best_constant_logits(accepted_N: Tensor, weight: float) -> Tensor:
     """The two log chances that have the least loss where every token gets the same."""
-    accepted, rejected = accepted_N.sum(), weight * (1.0 - accepted_N).sum()
+    accepted = accepted_N.sum()
+    rejected = weight * (1.0 - accepted_N).sum()
     return (torch.stack([rejected, accepted]) / (accepted + rejected)).clamp(min=1e-6).log()
 
 
@@ -191,7 +194,8 @@ def measure_stop_head(
 ) -> Mapping[str, float]:
     """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
     of which one is likelier to be accepted, the head says which (0.5 is chance)."""
-    y, logits = lessons.accepted_N, head.logits(lessons.hidden_NH)
+    y = lessons.accepted_N
+    logits = head.logits(lessons.hidden_NH)
     same = best_constant_logits(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
     a, b = torch.randint(len(y), (2, 20000), generator=g)

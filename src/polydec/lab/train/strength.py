@@ -70,12 +70,11 @@ def best_steering_strength(
         require_family("ar", family_of(point.lm), point.name, field)
     if not pairs:
         raise RequestError("pairs is empty: give at least one prompt with its answer")
-    laws, texts = (
-        (lm.checkpoint.lm, lm.draft.lm),
-        [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)],
-    )
+    laws = (lm.checkpoint.lm, lm.draft.lm)
+    texts = [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)]
     closed = calibrate_steering_strength(_every(laws, texts), head)
-    lost, count = dict.fromkeys((min(closed * f, MOST) for f in FACTORS), 0.0), 0
+    lost = dict.fromkeys((min(closed * f, MOST) for f in FACTORS), 0.0)
+    count = 0
     for tuned_V, before_V, token in _every(
         laws, texts
     ):  # once more: rows of all texts together are too large to keep

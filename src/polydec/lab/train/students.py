@@ -83,7 +83,9 @@ class DrafterStudent(nn.Module):
         make: Make,
     ) -> None:
         super().__init__()
-        self.shown, self.block, self._make = shown, block, make
+        self.shown = shown
+        self.block = block
+        self._make = make
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
 
     def at(self, step: int, steps: int) -> None:
@@ -166,16 +168,18 @@ class LayerStudent(DrafterStudent):
         """Of each level the states guessed [B, N, H], their logits, and the N positions behind which they were guessed: all of
         them at the first level, every so many below it."""
         (B, T, _), entry_BTD = entry_BTD.shape, self.entry(entry_BTD)
-        model, past, true = self.model(), list[Any](), entry_BTD.flatten(0, 1)
-        above, at_T, slots = entry_BTD, torch.arange(T), 1
+        model = self.model()
+        past = list[Any]()
+        true = entry_BTD.flatten(0, 1)
+        above = entry_BTD
+        at_T = torch.arange(T)
+        slots = 1
         assert self.block is not None
         for k in range(self.shown.levels):
             if k == 1:
-                at_T, above, true = (
-                    at_T[::every],
-                    above[:, ::every],
-                    entry_BTD[:, ::every].flatten(0, 1),
-                )
+                at_T = at_T[::every]
+                above = above[:, ::every]
+                true = entry_BTD[:, ::every].flatten(0, 1)
             embed = self.shown.embed(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(
                 B, -1, self.block.wide
@@ -183,7 +187,8 @@ class LayerStudent(DrafterStudent):
             out = self.block(rows, past, at_T * slots + slots - 1 if k else None)
             if not k:  # a state and its token may take several entries, of which the last counts
                 slots = rows.shape[1] // T
-                rows, out = rows[:, slots - 1 :: slots], out[:, slots - 1 :: slots]
+                rows = rows[:, slots - 1 :: slots]
+                out = out[:, slots - 1 :: slots]
             stands, guessed = model.read(k, true, out.flatten(0, 1))
             above = stands.view(B, len(at_T), -1)
             if guessed is None:  # it has a head of its own

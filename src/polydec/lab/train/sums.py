@@ -42,11 +42,14 @@ def draw_last_digit_sum(seed: str, steps: int, unseen: bool = False) -> LastDigi
 
 def _drawn(dice: random.Random, steps: int) -> LastDigitSum:
     value = dice.randrange(10)
-    question, chain = str(value), ""
+    question = str(value)
+    chain = ""
     for _ in range(steps):
-        sign, other = dice.choice(SIGNS), dice.randrange(10)
+        sign = dice.choice(SIGNS)
+        other = dice.randrange(10)
         value = (
             value + other if sign == "+" else value - other if sign == "-" else value * other
         ) % 10
-        question, chain = f"{question}{sign}{other}", f"{chain}{value}"
+        question = f"{question}{sign}{other}"
+        chain = f"{chain}{value}"
     return LastDigitSum(question, chain)

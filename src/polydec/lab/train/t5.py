@@ -16,7 +16,8 @@ from polydec.models.nets.seq2seq import relative_position_buckets
 class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
@@ -66,7 +67,8 @@ class TrainableT5Sublayer(nn.Module):
     def __init__(self, c: Seq2SeqConfig, name: str, does: nn.Module) -> None:
         super().__init__()
         self.add_module(name, does)
-        self.layer_norm, self.name = RMSNorm(c.width, c.eps), name
+        self.layer_norm = RMSNorm(c.width, c.eps)
+        self.name = name
 
     @property
     def does(self) -> Any:
@@ -97,7 +99,8 @@ class TrainableT5Tower(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig, inner: int, decoder: bool, both: bool) -> None:
         super().__init__()
-        self.config, self.both = c, both
+        self.config = c
+        self.both = both
         count = c.layers if decoder else c.first
         self.block = nn.ModuleList(
             [TrainableT5Block(c, inner, decoder, i == 0) for i in range(count)]

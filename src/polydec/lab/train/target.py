@@ -40,7 +40,8 @@ def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, 
     name = draft or zoo.default_draft(target)
     if name is None:
         raise RequestError(f"draft is none and {target} has no embedded one: name the draft model")
-    point, small = load_autoregressive_model(target), load_autoregressive_model(name, "draft")
+    point = load_autoregressive_model(target)
+    small = load_autoregressive_model(name, "draft")
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     return point, small, name
 

@@ -125,7 +125,8 @@ def _shuffle(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    start, count = r.randrange(10), of.count(r)
+    start = r.randrange(10)
+    count = of.count(r)
     items = "".join(DIGITS[(start + i) % 10] for i in range(count))
     shown = r.randrange(count)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
@@ -164,7 +165,9 @@ def _slots(r: random.Random, of: TaskVariety) -> SyntheticTask:
         name, town = (_name(r) if r.random() < 0.5 else r.choice(known) for known in (NAMES, TOWNS))
         age = r.randrange(10 ** r.randint(1, 3))
     else:
-        name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
+        name = r.choice(NAMES)
+        town = r.choice(TOWNS)
+        age = r.randrange(10, 90)
     return SyntheticTask(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 

@@ -89,8 +89,10 @@ class TeacherModel:
         """The same for the samples of the file `path`, kept beside it: `.hidden` is appended to when the file has grown,
         `.lse-TEMPERATURE` is computed where it is missing. `.states` says of which text and which target they are: those of
         another one are computed again, which is said in a warning."""
-        width, rows = self.head_VH.shape[1], sum(len(s.output_ids) for s in samples)
-        at, of = path.with_suffix(".hidden"), path.with_suffix(".states")
+        width = self.head_VH.shape[1]
+        rows = sum(len(s.output_ids) for s in samples)
+        at = path.with_suffix(".hidden")
+        of = path.with_suffix(".states")
         path.parent.mkdir(parents=True, exist_ok=True)
         with hold_file_lock(at):
             self._extend(at, of, path, samples, width)
@@ -100,7 +102,8 @@ class TeacherModel:
         self, at: Path, of: Path, path: Path, samples: Sequence[TrainingSample], width: int
     ) -> None:
         """Make `at` hold the states of all these samples, in order; more may follow."""
-        own, known = sample_prefix_digests(samples), _known(of)
+        own = sample_prefix_digests(samples)
+        known = _known(of)
         size = at.stat().st_size if at.exists() else 0
         kept = known.digests if known is not None and known.target == self.fingerprint else []
         same = next(

@@ -91,7 +91,8 @@ class _StepPairOracle:
             stood = [x for step in before for x in step.tokens]
             value, own = (self.worth(stood, step) for step in (drafted.tokens, await case.own()))
         else:
-            value, own = await case.read(self.reward), await case.written(self.reward)
+            value = await case.read(self.reward)
+            own = await case.written(self.reward)
         text = (*self.prompt, *mark_step_writers(case.steps, *self.marks))
         self.lessons.append(TextRouterExample(text, self.problem, value, own))
         return own > value
@@ -111,7 +112,8 @@ class TextRouterModel(nn.Module):
 
     def __init__(self, network: TrainableLlama, head: TrainableStepReward) -> None:
         super().__init__()
-        self.network, self.head = network, head
+        self.network = network
+        self.head = head
 
     def logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
         """Of texts that end at these places: log odds [B] that the target's step would be the better one."""
@@ -121,10 +123,8 @@ class TextRouterModel(nn.Module):
 
 def _course(spec: TextRouterSpec) -> TrainingRun:
     out = Path(spec.out)
-    target, draft = (
-        load_autoregressive_model(spec.target),
-        load_autoregressive_model(spec.draft, "draft"),
-    )
+    target = load_autoregressive_model(spec.target)
+    draft = load_autoregressive_model(spec.draft, "draft")
     vocab = target.lm.vocab
     vocab.require_same(draft.lm.vocab, "the draft")
     reward = None
@@ -158,7 +158,8 @@ def _course(spec: TextRouterSpec) -> TrainingRun:
 
     def made() -> TextRouter:
         names = [name for name in net.network.state_dict() if name.startswith("model.")]
-        weights, s = net.network.state_dict(), net.network.s
+        weights = net.network.state_dict()
+        s = net.network.s
         sizes = TextRouterSizes(
             s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps
         )
@@ -200,7 +201,8 @@ def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
             error_sentence(f"start is {name!r}, of {shape.vocab} tokens: the target has {size}")
         )
     grown = LlamaShape(**{**asdict(shape), "vocab": size + MARKS})
-    network, table = TrainableLlama(grown), "model.embed_tokens.weight"
+    network = TrainableLlama(grown)
+    table = "model.embed_tokens.weight"
     weights = {n: source.weights[n].float() for n in network.state_dict()}
     more = weights[table].mean(0, keepdim=True).expand(MARKS, -1)
     network.load_state_dict({**weights, table: torch.cat([weights[table], more])})
@@ -213,7 +215,8 @@ def balance_router_examples(
 ) -> list[TextRouterExample]:
     """As many of each class, drawn from the larger one; in an order that mixes them."""
     classes = [[x for x in lessons if x.better is better] for better in (False, True)]
-    count, out = min(map(len, classes)), list[TextRouterExample]()
+    count = min(map(len, classes))
+    out = list[TextRouterExample]()
     for number, of in enumerate(classes):
         order = torch.randperm(len(of), generator=generator_for(seed, number, "classes"))
         out += [of[i] for i in order[:count].tolist()]
@@ -295,7 +298,8 @@ def gather_text_router_examples(
         )
         for p in (target, draft)
     )
-    lessons, marks = list[TextRouterExample](), marks_of(target.lm.vocab)
+    lessons = list[TextRouterExample]()
+    marks = marks_of(target.lm.vocab)
     with show_count_progress(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
         for first in range(0, len(asked), LIVE):
             tasks = list[Any]()

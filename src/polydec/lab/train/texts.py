@@ -88,7 +88,9 @@ def read_text_samples(
 ) -> list[TrainingSample]:
     """Texts of about so many tokens together, of all kinds in turn. They are samples of which the target is supposed to have
     written all but the first token: its laws are learned at all of them."""
-    rng, out, count = random.Random(seed), list[TrainingSample](), 0
+    rng = random.Random(seed)
+    out = list[TrainingSample]()
+    count = 0
     sources = list[Iterator[tuple[int, ...]]]()
     if text.has_chat and is_collection_folder(root):
         sources += [read_exchanges(root, kind, text, rng) for kind in EXCHANGES]

@@ -126,7 +126,8 @@ def answer_nats(
     states: Callable[[PaddedTextRows], Tensor],
 ) -> float:
     """Mean of -log p of the answers' tokens, in nats. states: ready for the head, of all positions [B, T, H]."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for sample in samples:
         rows = PaddedTextRows.of([sample])
         writes_BT = rows.writes_BT

@@ -99,7 +99,8 @@ class _TrainableValueNetwork(torch.nn.Module):
 
     def __init__(self, vocab: TokenVocabulary, width: int, seed: int) -> None:
         super().__init__()
-        layers, self.vocab = value.new_value_network(vocab, width, seed), vocab
+        layers = value.new_value_network(vocab, width, seed)
+        self.vocab = vocab
         weights = (layers.embed_VW, *layers.one, *layers.two, *layers.out)
         self.p = torch.nn.ParameterList(torch.nn.Parameter(t) for t in weights)
 
@@ -111,7 +112,8 @@ class _TrainableValueNetwork(torch.nn.Module):
 
 def draw_value_runs(lm: LoadedModel, judge: TextReward, spec: ValueSpec) -> list[Lesson]:
     """Answers of the target to the tasks in turn, none of a question that is held out."""
-    model, of = lm.checkpoint.lm, task_variety(spec.varied)
+    model = lm.checkpoint.lm
+    of = task_variety(spec.varied)
     shapers = build_shapers(Sampling(temperature=spec.temperature), seed=spec.seed, choice=0)
     how = DenoisingDecoder(model, AtRandomUnmasker(), exact_refresh(model.block), 0, shapers)
     prompts = [
@@ -126,7 +128,8 @@ def one_run(
     how: DenoisingDecoder, judge: TextReward, prompt: tuple[int, ...], spec: ValueSpec, number: int
 ) -> Lesson:
     """One answer, and the canvas behind each of its passes."""
-    events, seed = list[Any](), spec.seed * 1_000_003 + number
+    events = list[Any]()
+    seed = spec.seed * 1_000_003 + number
     request = Request(prompt, spec.max_tokens, seed=seed)
     out = run_coroutines([answer_one(how, request, on=events.append)])[0]
     canvas: Canvas = (*prompt, *(None,) * spec.max_tokens)

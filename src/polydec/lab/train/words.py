@@ -124,7 +124,8 @@ def layer_matrices(network: nn.Module) -> list[nn.Parameter]:
 
 def read_texts(spec: WordsSpec) -> dict[str, DocumentSplit]:
     """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
-    root, most = training_data(spec.data), int(spec.train_mb * 1e6)
+    root = training_data(spec.data)
+    most = int(spec.train_mb * 1e6)
     parts = {
         k: split_documents(root, k, most, int(spec.held_kb * 1e3), spec.seed) for k in spec.texts
     }

@@ -138,7 +138,8 @@ class AfterThinkingLanguage:
 
     def before_answer(self, tokens: Sequence[int]) -> int:
         """How many of these tokens of an answer stand before what is answered."""
-        read, before = self.reader.start(), 0
+        read = self.reader.start()
+        before = 0
         for at, token in enumerate(tokens, 1):
             read = self.reader.step(read, self._piece(token))[0]
             if read.phase is ThinkingPhase.ANSWER:
@@ -177,7 +178,8 @@ class AfterThinkingLanguage:
         if token != self.closing[at]:
             return DEAD
         read = self.reader.step(state.read, self._piece(token))[0]
-        used, last = state.used + 1, at + 1 == len(self.closing)
+        used = state.used + 1
+        last = at + 1 == len(self.closing)
         answer = self.begin(used) if last else None
         return ThoughtState(read, answer, used, state.thought, None if last else at + 1)
 
@@ -199,7 +201,8 @@ class AfterThinkingLanguage:
 
     def _before_answer(self, state: ThoughtState, read: ReadState, token: int) -> ThoughtState:
         """One more token that leads towards a mark, before the answer; read: behind it."""
-        used, answer = state.used + 1, self._stepped(state.answer, token)
+        used = state.used + 1
+        answer = self._stepped(state.answer, token)
         if read.thinks:
             return ThoughtState(read, None, used, state.thought)
         behind = read.phase is ThinkingPhase.BEHIND and not read.held.strip()

@@ -18,7 +18,8 @@ from polydec.base.options import short_repr
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import pieces
 
-MOST, LONGEST = 10_000, 200_000
+MOST = 10_000
+LONGEST = 200_000
 """Texts of a constraint, and characters of all of them together."""
 KEPT = 64
 """Beginnings whose followers are remembered."""
@@ -118,7 +119,8 @@ class ChoiceLanguage:
     def forced(self, state: ChoicePrefix) -> bytes:
         if state.low == state.high:
             return b""
-        first, last = self.strings[state.low], self.strings[state.high - 1]
+        first = self.strings[state.low]
+        last = self.strings[state.high - 1]
         if first is last:
             return first[state.depth :]
         pairs = zip(first[state.depth :], last[state.depth :], strict=False)
@@ -166,7 +168,8 @@ class ChoiceLanguage:
 
     def _narrowed(self, state: ChoicePrefix, byte: int) -> ChoicePrefix:
         """Behind one byte more."""
-        at, wanted = state.depth, bytes((byte,))
+        at = state.depth
+        wanted = bytes((byte,))
         if state.low == state.high:
             return DEAD
         if state.high - state.low == 1:

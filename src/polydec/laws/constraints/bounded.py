@@ -18,14 +18,16 @@ from polydec.base.errors import RequestError
 LIMIT = 2**53
 """All whole numbers up to this one are doubles."""
 
-DIGITS, POWER = 15, 22
+DIGITS = 15
+POWER = 22
 """So many digits come back from a double as they went in, behind a power of ten that is a double itself."""
 
 WIDEST = 9 * 10**18
 """The widest bound: a little less than 2^63."""
 
 VALUES = ("const", "enum")
-UPPER, LOWER = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
+UPPER = ("maximum", "exclusiveMaximum")
+LOWER = ("minimum", "exclusiveMinimum")
 EACH = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keys behind which schemas stand by names of their own."""
 
@@ -88,13 +90,15 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
     out would be all that lies between the bound and 0."""
     if type(value) not in (int, float) or value != value or abs(value) <= LIMIT:
         return _exact(value, f"{where}: {key}")
-    strict, sign = key.startswith("exclusive"), 1 if key in UPPER else -1
+    strict = key.startswith("exclusive")
+    sign = 1 if key in UPPER else -1
     if abs(value) <= WIDEST and not strict and _survives(value) and float(value) == value:
         return int(value)
     if turned or sign * value < 0:
         raise RequestError(_beyond(value, f"{where}: {key}"))
     inner = WIDEST if abs(value) > WIDEST else abs(int(value)) - strict
-    tens, twos = len(str(inner)) - DIGITS, inner.bit_length() - 53
+    tens = len(str(inner)) - DIGITS
+    twos = inner.bit_length() - 53
     return sign * (inner - inner % (10**tens << max(0, twos - tens)))  # so that it is a double
 
 

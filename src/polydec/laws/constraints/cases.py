@@ -34,7 +34,9 @@ from polydec.laws.constraints.cells import (
 )
 from polydec.laws.constraints.formats import FORMATS, UNKEPT
 
-MOST_CELLS, MOST_LISTS, MOST_CHOICES = 1000, 400, 400
+MOST_CELLS = 1000
+MOST_LISTS = 400
+MOST_CHOICES = 400
 """Cells of a schema; lists that are named one by one; ways to choose some of the names of an object."""
 DEEPEST = 60
 """References and parts that are followed inside one another without a value between them."""
@@ -248,7 +250,8 @@ class SchemaReader:
                 )
             )
         for name, needed in _dependent(node):
-            has, lacks = ObjectCell(required=(name,)), ObjectCell(named=((name, NOTHING),))
+            has = ObjectCell(required=(name,))
+            lacks = ObjectCell(named=((name, NOTHING),))
             others = [x for x in KINDS if not isinstance(x, ObjectCell)]
             cells = self._kept(
                 [
@@ -287,7 +290,8 @@ class SchemaReader:
     # ---- what does not ----
 
     def _without(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
-        out, left = Cells(), Cells()
+        out = Cells()
+        left = Cells()
         for cell in cells:
             inside = self._with([cell], node, depth)
             if not inside:
@@ -359,7 +363,8 @@ class SchemaReader:
 
     def _simple(self, node: _SchemaNode) -> Cells:
         """What fits the keywords that speak of one kind of value each."""
-        schema, kinds = node.schema, _kinds(node)
+        schema = node.schema
+        kinds = _kinds(node)
         out = Cells()
         if kinds & {"null", "boolean"}:
             values = {"null"} if "null" in kinds else set[str]()
@@ -386,7 +391,8 @@ class SchemaReader:
         first, rest = _items(node)
         held = ()
         if "contains" in schema:
-            low, high = _count(node, "minContains"), _count(node, "maxContains")
+            low = _count(node, "minContains")
+            high = _count(node, "maxContains")
             item = self.fits(schema["contains"], node.base, f"{node.at}/contains")
             held = (
                 ContainsRequirement(item, 0, 1 if low is None else low, high, "contains", node.at),
@@ -404,7 +410,8 @@ class SchemaReader:
 
     def _object(self, node: _SchemaNode) -> ObjectCell:
         schema = node.schema
-        known, by_pattern = _mapping(node, "properties"), _mapping(node, "patternProperties")
+        known = _mapping(node, "properties")
+        by_pattern = _mapping(node, "patternProperties")
         patterns = tuple((x, self.fits(y, node.base, node.at)) for x, y in by_pattern.items())
         others = self.fits(schema.get("additionalProperties", True), node.base, node.at)
         named = list[tuple[str, Conjunction]]()
@@ -413,7 +420,8 @@ class SchemaReader:
             for pattern, more in patterns:
                 value = conjoin_schemas(value, more) if self._found(pattern, name, node) else value
             named.append((name, value))
-        low, high = _count(node, "minProperties") or 0, _count(node, "maxProperties")
+        low = _count(node, "minProperties") or 0
+        high = _count(node, "maxProperties")
         return ObjectCell(
             tuple(named),
             tuple(dict.fromkeys(_names(node, "required"))),
@@ -462,7 +470,8 @@ class SchemaReader:
             yield [ArrayCell(distinct=False, low=2, at=node.at)]
         if "contains" in schema:
             item = self.fits(schema["contains"], node.base, node.at)
-            low, high = _count(node, "minContains"), _count(node, "maxContains")
+            low = _count(node, "minContains")
+            high = _count(node, "maxContains")
             low = 1 if low is None else low
             if low:
                 yield [
@@ -480,11 +489,13 @@ class SchemaReader:
         schema = node.schema
         for name in _names(node, "required"):
             yield [ObjectCell(named=((name, NOTHING),))]
-        known, by_pattern = _mapping(node, "properties"), _mapping(node, "patternProperties")
+        known = _mapping(node, "properties")
+        by_pattern = _mapping(node, "patternProperties")
         for name, part in known.items():
             wrong = self.fits(part, node.base, node.at, False)
             yield [ObjectCell(named=((name, wrong),), required=(name,))]
-        every, nobody = frozenset[str](), tuple[str, ...]()
+        every = frozenset[str]()
+        nobody = tuple[str, ...]()
         for pattern, part in by_pattern.items():
             wrong = self.fits(part, node.base, node.at, False)
             name = self.fits(self._constant_pattern(pattern), node.base, node.at)
@@ -676,7 +687,8 @@ def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:
 
 def _string(node: _SchemaNode) -> StringCell:
     schema = node.schema
-    pattern, kind = schema.get("pattern"), schema.get("format")
+    pattern = schema.get("pattern")
+    kind = schema.get("format")
     if pattern is not None and not isinstance(pattern, str):
         raise _wrong(node, "pattern", "a text")
     if kind in UNKEPT:
@@ -757,7 +769,9 @@ def _finite(cell: Cell) -> bool:
 def _others(cells: Cells) -> Cells:
     """All but some values."""
     out: Cells = [ArrayCell(), ObjectCell()]
-    plain, texts, listed = set[str](), frozenset[str](), frozenset[Any]()
+    plain = set[str]()
+    texts = frozenset[str]()
+    listed = frozenset[Any]()
     for cell in cells:
         if isinstance(cell, PlainCell):
             plain |= cell.values

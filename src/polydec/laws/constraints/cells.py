@@ -300,7 +300,8 @@ class ObjectCell:
     def meet(self, other: ObjectCell) -> ObjectCell | None:
         names = dict.fromkeys(name for name, _ in (*self.named, *other.named))
         patterns = dict.fromkeys(pattern for pattern, _ in (*self.patterns, *other.patterns))
-        mine, others = dict(self.patterns), dict(other.patterns)
+        mine = dict(self.patterns)
+        others = dict(other.patterns)
         out = ObjectCell(
             tuple((name, conjoin_schemas(self.value(name), other.value(name))) for name in names),
             tuple(dict.fromkeys((*self.required, *other.required))),

@@ -15,7 +15,8 @@ from typing import Any
 
 Schema = Any
 
-ONE, LIST = ("items", "additionalProperties"), ("anyOf", "prefixItems")
+ONE = ("items", "additionalProperties")
+LIST = ("anyOf", "prefixItems")
 EACH = ("properties", "patternProperties", "$defs", "definitions")
 """Where fewer values of a part are fewer values of the whole. In `oneOf` and `not` they may be others, and what is added up in
 `allOf` must not be closed one by one."""
@@ -45,7 +46,8 @@ LARGEST = 2**53 - 1
 """The largest integer below which a double holds all (RFC 8259, section 6)."""
 
 
-TIMES, NANOSECONDS = ("time", "date-time"), r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
+TIMES = ("time", "date-time")
+NANOSECONDS = r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
 """Formats that hold seconds, and a pattern beside them: RFC 3339 has any number of digits behind the point."""
 
 
@@ -60,7 +62,8 @@ def close_schema_objects(
     targets = {ref: follow(ref) for ref in _references(schema)}
     if any(there is None for there in targets.values()):
         return schema
-    kept, waiting = set[int](), list(_others(schema))
+    kept = set[int]()
+    waiting = list(_others(schema))
     while waiting:  # what is referred to from where nothing may be closed stays open as well
         for ref in _references(waiting.pop()):
             if id(targets[ref]) not in kept:
@@ -98,7 +101,8 @@ class _ObjectCloser:
             out |= _bounds(schema)
         if schema.get("format") in TIMES and "pattern" not in schema:
             out["pattern"] = NANOSECONDS
-        known, needed = schema.get("properties"), schema.get("required", [])
+        known = schema.get("properties")
+        needed = schema.get("required", [])
         if (
             isinstance(known, Mapping)
             and known
@@ -112,10 +116,8 @@ class _ObjectCloser:
 
 def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
     """Of integers, on the sides where a schema says none."""
-    low, high = (
-        schema.get("minimum", schema.get("exclusiveMinimum")),
-        schema.get("maximum", schema.get("exclusiveMaximum")),
-    )
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
     out = dict[str, int]()
     if low is None and (high is None or (isinstance(high, (int, float)) and high > -LARGEST)):
         out["minimum"] = -LARGEST

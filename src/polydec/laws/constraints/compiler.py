@@ -51,12 +51,14 @@ class _GuidanceTokenTable:
     def __init__(self, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> None:
         self.tokens = [p or b"" for p in spelled]
         self.special_token_ids = [i for i, p in enumerate(spelled) if p is None]
-        self.eos_token_id, self.bos_token_id = ends[0], None
+        self.eos_token_id = ends[0]
+        self.bos_token_id = None
         self._ids, self._longest = pieces.by_bytes(spelled)
 
     def __call__(self, text: bytes | str) -> list[int]:
         """The longest token first, as far as there is one. Nobody reads this: spellings are the drafter's."""
-        rest, out = text.encode() if isinstance(text, str) else text, list[int]()
+        rest = text.encode() if isinstance(text, str) else text
+        out = list[int]()
         while rest:
             fit = next(
                 (n for n in range(min(self._longest, len(rest)), 0, -1) if rest[:n] in self._ids), 0

@@ -17,7 +17,8 @@ _TOKEN = re.compile(
 
 def grammar_refusal(text: str) -> str:
     """Why a grammar may not be compiled; empty: it may."""
-    line, both = 1, 0
+    line = 1
+    both = 0
     for word in _TOKEN.findall(text):
         line += word.count("\n")
         if word in (":", "|"):
@@ -41,14 +42,16 @@ def unproductive_rules(text: str) -> frozenset[str]:
     """The rules of which every alternative needs a rule that has no text. Where a grammar has parts that are not understood
     here, they count as having one, so none is named wrongly."""
     rules = {name: _alternatives(body) for name, body in _rules(text).items()}
-    missing, waits = dict[tuple[str, int], int](), defaultdict[str, list[tuple[str, int]]](list)
+    missing = dict[tuple[str, int], int]()
+    waits = defaultdict[str, list[tuple[str, int]]](list)
     for name, options in rules.items():
         for i, needs in enumerate(options):
             known = [x for x in needs if x in rules]
             missing[name, i] = len(known)
             for x in known:
                 waits[x].append((name, i))
-    fruitful, ready = set[str](), [name for (name, _), count in missing.items() if not count]
+    fruitful = set[str]()
+    ready = [name for (name, _), count in missing.items() if not count]
     while ready:
         name = ready.pop()
         if name in fruitful:
@@ -68,7 +71,8 @@ def _rules(text: str) -> dict[str, list[str]]:
         for w in _TOKEN.findall(text)
         if w == "\n" or (not w.isspace() and not w.startswith(("//", "#")))
     ]
-    out, body = dict[str, list[str]](), list[str]()
+    out = dict[str, list[str]]()
+    body = list[str]()
     for i, word in enumerate(words):
         begins = i == 0 or words[i - 1] == "\n"
         if begins and word.startswith("%"):
@@ -88,7 +92,8 @@ def _rules(text: str) -> dict[str, list[str]]:
 
 def _alternatives(body: list[str]) -> list[set[str]]:
     """Of each alternative the names that it cannot do without; what stands in brackets, or may be left out, is passed over."""
-    out, depth = [set[str]()], 0
+    out = [set[str]()]
+    depth = 0
     for i, word in enumerate(body):
         depth += (word in "([") - (word in ")]")
         following = body[i + 1] if i + 1 < len(body) else ""

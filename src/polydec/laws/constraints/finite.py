@@ -18,7 +18,8 @@ def has_finite_value(schema: Mapping[str, Any]) -> bool:
     having one, so no schema is refused wrongly."""
     follow = ReferenceResolver(schema).follow
     targets = {ref: follow(ref) for ref in schema_references(schema)}
-    waits, fruitful = defaultdict[str, list[str]](list), set[str]()
+    waits = defaultdict[str, list[str]](list)
+    fruitful = set[str]()
     for ref, there in targets.items():
         for needed in schema_references(there):
             waits[needed].append(ref)
@@ -39,7 +40,8 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
         options = _entries(schema.get(key))
         if options and not any(_ends(x, fruitful) for x in options):
             return False
-    needed, known = _entries(schema.get("allOf")), schema.get("properties")
+    needed = _entries(schema.get("allOf"))
+    known = schema.get("properties")
     if schema.get("type") == "object" and isinstance(known, Mapping):
         needed = [
             *needed,

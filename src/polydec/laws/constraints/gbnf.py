@@ -173,7 +173,8 @@ class _GbnfReader:
         elif times is None:
             raise _GbnfSyntaxError("{ must begin how often something stands: {m}, {m,} or {m,n}")
         else:
-            low, high = int(times[1]), int(times[3] or times[1])
+            low = int(times[1])
+            high = int(times[3] or times[1])
             if high < low:
                 raise _GbnfSyntaxError(
                     f"{times[0]} is legal where the second number is not below the first"

@@ -37,11 +37,14 @@ from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import compiler, pieces
 from polydec.laws.constraints.compiler import require_llguidance
 
-MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
+MEMORY = 768 << 20
+SECONDS = 5.0
+STACK = 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
 bytes of its stack, a quarter of what a thread has here."""
 
-KEPT, HELD = 64, 16 << 20
+KEPT = 64
+HELD = 16 << 20
 """Constraints that are remembered, and bytes of those that were compiled, all together: dozens of usual schemas."""
 
 _WORKER = SubprocessWorker(
@@ -256,7 +259,8 @@ class _CompiledConstraintCache:
     """The constraints that were compiled last, as many as take no more than HELD bytes together."""
 
     def __init__(self) -> None:
-        self._lock, self._known = Lock(), OrderedDict[Any, _CompiledConstraint]()
+        self._lock = Lock()
+        self._known = OrderedDict[Any, _CompiledConstraint]()
 
     def get(self, key: Any, make: Callable[[], _CompiledConstraint]) -> _CompiledConstraint:
         with self._lock:

@@ -33,7 +33,10 @@ class DeadlineState:
     def __init__(
         self, inner: Any, used: int, look: int, out: tuple[int, ...] | None = None
     ) -> None:
-        self.inner, self.used, self.look, self.out = inner, used, look, out
+        self.inner = inner
+        self.used = used
+        self.look = look
+        self.out = out
 
 
 DEAD = DeadlineState(None, 0, 0, ())
@@ -107,7 +110,8 @@ class DeadlineLanguage:
     def steered(self, tokens: Sequence[int], before: int = 0) -> int:
         """How many of these tokens of an answer were the only ones allowed, so that it ended in time; before: how many of them
         stand before the text."""
-        state, count = self.begin(before), 0
+        state = self.begin(before)
+        count = 0
         for token in tokens[before:]:
             self._look(state)
             count += state.out is not None
@@ -130,7 +134,8 @@ class DeadlineLanguage:
         """Find out whether it is time to go."""
         if state.out is not None or state.used < state.look:
             return
-        left, room = self.most - state.used, min(max(ROOM, len(self.whole)), self.most // 4)
+        left = self.most - state.used
+        room = min(max(ROOM, len(self.whole)), self.most // 4)
         way = self.way(state.inner, left)
         if way is None:
             state.look = state.used + AGAIN

@@ -83,12 +83,11 @@ class SpanLanguage:
     ) -> SpanLanguage:
         """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
         begins without its space). Ends and tokens that write nothing stand in no span."""
-        tokens_N, known = np.array(tokens, np.int32), set(tokens)
-        within_N, silent, bare = (
-            np.zeros(len(tokens_N) + 1, np.bool_),
-            known & ends,
-            dict[int, int](),
-        )
+        tokens_N = np.array(tokens, np.int32)
+        known = set(tokens)
+        within_N = np.zeros(len(tokens_N) + 1, np.bool_)
+        silent = known & ends
+        bare = dict[int, int]()
         if spelled is not None:
             ids, _ = pieces.by_bytes(tuple(spelled))
             silent |= {x for x in known if spelled[x] is None}

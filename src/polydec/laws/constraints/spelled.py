@@ -31,7 +31,8 @@ from polydec.laws.constraints.cells import (
 )
 from polydec.laws.constraints.formats import LONGEST, format_pattern
 
-MOST_LISTS, MOST_CHOICES = 400, 400
+MOST_LISTS = 400
+MOST_CHOICES = 400
 """Lists that are named one by one; ways to choose some of the names of an object."""
 MOST_PARTS = 4000
 """Parts of what is written."""
@@ -105,7 +106,8 @@ class SchemaWriter:
         cells = [x for x in self._final[what] if self._lives(x)]
         if all(kind in cells for kind in KINDS):
             return {}
-        values, options = list[Any](), list[dict[str, Any]]()
+        values = list[Any]()
+        options = list[dict[str, Any]]()
         for cell in cells:
             if isinstance(cell, PlainCell):
                 values += [_PLAIN[x] for x in ("null", "true", "false") if x in cell.values]
@@ -223,7 +225,8 @@ class SchemaWriter:
             if values is None:
                 return None
             places.append(values)
-        out, waiting = list[Any](), [list[Any]()]
+        out = list[Any]()
+        waiting = [list[Any]()]
         while waiting:
             begun = waiting.pop(0)
             keys = [_key(x) for x in begun]
@@ -432,7 +435,8 @@ class SchemaWriter:
             return
         known = [name for name, value in cell.named if name not in cell.required]
         maybe = [name for name in known if not self._void(cell.value(name))]
-        sure, closed = len(cell.required), self._closed(cell)
+        sure = len(cell.required)
+        closed = self._closed(cell)
         low = max(0, cell.low - sure)
         high = None if cell.high is None else cell.high - sure
         if high is not None and high < 0:

@@ -23,7 +23,8 @@ class ToolCallForm:
     key: str = "arguments"
 
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
 
 SPACED = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

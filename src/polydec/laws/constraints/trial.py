@@ -58,7 +58,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {}
     if request["number"] not in _VOCABULARIES:
         return {"unknown": True}
-    called, trial = request["called"], _TrialCompilation(*_VOCABULARIES[request["number"]])
+    called = request["called"]
+    trial = _TrialCompilation(*_VOCABULARIES[request["number"]])
     try:
         grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
     except ValueError as error:
@@ -249,7 +250,10 @@ def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[
     """The innermost part of a schema that is refused by itself for the same reason, as a JSON pointer, as far as it is found
     soon; and the reason."""
     root = {k: schema[k] for k in ("$defs", "definitions", "$schema", "$id") if k in schema}
-    reason, where, looking, end = _reason(problem), "#", True, time.process_time() + LOOKED
+    reason = _reason(problem)
+    where = "#"
+    looking = True
+    end = time.process_time() + LOOKED
     while looking:
         looking = False
         for path, part in _parts(schema):
@@ -259,7 +263,9 @@ def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[
                 compiles(json_schema_grammar({**root, **part}))
             except MalformedGrammarError as error:
                 if _reason(str(error)) == reason:
-                    schema, where, looking = part, f"{where}/{path}", True
+                    schema = part
+                    where = f"{where}/{path}"
+                    looking = True
                     break
             except RequestError:
                 continue

@@ -123,7 +123,9 @@ class LegalEndings:
     ) -> tuple[int, ...] | None:
         """Tokens that lead from a state to a legal end, the last of them ends it; None where at most so many are not found.
         known: by what is allowed inside a text, what leads to where it may end; it is added to."""
-        way, uses, known = list[int](), Counter[int](), {} if known is None else known
+        way = list[int]()
+        uses = Counter[int]()
+        known = {} if known is None else known
         while len(way) < most:
             if only := language.forced(state):
                 tokens, state = self._written(language, state, only)
@@ -193,7 +195,8 @@ class LegalEndings:
             if token is None:
                 break
             tokens.append(token)
-            state, text = language.step(state, token), text[len(self.pieces[token] or b"") :]
+            state = language.step(state, token)
+            text = text[len(self.pieces[token] or b"") :]
         return tokens, state
 
     def _ends_string(self, language: TokenLanguage[Any], state: Any, mask_V: Tensor) -> bool:
@@ -224,14 +227,16 @@ class LegalEndings:
     def _shortest(
         self, language: TokenLanguage[Any], state: Any, first: bytes, ends: Sequence[int]
     ) -> bytes:
-        seen, queue = {first}, deque([(state, b"")])
+        seen = {first}
+        queue = deque([(state, b"")])
         while queue and len(seen) <= STATES:
             here, text = queue.popleft()
             mask_V = language.mask(here)
             for token in self.single:
                 if not mask_V[token]:
                     continue
-                after, longer = language.step(here, token), text + (self.pieces[token] or b"")
+                after = language.step(here, token)
+                longer = text + (self.pieces[token] or b"")
                 after_V = language.mask(after)
                 if any(after_V[x] for x in ends) or self._ends_string(language, after, after_V):
                     return longer

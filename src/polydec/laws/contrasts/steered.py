@@ -62,10 +62,8 @@ def calibrate_steering_strength(
     """
     slope = curve = 0.0
     for first_V, other_V, token in rows:
-        p_V, d_V = (
-            float64_probabilities(first_V),
-            steering_direction(first_V, other_V, head).double(),
-        )
+        p_V = float64_probabilities(first_V)
+        d_V = steering_direction(first_V, other_V, head).double()
         mean = float((p_V * d_V).sum())
         slope += float(d_V[token]) - mean
         curve += float((p_V * (d_V - mean).square()).sum())

@@ -49,10 +49,8 @@ class AllowedTokensRule:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        at, out_V = (
-            token_id_index(token_id_array(self.tokens), logw_V),
-            torch.full_like(logw_V, NEG_INF),
-        )
+        at = token_id_index(token_id_array(self.tokens), logw_V)
+        out_V = torch.full_like(logw_V, NEG_INF)
         out_V[at] = logw_V[at]
         return or_end(out_V, logw_V, [x for x in self.eos if x in self.tokens])
 

@@ -79,7 +79,8 @@ class CyclicReflexRule:
         n, over = state
         if over or n >= self.until:
             return logw_V
-        at, out_V = token_id_index(token_id_array(self.tokens), logw_V), logw_V.clone()
+        at = token_id_index(token_id_array(self.tokens), logw_V)
+        out_V = logw_V.clone()
         out_V[at] = logw_V[at] + self.bias(n)
         return out_V
 

@@ -75,7 +75,8 @@ class DryRule:
     def start(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
         text_n = text_n if self.window is None else text_n[max(0, len(text_n) - self.window) :]
-        run_n, at = np.zeros_like(text_n), np.arange(len(text_n) - 1)
+        run_n = np.zeros_like(text_n)
+        at = np.arange(len(text_n) - 1)
         for back in range(len(text_n)):
             at = at[at >= back]
             at = at[text_n[at - back] == text_n[len(text_n) - 1 - back]]
@@ -94,7 +95,8 @@ class DryRule:
         text_n = np.append(text_n, token)
         if self.window is not None:
             cut = max(0, len(text_n) - self.window)
-            text_n, longer_n = text_n[cut:], longer_n[cut:]
+            text_n = text_n[cut:]
+            longer_n = longer_n[cut:]
         return text_n, longer_n
 
     def shape(self, state: State, logw_V: Tensor) -> Tensor:
@@ -119,7 +121,8 @@ class DryRule:
                 strict=True,
             )
         )
-        token, out_V = token_id_index(token_id_array(list(worst)), logw_V), logw_V.clone()
+        token = token_id_index(token_id_array(list(worst)), logw_V)
+        out_V = logw_V.clone()
         out_V[token] = logw_V[token] - torch.tensor(
             list(worst.values()), dtype=logw_V.dtype, device=logw_V.device
         )

@@ -50,7 +50,8 @@ class EtaCutoffRule:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.epsilon == 0.0:
             return logw_V
-        logp_V, log_eps = normalise_log_weights(logw_V), math.log(self.epsilon)
+        logp_V = normalise_log_weights(logw_V)
+        log_eps = math.log(self.epsilon)
         entropy = -(logp_V.exp() * logp_V).nansum()
         return at_least(
             logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())

@@ -45,7 +45,8 @@ class FrequencyPenaltyRule:
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
         token_n, count_n = np.unique(state, return_counts=True)
-        at, out_V = token_id_index(token_n, logw_V), logw_V.clone()
+        at = token_id_index(token_n, logw_V)
+        out_V = logw_V.clone()
         out_V[at] = logw_V[at] - self.penalty * token_id_index(count_n, logw_V).to(logw_V.dtype)
         return out_V
 

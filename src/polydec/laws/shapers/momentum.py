@@ -72,7 +72,8 @@ class MomentumRule:
 
     def resistance(self, text_n: Ids, token: int) -> int:
         """How long a run of the text the token would repeat, itself counted: 0 to `longest`."""
-        at, length = np.flatnonzero(text_n == token), 0
+        at = np.flatnonzero(text_n == token)
+        length = 0
         while len(at) and length < self.longest:
             length += 1
             at = at[at >= length]

@@ -42,7 +42,8 @@ class PresencePenaltyRule:
         return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        at, out_V = token_id_index(state, logw_V), logw_V.clone()
+        at = token_id_index(state, logw_V)
+        out_V = logw_V.clone()
         out_V[at] = logw_V[at] - self.penalty
         return out_V
 

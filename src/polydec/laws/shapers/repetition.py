@@ -48,7 +48,8 @@ class RepetitionPenaltyRule:
         return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        at, out_V = token_id_index(state, logw_V), logw_V.clone()
+        at = token_id_index(state, logw_V)
+        out_V = logw_V.clone()
         z = logw_V[at]
         out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
         return out_V

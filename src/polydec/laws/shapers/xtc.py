@@ -72,7 +72,8 @@ class XtcRule:
         log_t = math.log(self.threshold) if self.threshold else NEG_INF
         choices = (logw_V >= logw_V.logsumexp(-1) + log_t).nonzero()[:, 0]
         w = logw_V[choices]
-        choices, w = choices[w > NEG_INF], w[w > NEG_INF]
+        choices = choices[w > NEG_INF]
+        w = w[w > NEG_INF]
         if len(choices) < 2:
             return logw_V
         out_V = logw_V.clone()

@@ -23,7 +23,9 @@ class PrefixSession(DelegatingSession):
     prompt: str
 
     def __init__(self, inner: Session, roots: tuple[int, int], done: int = 0) -> None:
-        self._inner, self._roots, self._done = inner, roots, done
+        self._inner = inner
+        self._roots = roots
+        self._done = done
         self._draft: Draft | None = None
 
     def _read(self, tokens: Sequence[int]) -> tuple[int, ...]:
@@ -46,7 +48,8 @@ class PrefixSession(DelegatingSession):
         self._draft = None
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        left, draft = self._inner.keep(nodes, root), self._draft
+        left = self._inner.keep(nodes, root)
+        draft = self._draft
         assert draft is not None, "the inner session keeps what it never scored"
         self._done += draft.depth[root]
         self._draft = replace(left, token=(draft.token[root], *left.token[1:]))

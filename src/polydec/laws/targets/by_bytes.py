@@ -125,7 +125,8 @@ class ByBytesTarget:
 
     def fixed(self, prompt: Sequence[int]) -> SplitPrompt:
         """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
-        head, known = self._split(self._written(prompt)), self.alphabet.spelling.known
+        head = self._split(self._written(prompt))
+        known = self.alphabet.spelling.known
         unspelled = (x for x in head.left if x < BYTES and x not in known)
         if (bad := next(unspelled, None)) is not None:
             raise RequestError(
@@ -247,7 +248,9 @@ class ByBytesSession(LawsOnlySession):
     def _open(self, begun: tuple[SplitPrompt, int, bool], prompt: Sequence[int]) -> None:
         """Stand before the last symbol of a prompt."""
         head, self._fixed, self._whole = begun
-        self._head, self._gone, self._text = head, False, list(prompt[:-1])
+        self._head = head
+        self._gone = False
+        self._text = list(prompt[:-1])
         self._unread = [*head.lead, *head.left, *self._text[self._fixed :]]
         self._inner = self._law.target.open(head.tokens)
         anchor = TokenSequenceTip(head.tokens[-1])
@@ -282,13 +285,12 @@ class ByBytesSession(LawsOnlySession):
         if draft.state is not None:
             raise RequestError("state is given: what stands for a byte is a matter of tokens")
         self._begin(draft.token[0])
-        alphabet, known, new = (
-            self._law.alphabet,
-            0,
-            list[tuple[TokenSequenceTip, TokenSequenceTip]](),
-        )
+        alphabet = self._law.alphabet
+        known = 0
+        new = list[tuple[TokenSequenceTip, TokenSequenceTip]]()
         if self._draft is not None and draft.extends(self._draft):
-            known, begun = len(self._draft), self._begun
+            known = len(self._draft)
+            begun = self._begun
         else:
             self._shrink([self._base])
             begun = self._base
@@ -305,15 +307,19 @@ class ByBytesSession(LawsOnlySession):
             covers.append(after)
             new += more
         await self._feed(new)
-        self._draft, self._begun, self._covers = draft, begun, covers
+        self._draft = draft
+        self._begun = begun
+        self._covers = covers
         return _scores(covers, alphabet)
 
     async def _feed(self, new: Sequence[tuple[TokenSequenceTip, TokenSequenceTip]]) -> None:
         """Let the inner law answer for these tips, each below the other."""
-        anchor, node = next(iter(self._node)), dict(self._node)
+        anchor = next(iter(self._node))
+        node = dict(self._node)
         if anchor.known and not new:
             return
-        token, parent = list(self._tree.token), list(self._tree.parent)
+        token = list(self._tree.token)
+        parent = list(self._tree.parent)
         for tip, above in new:
             node[tip] = len(token)
             token.append(tip.token)
@@ -324,7 +330,9 @@ class ByBytesSession(LawsOnlySession):
             anchor.learn(scores, 0, None)
         for tip, above in new:
             tip.learn(scores, node[tip], above)
-        self._tree, self._node, self._scored = tree, node, True
+        self._tree = tree
+        self._node = node
+        self._scored = True
 
     def _shrink(self, kept: Sequence[Covers]) -> None:
         """Only what these covers stand on is left of the inner tree; what all of them have in common is committed there."""
@@ -361,7 +369,8 @@ class ByBytesSession(LawsOnlySession):
             return
         path = [] if self._draft is None else self._draft.nodes_of(tokens)
         if path:
-            self._base, self._unread = self._covers[path[-1]], list(tokens[len(path) :])
+            self._base = self._covers[path[-1]]
+            self._unread = list(tokens[len(path) :])
         else:
             self._unread += tokens[1:] if self._whole else tokens
         self._text += tokens
@@ -381,10 +390,13 @@ class ByBytesSession(LawsOnlySession):
             )
         path, stay, left = draft.below(root, nodes)
         if root:
-            self._begun, self._whole = self._covers[draft.parent[root]], False
-        self._base, self._unread = self._begun, []
+            self._begun = self._covers[draft.parent[root]]
+            self._whole = False
+        self._base = self._begun
+        self._unread = []
         self._text += [draft.token[i] for i in path]
-        self._draft, self._covers = left, [self._covers[i] for i in stay]
+        self._draft = left
+        self._covers = [self._covers[i] for i in stay]
         self._shrink([self._begun, *self._covers])
         return left
 
@@ -395,7 +407,8 @@ class ByBytesSession(LawsOnlySession):
             )
         text = self._text[: len(self._text) - n]
         if len(text) < self._fixed:
-            self._text, self._gone = text, True
+            self._text = text
+            self._gone = True
             self._forget()
             return
         self._inner.close()
@@ -409,17 +422,21 @@ class ByBytesSession(LawsOnlySession):
 
     def fork(self, choice: int | None = None) -> ByBytesSession:
         twin = ByBytesSession.__new__(ByBytesSession)
-        twin._law, twin._head, twin._fixed, twin._gone = (
-            self._law,
-            self._head,
-            self._fixed,
-            self._gone,
-        )
+        twin._law = self._law
+        twin._head = self._head
+        twin._fixed = self._fixed
+        twin._gone = self._gone
         twin._inner = self._inner.fork(choice)
-        twin._node, twin._tree, twin._scored = dict(self._node), self._tree, self._scored
-        twin._base, twin._unread, twin._whole = self._base, list(self._unread), self._whole
+        twin._node = dict(self._node)
+        twin._tree = self._tree
+        twin._scored = self._scored
+        twin._base = self._base
+        twin._unread = list(self._unread)
+        twin._whole = self._whole
         twin._text = list(self._text)
-        twin._draft, twin._begun, twin._covers = self._draft, self._begun, list(self._covers)
+        twin._draft = self._draft
+        twin._begun = self._begun
+        twin._covers = list(self._covers)
         return twin
 
 

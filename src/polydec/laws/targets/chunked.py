@@ -95,7 +95,9 @@ def chunk_prompt_passages(
     share: 0 to 1. Exact: the law of `target` behind these vectors. Reduces to: `target` at share 1,
     and where no passage stands in the prompt.
     """
-    parts, rest, k = list[tuple[range, bool]](), list[int](), encoder.sizes.size
+    parts = list[tuple[range, bool]]()
+    rest = list[int]()
+    k = encoder.sizes.size
     for span, passage in split_passages(prompt, encoder.marks):
         parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
         rest += () if passage else [prompt[at] for at in span]
@@ -107,7 +109,9 @@ def chunk_prompt_passages(
             descending=True, stable=True
         )
         closed -= set(order[:count].tolist())
-    instead, rows, number = list[int](), list[int](), 0
+    instead = list[int]()
+    rows = list[int]()
+    number = 0
     for span, passage in parts:
         if passage and number in closed:
             state_H = encoder.vector(states[number])

@@ -71,7 +71,9 @@ class ConfidentSession(DelegatingSession):
     """done: tokens committed since the prompt."""
 
     def __init__(self, how: EarlyExitTarget, inner: Session, done: int = 0) -> None:
-        self._how, self._inner, self._done = how, inner, done
+        self._how = how
+        self._inner = inner
+        self._done = done
         self._scored: Draft | None = None
 
     async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:

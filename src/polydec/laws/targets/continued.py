@@ -23,7 +23,8 @@ class ContinuousThoughtMaker:
     size: int
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
-        root, done = prompt[-1], 0
+        root = prompt[-1]
+        done = 0
         try:
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             for _ in range(self.count):

@@ -82,11 +82,15 @@ class ContrastSession(DelegatingSession):
     none where that is not known."""
 
     def __init__(self, rule: ContrastRule, first: Session, others: Sequence[Session]) -> None:
-        self._rule, self._inner, self._others = rule, first, others
+        self._rule = rule
+        self._inner = first
+        self._others = others
         self._stage(None)
 
     def _stage(self, draft: Draft | None, rows: Sequence[DraftScores] = ()) -> None:
-        self._draft, self._rows, self._asked = draft, rows, bool(rows)
+        self._draft = draft
+        self._rows = rows
+        self._asked = bool(rows)
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
         waiting = () if self._rule.gated else self._others
@@ -101,7 +105,8 @@ class ContrastSession(DelegatingSession):
             scores = await self._inner.score(draft, want)
             self._stage(draft)
             return scores
-        now, rows = replace(want, law=RowDetail.ROW), list[DraftScores]()
+        now = replace(want, law=RowDetail.ROW)
+        rows = list[DraftScores]()
         if self._rule.gated:
             first = await self._inner.score(draft, now)
             if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
@@ -119,7 +124,8 @@ class ContrastSession(DelegatingSession):
         self._stage(None)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        draft, left = self._draft, self._inner.keep(nodes, root)
+        draft = self._draft
+        left = self._inner.keep(nodes, root)
         assert draft is not None, "the first law keeps what it never scored"
         path = [draft.token[i] for i in draft.below(root, nodes)[0]]
         for session in self._others:
@@ -127,7 +133,8 @@ class ContrastSession(DelegatingSession):
                 session.keep(nodes, root)
             else:
                 session.commit(path)
-        self._draft, self._rows = left, ()
+        self._draft = left
+        self._rows = ()
         return left
 
     def evict(self) -> None:
@@ -153,7 +160,9 @@ class ContrastSession(DelegatingSession):
         twin = ContrastSession(
             self._rule, self._inner.fork(choice), [s.fork(choice) for s in self._others]
         )
-        twin._draft, twin._rows, twin._asked = self._draft, self._rows, self._asked
+        twin._draft = self._draft
+        twin._rows = self._rows
+        twin._asked = self._asked
         return twin
 
     def part(
@@ -209,7 +218,8 @@ class MadeScores:
     __slots__ = ("_inner", "_make", "_row", "_weights")
 
     def __init__(self, make: RowMaker, inner: DraftScores) -> None:
-        self._make, self._inner = make, inner
+        self._make = make
+        self._inner = inner
         self._weights: dict[int, Tensor] = {}
         self._row: dict[int, Tensor] = {}
 

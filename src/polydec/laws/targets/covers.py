@@ -25,7 +25,10 @@ class TokenSequenceTip:
     __slots__ = ("_node", "_row_V", "_scores", "logp", "odd", "size", "token")
 
     def __init__(self, token: int, odd: int = 0, size: int = 0) -> None:
-        self.token, self.odd, self.size, self.logp = token, odd, size, 0.0
+        self.token = token
+        self.odd = odd
+        self.size = size
+        self.logp = 0.0
         self._scores: DraftScores | None = None
         self._row_V: Tensor | None = None
         self._node = -1
@@ -37,7 +40,8 @@ class TokenSequenceTip:
     def learn(self, scores: DraftScores, node: int, above: TokenSequenceTip | None) -> None:
         """What a pass says behind it, at a node of these scores. above: the sequence without its last token, which knows
         already; None: it is what the session was opened with."""
-        self._scores, self._node = scores, node
+        self._scores = scores
+        self._node = node
         if above is not None:
             self.logp = above.logp + float(above.row_V[self.token])
 
@@ -46,7 +50,8 @@ class TokenSequenceTip:
         """Log-probabilities of the token behind it."""
         if self._row_V is None:
             assert self._scores is not None, "a tip is read before a pass has answered"
-            self._row_V, self._scores = self._scores.row(self._node), None
+            self._row_V = self._scores.row(self._node)
+            self._scores = None
         return self._row_V
 
 
@@ -95,11 +100,9 @@ class ByteAlphabet:
         """The covers behind one more symbol, and the tips among them that are new, each with the one above it. Of the sequences
         that end with the symbol `width` are followed: those that are odd in the fewest places, then those of the fewest tokens.
         That is a matter of the bytes alone, so nobody has to wait for a pass to know it."""
-        spelling, going, new = (
-            self.spelling,
-            list[ByteCover](),
-            list[tuple[TokenSequenceTip, TokenSequenceTip]](),
-        )
+        spelling = self.spelling
+        going = list[ByteCover]()
+        new = list[tuple[TokenSequenceTip, TokenSequenceTip]]()
 
         def add(token: int, above: TokenSequenceTip, odd: bool) -> None:
             new.append((TokenSequenceTip(token, above.odd + odd, above.size + 1), above))
@@ -145,7 +148,8 @@ class ByteAlphabet:
         mass = torch.zeros(self.size, dtype=torch.float64)
         top = max((c.tip.logp for c in covers), default=NEG_INF)
         for c in covers if top > NEG_INF else ():
-            share, row_V = math.exp(c.tip.logp - top), c.tip.row_V
+            share = math.exp(c.tip.logp - top)
+            row_V = c.tip.row_V
             if not share:
                 continue
             chance_R = row_V[self.spelling.order[c.lo : c.hi]].double().exp()

@@ -60,14 +60,17 @@ class LayeredSession(DelegatingSession):
     each node its row in them (-1: it has none)."""
 
     def __init__(self, exits: tuple[int, ...], rule: ContrastRule, inner: Session) -> None:
-        self._exits, self._rule, self._inner = exits, rule, inner
+        self._exits = exits
+        self._rule = rule
+        self._inner = inner
         self._draft: Draft | None = None
         self._rows: Sequence[DraftScores] = ()
         self._at: Sequence[int] = ()
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if want.law is RowDetail.NOTHING:
-            self._draft, self._rows = None, ()
+            self._draft = None
+            self._rows = ()
             return await self._inner.score(draft, want)
         both = tuple(sorted({*want.exits, *self._exits}))
         scores = await self._inner.score(draft, replace(want, law=RowDetail.ROW, exits=both))
@@ -77,10 +80,12 @@ class LayeredSession(DelegatingSession):
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
-        self._draft, self._rows = None, ()
+        self._draft = None
+        self._rows = ()
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        self._draft, self._rows = None, ()
+        self._draft = None
+        self._rows = ()
         return self._inner.keep(nodes, root)
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
@@ -93,11 +98,14 @@ class LayeredSession(DelegatingSession):
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
-        self._draft, self._rows = None, ()
+        self._draft = None
+        self._rows = ()
 
     def fork(self, choice: int | None = None) -> LayeredSession:
         twin = LayeredSession(self._exits, self._rule, self._inner.fork(choice))
-        twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
+        twin._draft = self._draft
+        twin._rows = self._rows
+        twin._at = self._at
         return twin
 
 
@@ -121,7 +129,8 @@ class LayerMixing:
     at: Sequence[int]
 
     def __call__(self, i: int) -> Tensor:
-        last_V, at = self.last.row(i), self.at[i]
+        last_V = self.last.row(i)
+        at = self.at[i]
         if at < 0:
             return last_V
         early = [scores.row(at) for scores in self.rows]

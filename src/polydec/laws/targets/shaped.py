@@ -102,7 +102,8 @@ class ShaperStateNode:
 
     def look(self, shapers: Shapers) -> tuple[Any, ...]:
         """The state of each shaper after this token."""
-        node, behind = self, list[ShaperStateNode]()
+        node = self
+        behind = list[ShaperStateNode]()
         while node.states is None and node.depth:
             behind.append(node)
             node = node.above
@@ -128,7 +129,8 @@ class TextTrail:
     __slots__ = ("draft", "tip")
 
     def __init__(self, tip: ShaperStateNode, draft: Draft | None = None) -> None:
-        self.tip, self.draft = tip, draft
+        self.tip = tip
+        self.draft = draft
 
     def nodes(self, draft: Draft) -> list[ShaperStateNode]:
         """Of each node of a draft its node in the text. What two drafts have in common is shared."""
@@ -148,7 +150,8 @@ class TextTrail:
 
     def rewind(self, n: int) -> None:
         while n and self.tip.above is not None:
-            self.tip, n = self.tip.above, n - 1
+            self.tip = self.tip.above
+            n -= 1
         if n:
             self.tip = ShaperStateNode(None, -1, self.tip.prompt[:-n])
 
@@ -157,7 +160,9 @@ class ShapedSession(DelegatingSession):
     """The inner session, and where each of its nodes stands in the text."""
 
     def __init__(self, shapers: Shapers, inner: Session, trail: TextTrail) -> None:
-        self._shapers, self._inner, self._trail = shapers, inner, trail
+        self._shapers = shapers
+        self._inner = inner
+        self._trail = trail
         keep = [s.keeps_argmax for s in shapers]
         self._greedy = bool(shapers) and shapers[-1].reads is RowDetail.ARGMAX
         self._same = all(
@@ -197,7 +202,8 @@ class ShapedSession(DelegatingSession):
             self._trail.commit(tokens)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        left, trail = self._inner.keep(nodes, root), self._trail
+        left = self._inner.keep(nodes, root)
+        trail = self._trail
         if trail.draft is not None and not self._blind:
             trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]])
         trail.draft = left
@@ -247,13 +253,11 @@ class ShapedScores:
         greedy: bool,
         same: bool,
     ) -> None:
-        self._shapers, self._inner, self._nodes, self._greedy, self._same = (
-            shapers,
-            inner,
-            nodes,
-            greedy,
-            same,
-        )
+        self._shapers = shapers
+        self._inner = inner
+        self._nodes = nodes
+        self._greedy = greedy
+        self._same = same
         self._weights: dict[int, Tensor] = {}
         self._row: dict[int, Tensor] = {}
         self._certain: dict[int, int] = {}

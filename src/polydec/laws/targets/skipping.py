@@ -42,14 +42,18 @@ class SkippingSession(DelegatingSession):
     """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
 
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
-        self._inner, self._layers, self._prompt = whole, layers, prompt
-        self._part, self._length = whole.part(layers), prompt - 1
+        self._inner = whole
+        self._layers = layers
+        self._prompt = prompt
+        self._part = whole.part(layers)
+        self._length = prompt - 1
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if self._unread:
-            unread, self._unread = self._unread, []
+            unread = self._unread
+            self._unread = []
             await self._score(
                 Draft.chain(unread[0], unread[1:]),
                 ScoreRequest(law=RowDetail.NOTHING),
@@ -88,7 +92,8 @@ class SkippingSession(DelegatingSession):
             raise RequestError(
                 f"n is {n}: it must lie in 0 to {self._length}, the committed tokens"
             )
-        self._scored, self._length = None, self._length - n
+        self._scored = None
+        self._length = self._length - n
         cut = min(n, len(self._unread))
         self._unread = self._unread[: len(self._unread) - cut]
         self._part.rewind(n - cut)
@@ -96,7 +101,9 @@ class SkippingSession(DelegatingSession):
 
     def fork(self, choice: int | None = None) -> SkippingSession:
         twin = SkippingSession(self._inner.fork(choice), self._layers, self._prompt)
-        twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
+        twin._length = self._length
+        twin._unread = list(self._unread)
+        twin._scored = self._scored
         return twin
 
     def part(

@@ -84,7 +84,8 @@ class ScoresAt:
     """Some rows of others, in another order."""
 
     def __init__(self, inner: DraftScores, at: Sequence[int]) -> None:
-        self._inner, self._at = inner, at
+        self._inner = inner
+        self._at = at
 
     def row(self, i: int) -> Tensor:
         return self._inner.row(self._at[i])

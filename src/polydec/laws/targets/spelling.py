@@ -66,7 +66,8 @@ class VocabularySpelling:
 
     def _run(self, lo: int, hi: int, depth: int) -> SpellingRun:
         """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more behind these."""
-        ends, at = dict[int, tuple[int, int, int]](), lo
+        ends = dict[int, tuple[int, int, int]]()
+        at = lo
         while at < hi:
             begun = self.bytes[at][: depth + 1]
             whole = bisect_right(self.bytes, begun, at, hi)
@@ -83,7 +84,8 @@ class VocabularySpelling:
     def _usual(self, a: int, b: int) -> bool:
         """Whether the tokenizer spells the bytes of these two tokens with these two. A token without bytes stands between two
         texts: then the second token alone is looked at."""
-        first, second = self.words.pieces[a], self.words.pieces[b]
+        first = self.words.pieces[a]
+        second = self.words.pieces[b]
         if second is None:
             return True
         tokens = (b,) if first is None else (a, b)

@@ -79,7 +79,8 @@ class EntropySwitchRule:
         self, state: tuple[bool, int, tuple[float, ...]], entropy: float
     ) -> tuple[bool, int, tuple[float, ...]]:
         large, since, last = state
-        last, since = (*last, entropy)[-self.window :], since + 1
+        last = (*last, entropy)[-self.window :]
+        since += 1
         tau = (
             self.tau_down
             if large and self.tau_down is not None
@@ -165,7 +166,8 @@ class SwitchSession(LawsOnlySession):
     score waits in `_unread` until it is known who would have spoken there."""
 
     def __init__(self, rule: SwitchRule[Any], both: dict[bool, Session], states: list[Any]) -> None:
-        self._rule, self._both = rule, both
+        self._rule = rule
+        self._both = both
         self._turn(states)
         self._unread: list[int] = []
         self._scored: tuple[Draft, SwitchScores, list[Any]] | None = None
@@ -197,7 +199,9 @@ class SwitchSession(LawsOnlySession):
         """The draft, its scores, and the state of each node."""
         if self._rule.entropies:
             want = replace(want, base=RowDetail.ROW)
-        states, scores, turn = list[Any](), dict[bool, DraftScores](), list[bool]()
+        states = list[Any]()
+        scores = dict[bool, DraftScores]()
+        turn = list[bool]()
         for p in draft.parent:
             states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
             turn.append(self._rule.large(states[-1]))
@@ -272,7 +276,8 @@ class SwitchSession(LawsOnlySession):
         twin = SwitchSession(
             self._rule, {t: s.fork(choice) for t, s in self._both.items()}, list(self._states)
         )
-        twin._unread, twin._scored = list(self._unread), self._scored
+        twin._unread = list(self._unread)
+        twin._scored = self._scored
         return twin
 
     def close(self) -> None:

@@ -90,7 +90,9 @@ class ThinkingSession(PrefixSession):
         done: int = 0,
     ) -> None:
         super().__init__(inner, (root, root), done)
-        self._thinker, self._before, self._more = thinker, before, more
+        self._thinker = thinker
+        self._before = before
+        self._more = more
         self._waits = None if waits is None else tuple(waits)
 
     async def _thought(self) -> None:
@@ -107,7 +109,8 @@ class ThinkingSession(PrefixSession):
         scores = await self._inner.prefill(want)
         if not want.prompt:
             return scores
-        last, count = len(self._before) - 1, self._thinker.count
+        last = len(self._before) - 1
+        count = self._thinker.count
         behind = range(last + count, last + count + 1 + self._more + self._done)
         return ScoresAt(scores, (*range(last), *behind))
 

@@ -19,8 +19,10 @@ class ChanceCalibration:
     __slots__ = ("forget", "right", "tried", "weight")
 
     def __init__(self, cells: int, weight: float, forget: float = inf) -> None:
-        self.weight, self.forget = weight, forget
-        self.right, self.tried = [0.0] * cells, [0.0] * cells
+        self.weight = weight
+        self.forget = forget
+        self.right = [0.0] * cells
+        self.tried = [0.0] * cells
 
     def chance(self, cell: int, prior: float) -> float:
         """The chance of a case in this cell, of which `prior` is believed where nothing was seen."""
@@ -36,7 +38,8 @@ class ChanceCalibration:
 
     def copy(self) -> ChanceCalibration:
         twin = ChanceCalibration(0, self.weight, self.forget)
-        twin.right, twin.tried = list(self.right), list(self.tried)
+        twin.right = list(self.right)
+        twin.tried = list(self.tried)
         return twin
 
 

@@ -8,7 +8,8 @@ from math import exp, log
 from polydec.core.types import Draft
 from polydec.methods.economics.tree_builder import TreeBuilder
 
-LEAST, MOST = 0.005, 0.999
+LEAST = 0.005
+MOST = 0.999
 """Chances beyond these are taken for these."""
 UNNAMED = 0.05
 """The chance of a token that one of two sources names and the other does not."""
@@ -46,7 +47,8 @@ def merge_certain_drafts(first: Draft, second: Draft) -> Draft:
     """One tree of two certain ones below the same root, with what each token is worth by what both say of it."""
     tree = TreeBuilder.of(first)
     of_first = {i: p for i, p in enumerate(first.chance or (1.0,) * len(first)) if i}
-    of_second, place = dict[int, float](), [0]
+    of_second = dict[int, float]()
+    place = [0]
     for i in range(1, len(second)):
         place.append(tree.put(place[second.parent[i]], second.token[i]))
         of_second[place[i]] = 1.0 if second.chance is None else second.chance[i]

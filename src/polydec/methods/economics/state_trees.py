@@ -43,7 +43,8 @@ def likeliest_path_chances(rates: Rates, nodes: int, state: int) -> dict[Path, f
     while tips and len(chances) <= nodes:
         path = max(tips, key=tips.__getitem__)
         chances[path] = value = tips.pop(path)
-        level, above = rates[len(path) - 1], chances[path[:-1]]
+        level = rates[len(path) - 1]
+        above = chances[path[:-1]]
         if path[-1] + 1 < len(level):  # the next of its siblings
             tips[(*path[:-1], path[-1] + 1)] = min(value, above * level[path[-1] + 1])
         if len(path) < state and rates[len(path)]:  # its first child
@@ -68,7 +69,8 @@ def _tree(chances: dict[Path, float], tokens: Sequence[float], limit: int, most:
     stop = dict(chances)
     for path in order[1:]:
         stop[path[:-1]] -= chances[path]
-    left, room = dict.fromkeys(order, most), limit - len(order) + 1
+    left = dict.fromkeys(order, most)
+    room = limit - len(order) + 1
     loss = {path: stop[path] * (tokens[most] - tokens[most - 1]) for path in order}
     for _ in range(most * len(order) - room):
         path = min(loss, key=loss.__getitem__)
@@ -104,7 +106,8 @@ def best_state_trees(rates: Rates, limit: int) -> tuple[StateTree, ...]:
     tried = sorted({max(1, round(1 + (limit - 1) * i / (TRIED - 1))) for i in range(TRIED)})
     nodes = [max(1, limit // 2)] * most
     made = build_state_trees(rates, limit, nodes)
-    top, better = per_round(made), True
+    top = per_round(made)
+    better = True
     while better:
         better = False
         for state in range(most):

@@ -18,9 +18,14 @@ class TreeBuilder:
     __slots__ = ("chance", "children", "depth", "draw", "law", "parent", "probe", "said", "token")
 
     def __init__(self, root: int) -> None:
-        self.token, self.parent, self.depth = [root], [-1], [0]
-        self.draw, self.law = [DrawKind.CERTAIN], list[Tensor | None]([None])
-        self.probe, self.chance, self.said = [False], [1.0], False
+        self.token = [root]
+        self.parent = [-1]
+        self.depth = [0]
+        self.draw = [DrawKind.CERTAIN]
+        self.law = list[Tensor | None]([None])
+        self.probe = [False]
+        self.chance = [1.0]
+        self.said = False
         self.children: list[dict[int, int]] = [{}]
 
     @staticmethod

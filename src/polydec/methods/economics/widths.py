@@ -16,10 +16,12 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[Path, float]]:
     """The `nodes` paths of ranks (fewer where there are no more) that are right most often, each with how often, best first.
     rates[d][r]: how often the token of rank r is right d + 1 levels below the root."""
-    out, tips = list[tuple[Path, float]](), {(r,): rate for r, rate in enumerate(rates[0])}
+    out = list[tuple[Path, float]]()
+    tips = {(r,): rate for r, rate in enumerate(rates[0])}
     while tips and len(out) < nodes:
         path = max(tips, key=tips.__getitem__)  # never right more often than its beginnings
-        value, below = tips.pop(path), rates[len(path)] if len(path) < len(rates) else ()
+        value = tips.pop(path)
+        below = rates[len(path)] if len(path) < len(rates) else ()
         out.append((path, value))
         tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
     return out
@@ -46,7 +48,8 @@ def widths_by_batch(
     many sequences of a draft, which is not run at width 0; context: tokens behind which passes stand.
 
     Source: Scaling Laws for Speculative Decoding (Yan et al., 2025), the width as a function of the batch."""
-    out, by_width = list[tuple[int, int]](), dict(enumerate(written))
+    out = list[tuple[int, int]]()
+    by_width = dict(enumerate(written))
     for batch in BATCHES:
 
         def cost(width: int, batch: int = batch) -> float:

@@ -59,7 +59,8 @@ class WindowPress:
     called: str
     block: int
     sinks: int
-    asks, lasting = False, True
+    asks = False
+    lasting = True
     rounding = None
 
     def size(self, k: int) -> int:
@@ -156,7 +157,8 @@ class ExpectedAttentionRule:
 
     def worth(self, kv: Tensor, behind: Tensor | None) -> Tensor:
         assert behind is not None
-        query, key = behind[2:].float(), kv[0].float()
+        query = behind[2:].float()
+        key = kv[0].float()
         mean = query.mean(-2, keepdim=True)
         spread = (query - mean) @ key.mT / sqrt(query.shape[-2])  # its square's sum: k' cov k
         score = (mean @ key.mT)[..., 0, :] + spread.square().sum(-2) / 2
@@ -177,7 +179,8 @@ class TovaPress:
     called: str
     block: int
     kept: int
-    asks, lasting = True, False
+    asks = True
+    lasting = False
     rounding = None
 
     def size(self, k: int) -> int:
@@ -210,7 +213,8 @@ class H2OPress:
     called: str
     block: int
     kept: int
-    asks, lasting = True, False
+    asks = True
+    lasting = False
     rounding = None
 
     def size(self, k: int) -> int:
@@ -221,9 +225,11 @@ class H2OPress:
     ) -> SelectedCacheEntries:
         assert behind is not None
         new = kv.new_zeros(kv.shape[1], self.block, dtype=torch.float32)
-        known, mass = kv, new
+        known = kv
+        mass = new
         if before is not None and before.mass is not None:
-            known, mass = torch.cat([before.kv, kv], -2), torch.cat([before.mass, new], -1)
+            known = torch.cat([before.kv, kv], -2)
+            mass = torch.cat([before.mass, new], -1)
         size = known.shape[-2]
         rows = torch.arange(self.block, device=kv.device)
         hidden = torch.arange(size + self.block, device=kv.device) > size + rows[:, None]

@@ -30,7 +30,8 @@ class PackedIntegers:
 
     def read(self) -> Tensor:
         """The numbers that come back."""
-        code, each = self.codes, 8 // self.bits
+        code = self.codes
+        each = 8 // self.bits
         if each > 1:
             parts = [code >> (self.bits * i) & ((1 << self.bits) - 1) for i in range(each)]
             code = torch.stack(parts, -1).flatten(-2)[..., : self.size]
@@ -41,7 +42,9 @@ class PackedIntegers:
 def quantise_to_integers(x: Tensor, bits: int, group: int) -> PackedIntegers:
     """A tensor as integers. group: numbers of the last axis that share a scale, 0: all of them; where its length is no
     multiple of that, their greatest common divisor. A group of equal numbers comes back as that number, in float16."""
-    size, most, each = x.shape[-1], (1 << bits) - 1, 8 // bits
+    size = x.shape[-1]
+    most = (1 << bits) - 1
+    each = 8 // bits
     grouped = x.unflatten(-1, (-1, gcd(group, size))).clamp(-LARGEST, LARGEST)
     low, high = grouped.aminmax(dim=-1, keepdim=True)
     low = low.half()

@@ -73,7 +73,8 @@ class QuantisedPress:
     group: int = 0
     rank: int = 0
     outliers: float = 0.0
-    asks, lasting = False, True
+    asks = False
+    lasting = True
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -100,7 +101,9 @@ class QuantisedPress:
         self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
     ) -> QuantisedBlockHalf:
         """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into that."""
-        where, what, clean = None, None, x
+        where = None
+        what = None
+        clean = x
         if count := floor(self.outliers * x.shape[-1] / 2):
             where = torch.cat(
                 [x.topk(count, -1).indices, x.topk(count, -1, largest=False).indices], -1

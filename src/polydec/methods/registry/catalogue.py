@@ -81,7 +81,8 @@ class ModuleCatalogue:
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
         for option, value in (given or {}).items():
-            now, place = today.get(option, option), f"of {self.kind} {name}"
+            now = today.get(option, option)
+            place = f"of {self.kind} {name}"
             if now not in known:
                 raise RequestError(
                     f"option {short_repr(option)} {place} is unknown: {_nearest(str(option), known)}"

@@ -356,7 +356,8 @@ class ArtefactNeed:
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
-        kind, others = self.wanted, [x for x in kit.artefacts if self._does(x)]
+        kind = self.wanted
+        others = [x for x in kit.artefacts if self._does(x)]
         if others:
             if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
                 kit.need(type(others[0]))  # says why it does not fit, where it does not

@@ -200,7 +200,8 @@ def build(
 ) -> tuple[Decoder, dict[str, Any]]:
     """The recipe's decoder, and all its options with the values they have. Raises RequestError for an unknown option, a
     value of the wrong type or out of range, or something that the kit lacks."""
-    module, values = get_recipe_module(name), method_option_values(name, given)
+    module = get_recipe_module(name)
+    values = method_option_values(name, given)
     card: Card = module.CARD
     check_method_needs(name, kit)
     if not card.needs_draft:

@@ -75,7 +75,8 @@ def build(
 ) -> tuple[Target, dict[str, Any]]:
     """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
     is not legal, or something that the kit lacks."""
-    module, values = get_steering_module(name), steering_option_values(name, given)
+    module = get_steering_module(name)
+    values = steering_option_values(name, given)
     card: Card = module.CARD
     for need in card.needs:
         need.check(kit, f"steering {card.name}")

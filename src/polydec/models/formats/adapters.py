@@ -15,7 +15,8 @@ from polydec.base.errors import FileError
 from polydec.models.formats import edge, fields
 from polydec.models.formats.tensor_files import SafeTensors, load_torch_file
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 NOT_PLAIN = (
     "use_dora",
@@ -39,7 +40,8 @@ PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Values of init_lora_weights, beside true and false, that say how training began and leave the checkpoint as it is."""
 PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
 """A name of modules without what only regular expressions have, except for ends."""
-DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+DOWN = ".lora_A.weight"
+UP = ".lora_B.weight"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
         raise FileError(f"{at}: bias is {c.bias!r:.40}: only 'none' is read")
     start = _start(c, at)
     tensors = _tensors(path)
-    down, up, scale = dict[str, Tensor](), dict[str, Tensor](), dict[str, float]()
+    down = dict[str, Tensor]()
+    up = dict[str, Tensor]()
+    scale = dict[str, float]()
     for name in tensors:
         if name.endswith(UP):
             continue
@@ -87,7 +91,8 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             raise FileError(
                 f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
             )
-        thin, wide = fields.shape_of(tensors, name), fields.shape_of(tensors, other)
+        thin = fields.shape_of(tensors, name)
+        wide = fields.shape_of(tensors, other)
         if len(thin) != 2 or len(wide) != 2 or thin[0] != wide[1]:
             raise FileError(
                 f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: they are no pair"
@@ -96,7 +101,8 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             raise FileError(
                 f"{path} has {name!r:.120} of shape {thin} beside one of {wide}: a rank is at least 1, and no side is empty"
             )
-        a, b = tensors[name], tensors[other]
+        a = tensors[name]
+        b = tensors[other]
         if not (a.is_floating_point() and b.is_floating_point()):
             raise FileError(
                 f"{path} has {own!r:.120} of {a.dtype} and {b.dtype}: floating-point numbers are read"
@@ -107,7 +113,8 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             raise FileError(
                 f"{path} has {own!r:.120}, which target_modules, exclude_modules or layers_to_transform of {CONFIG} leave out"
             )
-        rank, alpha = a.shape[0], _alpha(own, c, at)
+        rank = a.shape[0]
+        alpha = _alpha(own, c, at)
         down[own + ".weight"], up[own + ".weight"] = a, b
         scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
     if not down:
@@ -192,7 +199,8 @@ class LoraMergedWeights(Mapping[str, Tensor]):
     type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
 
     def __init__(self, base: Mapping[str, Tensor], adapter: LoraAdapter) -> None:
-        self._base, self._adapter = base, adapter
+        self._base = base
+        self._adapter = adapter
         for name, a in adapter.down.items():
             want = (adapter.up[name].shape[0], a.shape[1])
             if name not in base or fields.shape_of(base, name) != want:
@@ -202,7 +210,8 @@ class LoraMergedWeights(Mapping[str, Tensor]):
                 )
 
     def __getitem__(self, name: str) -> Tensor:
-        own, adapter = self._base[name], self._adapter
+        own = self._base[name]
+        adapter = self._adapter
         if name not in adapter.down:
             return own
         more = adapter.up[name].float() @ adapter.down[name].float()
@@ -213,12 +222,14 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         adapter = self._adapter
         if not adapter.start:
             return own
-        rank, scale = adapter.down[name].shape[0], adapter.scale[name]
+        rank = adapter.down[name].shape[0]
+        scale = adapter.scale[name]
         return own - STARTS[adapter.start](own, rank, scale)
 
     def source_of(self, name: str) -> tuple[Any, ...]:
         """What a weight is made of, as it lies in the files."""
-        own, adapter = fields.source_of(self._base, name), self._adapter
+        own = fields.source_of(self._base, name)
+        adapter = self._adapter
         if name not in adapter.down:
             return own
         start = float(["", *STARTS].index(adapter.start))

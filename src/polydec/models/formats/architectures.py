@@ -185,7 +185,8 @@ def _gemma3(c: Mapping[str, Any]) -> Windows:
 
 def _every(c: Mapping[str, Any], n: int) -> Windows:
     """Windows on all layers but every n-th, unless the config lists its layers."""
-    n_layers, width = c["num_hidden_layers"], c.get("sliding_window", 4096)
+    n_layers = c["num_hidden_layers"]
+    width = c.get("sliding_window", 4096)
     if c.get("layer_types") is not None:
         return _by_type(c["layer_types"], width)
     return tuple(width if (i + 1) % n else None for i in range(n_layers))
@@ -228,7 +229,8 @@ def _phi3(
 
 def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
     """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
-    n, each = c["num_hidden_layers"], c.get("no_rope_layer_interval") or 4
+    n = c["num_hidden_layers"]
+    each = c.get("no_rope_layer_interval") or 4
     turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
     return tuple(0 if x else None for x in turns[:n])
 
@@ -243,7 +245,8 @@ def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
     """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
-    by_kind, scaling = c.get("rope_parameters") or {}, c.get("rope_scaling") or {}
+    by_kind = c.get("rope_parameters") or {}
+    scaling = c.get("rope_scaling") or {}
     if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
         raise FileError(
             f"rope_parameters has no {' and no '.join(LAYER_KINDS)}: the layers of this family turn in two ways"
@@ -307,7 +310,8 @@ def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
-    each, dense = c.get("decoder_sparse_step") or 1, set(c.get("mlp_only_layers") or ())
+    each = c.get("decoder_sparse_step") or 1
+    dense = set(c.get("mlp_only_layers") or ())
     sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
     return {
         "experts": _experts(
@@ -467,7 +471,8 @@ def read_architecture(
         raise FileError(
             f"the heads are {head} wide: rotary embedding turns pairs, so that it must be an even number"
         )
-    causal, windows = c.get("polydec_causal", True), family.windows(c)
+    causal = c.get("polydec_causal", True)
+    windows = family.windows(c)
     if not causal and any(windows):
         raise FileError(
             "sliding_window is set in a bidirectional model: only causal ones can have it"
@@ -516,7 +521,8 @@ class SplitWeights(Mapping[str, Tensor]):
     """Weights of which some are pieces of larger tensors of `source`."""
 
     def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, TensorPiece]) -> None:
-        self.source, self.pieces = source, pieces
+        self.source = source
+        self.pieces = pieces
         for p in pieces.values():
             shape = fields.shape_of(source, p.name)
             if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
@@ -572,14 +578,16 @@ def _flat(name: str, t: Tensor) -> Tensor:
 def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, TensorPiece]:
     """q, k, v out of qkv_proj, gate and up out of gate_up_proj, where a file joins them."""
     out: dict[str, TensorPiece] = {}
-    q, kv = c.heads * c.head, c.kv_heads * c.head
+    q = c.heads * c.head
+    kv = c.kv_heads * c.head
     for i in range(c.layers):
         for at, whole, parts in (
             (f"model.layers.{i}.self_attn.", "qkv_proj", {"q_proj": q, "k_proj": kv, "v_proj": kv}),
             (f"model.layers.{i}.mlp.", "gate_up_proj", {"gate_proj": c.inner, "up_proj": c.inner}),
         ):
             for end in (".weight", ".bias"):
-                name, row = at + whole + end, 0
+                name = at + whole + end
+                row = 0
                 if name not in weights:
                     continue
                 if (rows := fields.shape_of(weights, name)[0]) != sum(parts.values()):
@@ -600,12 +608,10 @@ def _expert_pieces(
     """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
     gate and up of all in one."""
     assert c.experts is not None
-    own, count, inner, mixtral = (
-        at + "mlp.",
-        c.experts.count,
-        c.experts.inner,
-        at + "block_sparse_moe.",
-    )
+    own = at + "mlp."
+    count = c.experts.count
+    inner = c.experts.inner
+    mixtral = at + "block_sparse_moe."
     router = own + "gate.weight"
     for theirs in (mixtral + "gate", own + "router"):
         if theirs + ".weight" in weights:
@@ -619,7 +625,8 @@ def _expert_pieces(
         ("up_proj", "w3", inner),
         ("down_proj", "w2", c.width),
     ):
-        stacked, joined = f"{own}experts.{part}", f"{own}experts.gate_up_proj"
+        stacked = f"{own}experts.{part}"
+        joined = f"{own}experts.gate_up_proj"
         for e in range(count):
             name = f"{own}experts.{e}.{part}.weight"
             if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:

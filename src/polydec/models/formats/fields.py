@@ -686,7 +686,9 @@ def require_shapes(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
 
 def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     """(name, shape, whether it must be there) of every tensor that is read."""
-    W, q, kv = c.width, c.heads * c.head, c.kv_heads * c.head
+    W = c.width
+    q = c.heads * c.head
+    kv = c.kv_heads * c.head
     rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab
     narrow = "model.embed_tokens.proj.weight"
     if narrow in weights:
@@ -720,7 +722,8 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
 
 def _mlp(c: Any, i: int) -> Any:
     """(name, rows, columns) of the matrices of a layer's MLP, or of its experts."""
-    W, inner = c.width, c.inner
+    W = c.width
+    inner = c.inner
     if not c.sparse(i):
         yield from (
             ("mlp.gate_proj", inner, W),
@@ -741,7 +744,9 @@ def _mlp(c: Any, i: int) -> Any:
 
 def _check_rope(rope: Any, head: int) -> None:
     """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
-    o, turned, kind = rope.options, rope.dim, rope.kind
+    o = rope.options
+    turned = rope.dim
+    kind = rope.kind
     if turned < 2 or turned % 2:
         raise FileError(
             f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2"

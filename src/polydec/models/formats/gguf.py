@@ -38,7 +38,8 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 MOST = 1 << 24  # numbers of one field: as Python lists they take eight times the file's room
 
 
@@ -57,7 +58,8 @@ class _GGUFHeaderReader:
     """Reads the header's values in order; says where the file ends too early."""
 
     def __init__(self, data: memoryview) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.at:
@@ -85,12 +87,10 @@ class _GGUFHeaderReader:
 
     def strings(self) -> list[str]:
         """An array of them. It may be a vocabulary of hundreds of thousands: one loop, without calls for each number."""
-        out, data, room, length = (
-            list[str](),
-            self.data,
-            len(self.data),
-            struct.Struct("<Q").unpack_from,
-        )
+        out = list[str]()
+        data = self.data
+        room = len(self.data)
+        length = struct.Struct("<Q").unpack_from
         for _ in range(self.count("strings", 8)):
             first = self.at + 8
             stop = first + length(data, self.at)[0] if first <= room else first
@@ -101,7 +101,8 @@ class _GGUFHeaderReader:
         return out
 
     def name(self) -> str:
-        at, text = self.at, self.string()
+        at = self.at
+        text = self.string()
         if not 0 < len(text) <= 128 or not text.isprintable():
             raise FileError(f"its header has no legal name at byte {at}: it is damaged")
         return text
@@ -236,7 +237,8 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
     @cached_property
     def _names(self) -> dict[str, str]:
         """Hugging Face name -> the file's."""
-        names, kind = {}, ARCHITECTURES[self.architecture]
+        names = {}
+        kind = ARCHITECTURES[self.architecture]
         for own in self.entries:
             stem, _, end = own.rpartition(".")
             block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
@@ -270,7 +272,8 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         return self.raw(entry), np.frombuffer(form, np.uint8)
 
     def __getitem__(self, name: str) -> Tensor:
-        own, kind = self._names[name], ARCHITECTURES[self.architecture]
+        own = self._names[name]
+        kind = ARCHITECTURES[self.architecture]
         tensor = self.tensor(own)
         if kind.plus and own.endswith("norm.weight"):
             return tensor - kind.plus  # exact for all that rounding left of it
@@ -343,7 +346,8 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
 def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
     """The further parts of a model in several files, none where it is whole. Raises FileError where this is not its first
     part."""
-    count, number = fields.get("split.count", 0), fields.get("split.no", 0)
+    count = fields.get("split.count", 0)
+    number = fields.get("split.no", 0)
     if count in (0, 1):
         return []
     name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
@@ -368,14 +372,16 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
     if (version := head.scalar("<I")) not in (2, 3):
         raise FileError(f"its version is {version}: versions 2 and 3 are read, little-endian")
     # a tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused before it is read
-    tensors, n_fields = head.count("tensors", 32), head.count("fields", 13)
+    tensors = head.count("tensors", 32)
+    n_fields = head.count("fields", 13)
     fields = {}
     for _ in range(n_fields):
         key = head.name()
         fields[key] = head.value(head.scalar("<I"))
     described = []
     for _ in range(tensors):
-        name, dims = head.name(), head.scalar("<I")
+        name = head.name()
+        dims = head.scalar("<I")
         if not 1 <= dims <= 4:
             raise FileError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
         shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
@@ -383,7 +389,8 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
         raise FileError(f"its alignment is {align!r}: it must be a power of two")
-    base, entries = -(-head.at // align) * align, dict[str, GGUFTensorEntry]()
+    base = -(-head.at // align) * align
+    entries = dict[str, GGUFTensorEntry]()
     for name, shape, number, offset in described:
         if name in entries:
             raise FileError(f"it holds the tensor {name} twice")

@@ -84,10 +84,8 @@ _AROUND = {
 
 def _pattern(file: GGUFFile, config: Config, every: int) -> list[str]:
     """Which layers have the window: all but every n-th, or as the file lists them."""
-    pattern, n = (
-        file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every),
-        config["num_hidden_layers"],
-    )
+    pattern = file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every)
+    n = config["num_hidden_layers"]
     if isinstance(pattern, list):
         if len(pattern) != n:
             raise FileError(
@@ -167,10 +165,8 @@ def _gemma2(file: GGUFFile, config: Config) -> Config:
 
 
 def _gemma3(file: GGUFFile, config: Config) -> Config:
-    wide, window = (
-        config["hidden_size"] // config["num_attention_heads"],
-        config.get("sliding_window"),
-    )
+    wide = config["hidden_size"] // config["num_attention_heads"]
+    window = config.get("sliding_window")
     cap = "gemma3.final_logit_softcapping"
     return {
         "sliding_window": window,
@@ -209,13 +205,16 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
 
 def config_of(file: GGUFFile) -> Config:
     """The dict of a config.json. Raises FileError where the file lacks a field, or has one that is not served."""
-    arch, embedding = file.architecture, file.entries.get("token_embd.weight")
+    arch = file.architecture
+    embedding = file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise FileError(
             f"{file.path} holds no weights of a language model: the tensor token_embd.weight is missing"
         )
-    number, real = file.number, file.real
-    heads, width = number(f"{arch}.attention.head_count"), number(f"{arch}.embedding_length")
+    number = file.number
+    real = file.real
+    heads = number(f"{arch}.attention.head_count")
+    width = number(f"{arch}.embedding_length")
     layers = number(f"{arch}.block_count")
     if layers > len(file.entries):
         raise FileError(
@@ -254,7 +253,8 @@ def config_of(file: GGUFFile) -> Config:
 
 
 def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
-    kind, key = file.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
+    kind = file.fields.get(f"{arch}.rope.scaling.type", "none")
+    key = f"{arch}.rope.scaling"
     turned = int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
     if "rope_freqs.weight" in file.entries:
         return _from_table(file, config, turned)
@@ -334,7 +334,8 @@ def _from_table(file: GGUFFile, config: Config, turned: int) -> Config:
 def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:
     """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it is long."""
     wave = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    low = scaling["low_freq_factor"]
+    high = scaling["high_freq_factor"]
     smooth = np.clip(
         (scaling["original_max_position_embeddings"] / wave - low) / (high - low), 0, 1
     )

@@ -36,7 +36,8 @@ class SplitExpertWeights(Mapping[str, Tensor]):
     rows]."""
 
     def __init__(self, source: Mapping[str, Tensor], at: list[str]) -> None:
-        self._source, self._last = source, OrderedDict[str, Tensor]()
+        self._source = source
+        self._last = OrderedDict[str, Tensor]()
         self._parts = {
             f"{x}{part}_proj{end}": (x, part, end)
             for x in at
@@ -50,10 +51,8 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         if name not in self._parts:
             return fields.shape_of(self._source, name)
         at, part, end = self._parts[name]
-        whole, halves = (
-            at + ("down_proj" if part == "down" else "gate_up_proj"),
-            1 if part == "down" else 2,
-        )
+        whole = at + ("down_proj" if part == "down" else "gate_up_proj")
+        halves = 1 if part == "down" else 2
         if end == ".bias":
             count, rows = self._sides(whole + "_bias", 2)
             return count, rows // halves
@@ -81,7 +80,8 @@ class SplitExpertWeights(Mapping[str, Tensor]):
             t = self._source[name]
             return (t if t.ndim < 2 else t.flatten(0, -2))[first:stop]
         at, part, end = self._parts[name]
-        whole, own = at + ("down_proj" if part == "down" else "gate_up_proj"), slice(None)
+        whole = at + ("down_proj" if part == "down" else "gate_up_proj")
+        own = slice(None)
         if part != "down":
             own = slice(part == "up", None, 2)
         if end == ".bias":

@@ -95,12 +95,14 @@ def _linear(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
 
 
 def _dynamic(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
-    factor, length = r.options["factor"], (position + 1).clamp(min=r.span)
+    factor = r.options["factor"]
+    length = (position + 1).clamp(min=r.span)
     return r.plain(r.base * (factor * length / r.span - (factor - 1)) ** (r.dim / (r.dim - 2))), 1.0
 
 
 def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
-    o, inverse = r.options, r.plain()
+    o = r.options
+    inverse = r.plain()
     turns = (
         o["original_max_position_embeddings"] * inverse / (2 * math.pi)
     )  # full turns over the first context
@@ -111,17 +113,21 @@ def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
 
 
 def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
-    o, inverse = r.options, r.plain()
+    o = r.options
+    inverse = r.plain()
     first = o["original_max_position_embeddings"]
     factor = o.get("factor") or r.span / first
 
     def dimension(turns: float) -> float:
         return r.dim * math.log(first / (turns * 2 * math.pi)) / (2 * math.log(r.base))
 
-    low, high = dimension(o.get("beta_fast") or 32), dimension(o.get("beta_slow") or 1)
+    low = dimension(o.get("beta_fast") or 32)
+    high = dimension(o.get("beta_slow") or 1)
     if o.get("truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, r.dim - 1)
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, r.dim - 1)
     high += 0.001 * (low == high)
     keep = 1.0 - ((torch.arange(r.dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(
         0.0, 1.0

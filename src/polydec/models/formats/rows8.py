@@ -37,14 +37,16 @@ class RowQuantisedWeights(Mapping[str, Tensor]):
     """scaled: the names of scales. A matrix is made when it is asked for, and raises FileError where its scales do not fit."""
 
     def __init__(self, source: Mapping[str, Tensor], scaled: list[str]) -> None:
-        self._source, self._scaled = source, {name.removesuffix(SCALE): name for name in scaled}
+        self._source = source
+        self._scaled = {name.removesuffix(SCALE): name for name in scaled}
         hidden = set(scaled)
         self._names = [name for name in source if name not in hidden]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._scaled:
             return self._source[name]
-        code, scale_N = self._source[name], self._source[self._scaled[name]]
+        code = self._source[name]
+        scale_N = self._source[self._scaled[name]]
         if code.dtype != torch.int8 or scale_N.shape != code.shape[:1]:
             raise FileError(
                 f"{self._scaled[name]} has shape {tuple(scale_N.shape)}: {name}, of {code.dtype} and shape "

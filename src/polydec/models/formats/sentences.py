@@ -16,7 +16,8 @@ from polydec.base.edge import parse_json, read_bytes
 from polydec.base.errors import FileError
 from polydec.models.formats import edge
 
-MODULES, CONFIG = "modules.json", "config_sentence_transformers.json"
+MODULES = "modules.json"
+CONFIG = "config_sentence_transformers.json"
 
 POOLS = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
 """Ways to take one vector of all states that are read here, and what they are called."""
@@ -67,7 +68,8 @@ def _pool(at: Path) -> str:
 
 def _prompts(at: Path) -> tuple[Mapping[str, str], str | None]:
     said: Mapping[str, Any] = edge.read_json(at) if at.is_file() else {}
-    prompts, usual = said.get("prompts") or {}, said.get("default_prompt_name")
+    prompts = said.get("prompts") or {}
+    usual = said.get("default_prompt_name")
     texts = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())
     if not texts or not (usual is None or usual in prompts):
         raise FileError(

@@ -54,7 +54,8 @@ class SharedEmbeddingWeights(Mapping[str, Tensor]):
     """Tensors of one checkpoint, the embedding table of another where it has none."""
 
     def __init__(self, own: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
-        self._own, name = own, "model.embed_tokens.weight"
+        self._own = own
+        name = "model.embed_tokens.weight"
         self._borrowed = {name: base} if name in base and name not in own else {}
 
     def __getitem__(self, name: str) -> Tensor:

@@ -118,7 +118,8 @@ def paragraph_prompts(text: str) -> Iterator[tuple[str, str]]:
 def read_text_rows(path: Path) -> Iterator[TextRow]:
     """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
     with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
-    size, any_read = 0, False
+    size = 0
+    any_read = False
     for file in list_text_files(path):
         for item in KINDS[_kind(file)](file):
             size += len(item.text) + sum(len(words) for _, words in item.turns)
@@ -190,11 +191,13 @@ def whole_file(path: Path) -> str:
 
 def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises FileError with one sentence."""
-    number, size = 0, 0
+    number = 0
+    size = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             while raw := file.readline(LONGEST_LINE + 1):
-                number, size = number + 1, size + len(raw)
+                number += 1
+                size = size + len(raw)
                 if len(raw) > LONGEST_LINE:
                     raise FileError(f"it has more than {LONGEST_LINE:,} bytes")
                 if size > LARGEST:
@@ -221,7 +224,8 @@ def _of_text(path: Path) -> Iterator[TextRow]:
 
 def split_text_pieces(text: str) -> Iterator[str]:
     """A text in pieces of about PIECE characters, of which some can be held out: they end at blank lines if they can."""
-    piece, size = list[str](), 0
+    piece = list[str]()
+    size = 0
     for line in text.split("\n"):
         for at in range(0, len(line) + 1, 2 * PIECE):
             end = "\n" if at + 2 * PIECE > len(line) else ""
@@ -229,7 +233,8 @@ def split_text_pieces(text: str) -> Iterator[str]:
             size += len(piece[-1])
             if size >= 2 * PIECE or (size >= PIECE and not line.strip()):
                 yield from _whole(piece)
-                piece, size = [], 0
+                piece = []
+                size = 0
     yield from _whole(piece)
 
 
@@ -250,10 +255,12 @@ def _of_parquet(path: Path) -> Iterator[TextRow]:
 
 
 def _of_arrow(path: Path) -> Iterator[TextRow]:
-    ipc, source = _pyarrow("ipc", path), _pyarrow("", path).memory_map(str(path))
+    ipc = _pyarrow("ipc", path)
+    source = _pyarrow("", path).memory_map(str(path))
     try:
         batches = ipc.open_stream(source)  # as `datasets` saves
-        columns, parts = batches.schema.names, batches
+        columns = batches.schema.names
+        parts = batches
     except ValueError:
         batches = ipc.open_file(source)
         columns = batches.schema.names

@@ -178,7 +178,9 @@ class ThinkingReader:
 
     def step(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
         """What became certain with one more piece, and the state behind it."""
-        out, phase, rest = list[Segment](), state.phase, state.held + text
+        out = list[Segment]()
+        phase = state.phase
+        rest = state.held + text
         while True:
             if phase in (ThinkingPhase.FIRST, ThinkingPhase.BEHIND):
                 phase, segments, rest, more = self._beginning(phase, rest)
@@ -195,7 +197,8 @@ class ThinkingReader:
         of a mark counts as one."""
         held = state.held
         begun = _begun(held, self._awaited(state.phase)) if cut else 0
-        said, marked = held[: len(held) - begun], held[len(held) - begun :]
+        said = held[: len(held) - begun]
+        marked = held[len(held) - begun :]
         segments = [(ThinkingSegmentKind.ANSWER, said), (ThinkingSegmentKind.MARK, marked)]
         if state.thinks:
             body = said.rstrip()

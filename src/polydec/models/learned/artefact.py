@@ -106,7 +106,8 @@ def require_laws(
     """The same, and where the target cannot make laws of states that were guessed (head), or divide them as its final norm
     does (normed): its layers do not run alone."""
     require_width(target, width, who)
-    session, none_0H = target.open((0,)), torch.zeros(0, width)
+    session = target.open((0,))
+    none_0H = torch.zeros(0, width)
     try:
         if head:
             session.states(none_0H)

@@ -128,10 +128,8 @@ def _eagle1(
     drafter: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
 ) -> EngineExport:
     eagle = drafter.eagle if target is None else drafter.bound(target)
-    vllm, biased = (
-        published_eagle1.export_eagle1(out, eagle),
-        eagle.bias_H is not None and bool(eagle.bias_H.any()),
-    )
+    vllm = published_eagle1.export_eagle1(out, eagle)
+    biased = eagle.bias_H is not None and bool(eagle.bias_H.any())
     return EngineExport(
         "EAGLE-1"
         + (" (vLLM has no place for its fc.bias: it will draft worse there)" if biased else ""),

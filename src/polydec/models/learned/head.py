@@ -37,7 +37,8 @@ def new_draft_heads(
     width: int, count: int, reads: bool, seed: int, scale: float = 0.0
 ) -> list[Head]:
     """Heads to train, which pass the state on as it is; scale: of a random part beside that."""
-    g, out = torch.Generator().manual_seed(seed), list[Head]()
+    g = torch.Generator().manual_seed(seed)
+    out = list[Head]()
     for k in range(count):
         size = width * (k + 2 if reads else 1)
         noise, skip = torch.randn(2, width, size, generator=g) * scale / width**0.5

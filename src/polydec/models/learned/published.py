@@ -76,7 +76,10 @@ class PublishedNetwork:
     def __init__(self, layer: PublishedLayer, vocab: int, own: DraftVocabularyHead | None) -> None:
         c = layer.about
         self._w = {name: t.float() for name, t in layer.tensors.items()}
-        self._c, self._own, self._vocab, self._head = c, own, vocab, c.head
+        self._c = c
+        self._own = own
+        self._vocab = vocab
+        self._head = c.head
         self._rope = RotaryEmbedding.of(
             {
                 **c.model_dump(exclude_none=True),
@@ -84,7 +87,8 @@ class PublishedNetwork:
             },
             c.head,
         )
-        self._turn, self.context = torch.empty(0, c.head // 2), 1 << 20
+        self._turn = torch.empty(0, c.head // 2)
+        self.context = 1 << 20
         self.cost = layer.cost + (0 if own is None else own.head_CH.numel())
 
     def new_cache(self) -> KVCache:
@@ -96,8 +100,12 @@ class PublishedNetwork:
 
     def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         assert q.embed is not None, "it is fed by rows"
-        c, w, cache, n = self._c, self._w, q.cache, len(q)
-        first, stop = q.first, q.first + n
+        c = self._c
+        w = self._w
+        cache = q.cache
+        n = len(q)
+        first = q.first
+        stop = q.first + n
         new, stream_MH = self._project(q.embed.float(), self._positions(q))
         heads = c.num_attention_heads
         at = first - cache.start
@@ -121,7 +129,8 @@ class PublishedNetwork:
 
     def _project(self, row_MS: Tensor, position_M: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, keys and values [heads + 2 kv heads, M, head], the former turned; and what goes on beside attention."""
-        w, half = self._w, self._head // 2
+        w = self._w
+        half = self._head // 2
         both = stream_MH = row_MS
         if "hidden_norm.weight" in w:
             token_MH, state_MH = row_MS.chunk(2, -1)
@@ -286,7 +295,8 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
                 f"divide the width {c.hidden_size}"
             )
         weights = tensor_files.open_weights(path)
-        H, C = c.hidden_size, c.draft_vocab_size or c.vocab_size
+        H = c.hidden_size
+        C = c.draft_vocab_size or c.vocab_size
         fused = fields.shape_of(weights, stored_name(weights, "fc.weight"))
         if len(fused) != 2 or fused[0] != H:
             raise FileError(f"fc.weight has shape {fused}: it must have {H} rows")
@@ -340,7 +350,8 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
 
 def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer."""
-    H, D = c.hidden_size, c.head
+    H = c.hidden_size
+    D = c.head
     own = state_layer_shapes(H, c.num_attention_heads, c.kv_heads, c.intermediate_size, 2 * H)
     return {
         **own,
@@ -376,8 +387,10 @@ def save_published_eagle3(
             "vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "
             "their layer has one for each (`polydec train eagle --kind eagle-3-published` trains that form)"
         )
-    c, own = layer.about, eagle.own
-    size, C = eagle.vocab.size, len(own.token_C)
+    c = layer.about
+    own = eagle.own
+    size = eagle.vocab.size
+    C = len(own.token_C)
     config = {
         **c.model_dump(exclude_none=True),
         "architectures": [NAMES[0]],

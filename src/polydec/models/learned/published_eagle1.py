@@ -84,7 +84,8 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
                 f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
                 f"divide the width {c.hidden_size}"
             )
-        weights, H = tensor_files.open_weights(path), c.hidden_size
+        weights = tensor_files.open_weights(path)
+        H = c.hidden_size
         biased = any(name in weights for name in ("fc.bias", "model.fc.bias"))
         require_layout(
             weights,

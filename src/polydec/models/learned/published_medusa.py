@@ -61,7 +61,8 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
             if head.bias is not None:
                 fields.require_shapes(weights, {head.bias: (H,)})
         own = [_numbers(weights, head.own) for head in stored]
-        eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
+        eye = torch.eye(H)
+        heads = list[tuple[Tensor, Tensor, Tensor]]()
         for head in stored:
             weight = _numbers(weights, head.weight)
             bias = torch.zeros(H) if head.bias is None else _numbers(weights, head.bias)
@@ -140,7 +141,8 @@ def _stored_names(weights: Mapping[str, Tensor], count: int) -> list[_StoredHead
 
     out = list[_StoredHead]()
     for k in range(count):
-        theirs, ours = f"{k}.0.linear", f"blocks.{k}.layers.0"
+        theirs = f"{k}.0.linear"
+        ours = f"blocks.{k}.layers.0"
         own = first(f"{k}.1.weight", f"lm_heads.{k}.weight")
         weight = first(f"{theirs}.weight", f"{ours}.weight")
         for name, have in ((f"lm_heads.{k}.weight", own), (f"{ours}.weight", weight)):

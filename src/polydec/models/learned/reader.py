@@ -26,7 +26,8 @@ class BidirectionalEncoder:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor, by name."""
-        W, out = self.width, dict[str, tuple[int, ...]]()
+        W = self.width
+        out = dict[str, tuple[int, ...]]()
         for i in range(self.layers):
             out |= {f"{i}_{x}": (W, W) for x in "qkvo"}
             out |= {f"{i}_up": (4 * W, W), f"{i}_down": (W, 4 * W)}

@@ -33,7 +33,9 @@ class LlamaLayers:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor, by its published name behind "model."."""
-        W, kv, out = self.width, self.head * self.kv_heads, dict[str, tuple[int, ...]]()
+        W = self.width
+        kv = self.head * self.kv_heads
+        out = dict[str, tuple[int, ...]]()
         for i in range(self.layers):
             at = f"layers.{i}."
             out |= {f"{at}{name}_layernorm.weight": (W,) for name in ("input", "post_attention")}
@@ -56,8 +58,10 @@ class LlamaLayers:
         inputs."""
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
-        cos, sin = angle_B1TD.cos().float(), angle_B1TD.sin().float()
-        groups, own = self.heads // self.kv_heads, list[tuple[Tensor, Tensor]]()
+        cos = angle_B1TD.cos().float()
+        sin = angle_B1TD.sin().float()
+        groups = self.heads // self.kv_heads
+        own = list[tuple[Tensor, Tensor]]()
         for i in range(self.layers):
             at = f"layers.{i}."
             h = self._normed(x_BTH, t[f"{at}input_layernorm.weight"])
@@ -67,7 +71,8 @@ class LlamaLayers:
                 .transpose(1, 2)
                 for name in "qkv"
             )
-            q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            q = _turned(q, cos, sin)
+            k = _turned(k, cos, sin)
             own.append((k, v))
             k, v = (
                 torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)

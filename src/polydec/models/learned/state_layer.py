@@ -139,7 +139,8 @@ def state_layer_shapes(
     width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Of each tensor of a layer; wide: S, None: the width."""
-    S, kv = wide or width, width // heads * kv_heads
+    S = wide or width
+    kv = width // heads * kv_heads
     return {
         "self_attn.q_proj.weight": (width, S),
         "self_attn.k_proj.weight": (kv, S),
@@ -176,7 +177,8 @@ def read_state_layer(
 
 def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateLayer:
     """A random one for tests."""
-    g, heads = torch.Generator().manual_seed(seed), 2 if width < 32 else width // 16
+    g = torch.Generator().manual_seed(seed)
+    heads = 2 if width < 32 else width // 16
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / width**0.5
         if len(shape) == 2

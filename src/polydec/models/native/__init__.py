@@ -33,7 +33,8 @@ def try_native_network(
     if not runs:
         return None, why
     isa = native_instruction_sets()[0]
-    compute, cache_dtype = compute_of(compute, isa), cache_dtype_of(cache_dtype)
+    compute = compute_of(compute, isa)
+    cache_dtype = cache_dtype_of(cache_dtype)
     if isa == "portable" and not os.environ.get("POLYDEC_ISA"):
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.native.network import CpuStep

@@ -13,7 +13,8 @@ import numpy as np
 from polydec.core.types import Draft
 from polydec.models.native.library import native_library_path
 
-_I, _P = C.c_int, C.c_void_p
+_I = C.c_int
+_P = C.c_void_p
 _SIGNATURES = {
     "copies_table": (_P, [_I, _I, C.c_uint64, _P, _P, _P]),
     "copies_table_free": (None, [_P]),
@@ -34,7 +35,8 @@ def _library() -> C.PyDLL | None:
         lib = C.PyDLL(str(native_library_path()))
         for name, (result, arguments) in _SIGNATURES.items():
             f = getattr(lib, name)
-            f.restype, f.argtypes = result, arguments
+            f.restype = result
+            f.argtypes = arguments
     except (OSError, AttributeError):  # an older library has no such function
         return None
     return lib
@@ -53,7 +55,8 @@ class NativeNgramTable:
         follower_MK: np.ndarray,
         chance_MK: np.ndarray,
     ) -> None:
-        self.library, self.handle = library, None
+        self.library = library
+        self.handle = None
         key, follower, chance = (
             np.ascontiguousarray(a, t)
             for a, t in ((key_M, np.uint64), (follower_MK, np.uint16), (chance_MK, np.uint8))
@@ -91,8 +94,11 @@ class NativeCopyDrafter:
     __slots__ = ("_at", "_buffer", "_handle", "_library", "_room", "_table")
 
     def __init__(self, table: NativeNgramTable, handle: int) -> None:
-        self._table, self._library, self._handle = table, table.library, handle
-        self._room, self._buffer = 0, (array("i"), array("i"), array("d"))
+        self._table = table
+        self._library = table.library
+        self._handle = handle
+        self._room = 0
+        self._buffer = (array("i"), array("i"), array("d"))
         self._at = (0, 0, 0)  # where the library writes
 
     @staticmethod

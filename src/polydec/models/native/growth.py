@@ -19,7 +19,9 @@ from polydec.models.nets.cache import KVCache
 from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import NOT_FINITE
 
-WIDE, DEEP, MOST = 64, 64, 4096
+WIDE = 64
+DEEP = 64
+MOST = 4096
 """Paths of a level, levels and nodes of a tree, at most."""
 READ = 64
 """True states that a call reads before it grows a tree; more are fed as a prompt is, in parts."""
@@ -41,7 +43,8 @@ def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[
 
 
 def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
-    input_MK, out = rows_MK.float().contiguous(), torch.empty(len(rows_MK), width)
+    input_MK = rows_MK.float().contiguous()
+    out = torch.empty(len(rows_MK), width)
     if len(input_MK):
         _check(
             step,
@@ -60,7 +63,8 @@ def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
 
 def _evened(step: CpuStep, rows_MH: Tensor) -> Tensor:
     """Rows divided by their root mean squares, to the bit as those of a tree that grows."""
-    input_MH, out = rows_MH.float().contiguous(), torch.empty(rows_MH.shape)
+    input_MH = rows_MH.float().contiguous()
+    out = torch.empty(rows_MH.shape)
     if len(input_MH):
         _check(
             step,
@@ -131,11 +135,15 @@ class NativeTreeGrower:
     def __init__(
         self, step: CpuStep, fuse_HD: Tensor, token_C: Tensor, table: Callable[[], Tensor]
     ) -> None:
-        self._step, self.fused = step, add_native_matrix(step, "fuse", fuse_HD)
+        self._step = step
+        self.fused = add_native_matrix(step, "fuse", fuse_HD)
         self._states = fuse_HD.shape[1] // len(fuse_HD)
-        self._width, self.cost = len(fuse_HD), step.cost
-        self._id, self._token_C = token_C.tolist(), token_C
-        self._make, self._table_CH = table, None
+        self._width = len(fuse_HD)
+        self.cost = step.cost
+        self._id = token_C.tolist()
+        self._token_C = token_C
+        self._make = table
+        self._table_CH = None
 
     def _table(self) -> Tensor:
         if self._table_CH is None:
@@ -159,7 +167,9 @@ class NativeTreeGrower:
         return [self._grow(q) for q in queries]
 
     def _grow(self, q: TreeGrowthQuery) -> TreeGrowthAnswer:
-        step, n, cache = self._step, len(q), q.cache
+        step = self._step
+        n = len(q)
+        cache = q.cache
         length = cache.length
         room = n + q.tips * (q.depth - 1)
         cache.stage([-1] * room)
@@ -171,8 +181,10 @@ class NativeTreeGrower:
             tip = TipState(torch.empty(self._width), torch.empty(len(self._id)))
         else:
             tip = q.tip
-        embed_NH, state_ND = q.embed_NH.float().contiguous(), q.state_ND.float().contiguous()
-        token, parent = np.empty(q.nodes, np.int32), np.empty(q.nodes, np.int32)
+        embed_NH = q.embed_NH.float().contiguous()
+        state_ND = q.state_ND.float().contiguous()
+        token = np.empty(q.nodes, np.int32)
+        parent = np.empty(q.nodes, np.int32)
         chance = np.empty(q.nodes, np.float64)
         g = NativeTreeGrowth(
             C.addressof(where),

@@ -66,7 +66,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
         whole = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
         return None
-    check, body = whole[:HEAD].tobytes(), whole[HEAD:]
+    check = whole[:HEAD].tobytes()
+    body = whole[HEAD:]
     if body.size != int(np.prod(shape)) or zlib.crc32(body.data).to_bytes(4, "little") != check:
         return None
     with suppress(OSError):

@@ -65,7 +65,8 @@ ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
 CACHES = {"float32": 0, "float16": 1, "int8": 2}  # how keys and values are kept
 ENDLESS = 9  # what step_run answers where integers meet NaN or infinity
-_I, _P = C.c_int32, C.c_void_p
+_I = C.c_int32
+_P = C.c_void_p
 
 
 def _all(kind: type, names: str) -> list[tuple[str, type]]:
@@ -187,7 +188,8 @@ def load_native_library() -> C.CDLL:
     lib = C.CDLL(str(native_library_path()))
     for name, (result, arguments) in _SIGNATURES.items():
         f = getattr(lib, name)
-        f.restype, f.argtypes = result, arguments
+        f.restype = result
+        f.argtypes = arguments
     return lib
 
 
@@ -202,7 +204,8 @@ def native_step_availability() -> tuple[bool, str]:
 def native_instruction_sets() -> tuple[str, ...]:
     """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
     what another machine would do). Raises MissingError where the machine lacks it."""
-    here, asked = load_native_library().step_sets().decode().split(), os.environ.get("POLYDEC_ISA")
+    here = load_native_library().step_sets().decode().split()
+    asked = os.environ.get("POLYDEC_ISA")
     if asked and asked not in here:
         raise MissingError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
     return tuple(sorted(here, key=lambda isa: isa != asked))

@@ -68,23 +68,27 @@ class CpuStep:
         compute: str,
         cache_dtype: str,
     ) -> None:
-        c, self._lib = config, load_native_library()
-        self.config, self.layers, self.context, self.size, self.threads = (
-            c,
-            c.layers,
-            c.context,
-            c.vocab,
-            threads,
-        )
-        self._head, self._outputs = c.head, outputs
-        self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
+        c = config
+        self._lib = load_native_library()
+        self.config = c
+        self.layers = c.layers
+        self.context = c.context
+        self.size = c.vocab
+        self.threads = threads
+        self._head = c.head
+        self._outputs = outputs
+        self._every = tuple(range(c.layers))
+        self._no_exit = (-1,) * c.layers
         self.routes = None if c.experts is None else (c.layers, c.experts.count)
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
-        self._turned, self.kernel = 0, ""
+        self._turned = 0
+        self.kernel = ""
         self._tokens: Tensor | None = None
         self._norm_W = torch.empty(0)  # the final norm's weights
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
-        self.dtype, self.approximate, self.cost = "", "", 0.0
+        self.dtype = ""
+        self.approximate = ""
+        self.cost = 0.0
         scale = float(1 / np.sqrt(np.float32(c.scale**-2)))  # in fp32, as of a head's width
         norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
         shape = Shape(
@@ -122,7 +126,8 @@ class CpuStep:
                 f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
                 f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here"
             )
-        self.compute, self.cache_dtype = compute, cache_dtype
+        self.compute = compute
+        self.cache_dtype = cache_dtype
         self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
         self._check(self._lib.step_keep(self._model, CACHES[cache_dtype]))
 
@@ -324,7 +329,8 @@ class CpuStep:
         parts: list[Any] = []
         caches = [CacheOf() for _ in queries]
         for s, q in enumerate(queries):
-            n, row = len(q), len(token)
+            n = len(q)
+            row = len(token)
             parts.append(cache_of(caches[s], q.cache))
             if q.embed is None and self._widen is None:
                 token += q.token
@@ -352,7 +358,9 @@ class CpuStep:
         if (need := max(position)) >= self._turned:
             self._turn(need + 1)
         # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
-        m, R, W = len(token), len(out), self.config.width
+        m = len(token)
+        R = len(out)
+        W = self.config.width
         full = [w > RowDetail.ARGMAX for w in wants]
         k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
         depths: list[int] = []
@@ -379,7 +387,9 @@ class CpuStep:
             ],
         )
         base = ints.buffer_info()[0]
-        outs, tails, step = base + 28 * m, base + 28 * m + (12 if reads else 8) * R, 4 * m
+        outs = base + 28 * m
+        tails = base + 28 * m + (12 if reads else 8) * R
+        step = 4 * m
         layer = (
             self._run_all
             if layers is self._every and not depths and not without
@@ -393,7 +403,8 @@ class CpuStep:
                 ],
             )
         )
-        which, count = layer.buffer_info()[0], 4 * len(layers)
+        which = layer.buffer_info()[0]
+        count = 4 * len(layers)
         exits = torch.empty(len(depths), R, W) if depths else None
         embed = None
         if embeds:
@@ -513,7 +524,8 @@ class CpuStep:
                     top=self.top if RowDetail.TOPK in (q.want.law, q.want.base) else None,
                 )
             )
-            r, k = end, k + n
+            r = end
+            k = k + n
         return answers
 
     def _full(self, logits: Tensor) -> Tensor:
@@ -613,8 +625,10 @@ class CpuStep:
         tail: list[int],
     ) -> None:
         """Where the n rows of a query stand and what they see."""
-        cache, stop = q.cache, q.first + n
-        length, parent = cache.length, cache.parent
+        cache = q.cache
+        stop = q.first + n
+        length = cache.length
+        parent = cache.parent
         chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
         if not self.config.causal:
             position += self._depths(q) if not chain else q.slots
@@ -681,7 +695,8 @@ class CpuStep:
 
 def _routing(queries: Sequence[NetworkQuery], layers: int, experts: int) -> Tensor:
     """What is added to the router's scores of each row (Want.routing), [rows, layers, experts]."""
-    out, row = torch.zeros(sum(map(len, queries)), layers, experts), 0
+    out = torch.zeros(sum(map(len, queries)), layers, experts)
+    row = 0
     for q in queries:
         if q.want.routing is not None:
             out[[row + r for r in q.rows]] = torch.tensor(q.want.routing)
@@ -696,7 +711,9 @@ def _experts(c: TransformerConfig) -> tuple[int, int, int, bool]:
 
 def cache_of(to: CacheOf, cache: KVCache) -> Any:
     """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
-    to.kv, to.capacity, to.start = cache.address, cache.capacity, cache.start
+    to.kv = cache.address
+    to.capacity = cache.capacity
+    to.start = cache.start
     if not cache.shared:
         return None
     parts = _parts(cache)
@@ -709,12 +726,10 @@ def _parts(cache: KVCache) -> Any:
     out = (PartOf * len(cache.shared))()
     for part, lease in zip(out, cache.shared):
         kv = lease.of.kv
-        part.kv, part.capacity, part.first, part.stop = (
-            kv.data_ptr(),
-            kv.shape[-2],
-            lease.of.start,
-            lease.stop,
-        )
+        part.kv = kv.data_ptr()
+        part.capacity = kv.shape[-2]
+        part.first = lease.of.start
+        part.stop = lease.stop
     return out
 
 

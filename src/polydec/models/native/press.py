@@ -23,7 +23,8 @@ from polydec.models.nets.memory import empty_pooled_tensor
 from polydec.models.nets.press import CachePress, Chunk, chunks_of_rows, count_sealed_blocks
 
 CPU = torch.device("cpu")
-LEAST, MOST = 1 << 20, 1 << 23
+LEAST = 1 << 20
+MOST = 1 << 23
 """Bytes of a piece of memory for packed blocks."""
 
 
@@ -47,17 +48,17 @@ class PackedBlockSlab:
     __slots__ = ("_left", "_total")
 
     def __init__(self) -> None:
-        self._left, self._total = torch.empty(0, dtype=torch.uint8), 0
+        self._left = torch.empty(0, dtype=torch.uint8)
+        self._total = 0
 
     def take(self, size: int) -> Tensor:
         """So many bytes, at a multiple of 64 where all sizes are."""
         if len(self._left) < size:
             piece = max(size, min(max(LEAST, self._total), MOST))
-            self._left, self._total = (
-                empty_pooled_tensor((piece,), torch.uint8, CPU),
-                self._total + piece,
-            )
-        taken, self._left = self._left[:size], self._left[size:]
+            self._left = empty_pooled_tensor((piece,), torch.uint8, CPU)
+            self._total = self._total + piece
+        taken = self._left[:size]
+        self._left = self._left[size:]
         return taken
 
 
@@ -146,6 +147,8 @@ def fill_cache_descriptor(
     for layer, row in zip(layers, rows, strict=True):
         at = layer * len(chunks)
         table[at : at + len(row)] = array("Q", [block.address for block in row])
-    to.press, to.base, to.blocks = C.addressof(press.shape), cache.base, len(chunks)
+    to.press = C.addressof(press.shape)
+    to.base = cache.base
+    to.blocks = len(chunks)
     to.packed = table.buffer_info()[0]
     return table, rows

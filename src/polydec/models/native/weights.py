@@ -51,7 +51,8 @@ class _GGUFWeightBlocks:
     """The blocks of a GGUF file under their Hugging Face names."""
 
     def __init__(self, file: GGUFCheckpoint, pieces: Mapping[str, TensorPiece]) -> None:
-        self._file, self._pieces = file, pieces
+        self._file = file
+        self._pieces = pieces
         self.paired = ARCHITECTURES[file.architecture].paired
 
     def entry(self, name: str) -> GGUFTensorEntry:
@@ -63,7 +64,8 @@ class _GGUFWeightBlocks:
         return self._file.raw(self.entry(name))
 
     def release(self, name: str) -> None:
-        e, page = self.entry(name), mmap.PAGESIZE
+        e = self.entry(name)
+        page = mmap.PAGESIZE
         first = e.start // page * page
         if hasattr(mmap, "MADV_DONTNEED"):
             kept = self._file.parts[e.part]._mmap  # pyright: ignore[reportAttributeAccessIssue]   (numpy names it nowhere)
@@ -78,7 +80,8 @@ class NativeWeightLoader:
             raise MissingError(
                 f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}"
             )
-        self._weights, self._quantize = weights, quantize
+        self._weights = weights
+        self._quantize = quantize
         source = weights.source if isinstance(weights, SplitWeights) else weights
         pieces = weights.pieces if isinstance(weights, SplitWeights) else {}
         self._file = (
@@ -139,7 +142,8 @@ class NativeWeightLoader:
                 swap if self._file.paired else 0,
             )
         if self._quantize and shape[1] % 32 == 0:
-            kind, data = self._quantize.upper(), self._blocks(self._quantize, name, shape)
+            kind = self._quantize.upper()
+            data = self._blocks(self._quantize, name, shape)
             self.approximate = f"weights quantised to {self._quantize} when loaded"
         else:
             t = self._weights[name].detach()
@@ -197,14 +201,16 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
     out = torch.empty(n, k // 32, 20, dtype=torch.uint8)
     for i in range(0, n, 1024):
         blocks = weight_NK[i : i + 1024].float().reshape(-1, k // 32, 32)
-        low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)
+        low = blocks.amin(-1, keepdim=True)
+        high = blocks.amax(-1, keepdim=True)
         best = torch.full_like(low, float("inf"))
         for part in (1.0, 0.97, 0.94, 0.91, 0.88, 0.85):
             step = (part * (high - low) / 15).half()
             least = ((low + high) / 2 - part * (high - low) / 2).half()
             code = ((blocks - least.float()) / step.float().clamp(min=1e-30)).round().clamp(0, 15)
             error = (code * step.float() + least.float() - blocks).square().sum(-1, keepdim=True)
-            better, at = (error < best)[..., 0], out[i : i + 1024]
+            better = (error < best)[..., 0]
+            at = out[i : i + 1024]
             best = torch.minimum(best, error)
             byte = code.to(torch.uint8)
             at[better] = torch.cat(

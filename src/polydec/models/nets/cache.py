@@ -32,7 +32,8 @@ class CacheStorage:
     __slots__ = ("kv", "leases", "start")
 
     def __init__(self, kv: Tensor, start: int = 0) -> None:
-        self.kv, self.start = kv, start
+        self.kv = kv
+        self.start = start
         self.leases: WeakSet[StorageLease] | None = None
 
     @property
@@ -47,7 +48,8 @@ class StorageLease:
     __slots__ = ("__weakref__", "of", "stop")
 
     def __init__(self, of: CacheStorage, stop: int) -> None:
-        self.of, self.stop = of, stop
+        self.of = of
+        self.stop = stop
         if of.leases is None:
             of.leases = WeakSet()
         of.leases.add(self)
@@ -87,15 +89,20 @@ class KVCache:
 
     def __init__(self, kv: Tensor, length: int = 0, press: BlockPacker | None = None) -> None:
         self.beside: Any = None
-        self.length, self.parent, self.shared = length, list[int](), tuple[StorageLease, ...]()
-        self.press, self.base = press, 0
+        self.length = length
+        self.parent = list[int]()
+        self.shared = tuple[StorageLease, ...]()
+        self.press = press
+        self.base = 0
         self.packed = tuple(
             list[PackedBlock | None]() for _ in range(0 if press is None else len(kv))
         )
         self._hold(CacheStorage(kv))
 
     def _hold(self, own: CacheStorage) -> None:
-        self._own, self.kv, self.start = own, own.kv, own.start
+        self._own = own
+        self.kv = own.kv
+        self.start = own.start
         self.capacity, self.address = (
             own.kv.shape[-2],
             own.kv.data_ptr(),
@@ -136,7 +143,8 @@ class KVCache:
         """Copy what other caches hold, so that they may go."""
         if not self.shared:
             return
-        base, size = self.base, -(-(self.end - self.base) // BLOCK) * BLOCK
+        base = self.base
+        size = -(-(self.end - self.base) // BLOCK) * BLOCK
         kv = empty_pooled_tensor(
             (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
         )
@@ -175,10 +183,12 @@ class KVCache:
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
         length = self.whole(length)
-        self.length, self.parent = length, []
+        self.length = length
+        self.parent = []
         self._unpack(length)
         if not length:
-            self.shared, self.base = (), 0
+            self.shared = ()
+            self.base = 0
             self._hold(CacheStorage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
 
     def fork(self, length: int | None = None) -> KVCache:
@@ -191,13 +201,12 @@ class KVCache:
             self.length if length is None else length,
             self.press,
         )
-        twin.parent, twin.base = (
-            list(self.parent) if length is None else [],
-            self.base if stop else 0,
-        )
+        twin.parent = list(self.parent) if length is None else []
+        twin.base = self.base if stop else 0
         twin.packed = tuple(list(layer) for layer in self.packed)
         twin._unpack(twin.length)
-        twin.shared, twin.start = self._read(stop), stop
+        twin.shared = self._read(stop)
+        twin.start = stop
         twin.beside = self.beside
         return twin
 
@@ -230,7 +239,8 @@ class KVCache:
             return packed
         while not path and len(blocks) < k:
             self.chunk(layer, (len(blocks), ()))
-        size, length = self.press.block, self.length
+        size = self.press.block
+        length = self.length
         kv = self._block(layer, k * size, path)[:2]
         behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
         before = None
@@ -319,13 +329,15 @@ class KVCache:
     def _move(self, first: int, need: int) -> None:
         """See to it that slots [first, need), and what they may move to, are this cache's own: where they are not, the last
         block moves to new storage, and what lies below is shared from then on. Storage that nobody else reads grows."""
-        base, own = min(first, self.length), self._own
+        base = min(first, self.length)
+        own = self._own
         if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
             return
         alone = not self.shared and not own.leases
         start = self.base if alone else max(self.base, base // BLOCK * BLOCK)
         grows = alone and self.press is None  # a pressed cache stays short
-        size, least = need - start, GROWTH if grows else BLOCK
+        size = need - start
+        least = GROWTH if grows else BLOCK
         if grows and self.capacity:
             size = max(size, self.capacity + max(least, self.capacity // 4))
         size = -(-size // least) * least
@@ -347,7 +359,8 @@ class SizedCache(Protocol):
 
 def total_cache_bytes(caches: Iterable[SizedCache]) -> int:
     """Bytes that several caches hold together: what they share counts once."""
-    seen, total = dict[int, int](), 0
+    seen = dict[int, int]()
+    total = 0
     for cache in caches:
         if isinstance(cache, KVCache):
             seen |= {id(s): s.kv.nbytes for s in cache.storage}

@@ -14,7 +14,8 @@ class EntryCache(Generic[T]):
 
     def __init__(self) -> None:
         self.text = list[T | None]()
-        self.length, self.parent = 0, list[int]()
+        self.length = 0
+        self.parent = list[int]()
 
     @property
     def end(self) -> int:
@@ -46,15 +47,19 @@ class EntryCache(Generic[T]):
         self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
         new = {j: i for i, j in enumerate(stay)}
         parent = [new.get(self.parent[j], -1) for j in stay]
-        self.length, self.parent = self.length + len(path), parent
+        self.length = self.length + len(path)
+        self.parent = parent
 
     def truncate(self, length: int) -> None:
         del self.text[length:]
-        self.length, self.parent = length, []
+        self.length = length
+        self.parent = []
 
     def fork(self, length: int | None = None) -> EntryCache[T]:
         twin = EntryCache[T]()
-        twin.text, twin.length, twin.parent = list(self.text), self.length, list(self.parent)
+        twin.text = list(self.text)
+        twin.length = self.length
+        twin.parent = list(self.parent)
         if length is not None:
             twin.truncate(length)
         return twin

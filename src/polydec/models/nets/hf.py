@@ -41,7 +41,8 @@ class HFCache:
 
     def __init__(self, past: Any, recurrent: bool) -> None:
         self.past: Any = past  # None: a model with a state of its own has not run yet
-        self.recurrent, self.whole = recurrent, True
+        self.recurrent = recurrent
+        self.whole = True
         self.length, self.held, self.parent = 0, 0, list[int]()  # held: how many entries `past` has
 
     @property
@@ -70,7 +71,8 @@ class HFCache:
         self.keep(path, ())
 
     def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
-        kept, parent = [*path, *stay], self.parent
+        kept = [*path, *stay]
+        parent = self.parent
         if any(i != j for i, j in enumerate(kept)) or not self.whole:
             self._mend()
             if self.recurrent:
@@ -97,10 +99,8 @@ class HFCache:
             self._forget()
             return
         for layer in self._layers():
-            layer.keys, layer.values = (
-                layer.keys[..., : self.held, :],
-                layer.values[..., : self.held, :],
-            )
+            layer.keys = layer.keys[..., : self.held, :]
+            layer.values = layer.values[..., : self.held, :]
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
@@ -108,7 +108,8 @@ class HFCache:
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
         self._mend()
-        self.length, self.parent = min(length, self.length), []
+        self.length = min(length, self.length)
+        self.parent = []
         self._crop()
 
     def fork(self, length: int | None = None) -> HFCache:
@@ -119,12 +120,10 @@ class HFCache:
             twin.truncate(length)
             return twin
         twin = HFCache(self.past, self.recurrent)
-        twin.length, twin.held, twin.parent, twin.whole = (
-            self.length,
-            self.held,
-            list(self.parent),
-            self.whole,
-        )
+        twin.length = self.length
+        twin.held = self.held
+        twin.parent = list(self.parent)
+        twin.whole = self.whole
         if self.recurrent:
             twin.past = copy.deepcopy(self.past)
         else:
@@ -147,7 +146,11 @@ class HFCache:
             self.held = self.end
 
     def _forget(self) -> None:
-        self.past, self.length, self.held, self.parent, self.whole = None, 0, 0, [], True
+        self.past = None
+        self.length = 0
+        self.held = 0
+        self.parent = []
+        self.whole = True
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -220,7 +223,8 @@ class HFNetwork:
                 f"model_type is {model.config.model_type!r}: only causal language models with a cache are served"
             )
         self._cache_name = cache_name
-        self.layers, self.size = self._config.num_hidden_layers, self._config.vocab_size
+        self.layers = self._config.num_hidden_layers
+        self.size = self._config.vocab_size
         if self.layers < 1:
             raise FileError(f"num_hidden_layers is {self.layers}: it must be at least 1")
         self.context = getattr(self._config, "max_position_embeddings", None) or sys.maxsize
@@ -230,17 +234,21 @@ class HFNetwork:
             f"transformers {getattr(model.config, '_attn_implementation', None) or 'eager'}"
         )
         self._window: int | None = getattr(self._config, "sliding_window", None)
-        self._device, self._number = model.device, model.dtype
+        self._device = model.device
+        self._number = model.dtype
         self._blocks = next(
             (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers),
             None,
         )
         if self._number in (torch.float16, torch.bfloat16) and self.cost <= 1e9:
             twin = copy.deepcopy(model).float()  # rounding could hide a fault, or feign one
-            self._model, self._number = twin.eval(), torch.float32
+            self._model = twin.eval()
+            self._number = torch.float32
         self._mode = self._find_mode()
-        self._model, self._number = model, model.dtype
-        self.tree, self.rollback = self._mode.masks is not None, not self._mode.recurrent
+        self._model = model
+        self._number = model.dtype
+        self.tree = self._mode.masks is not None
+        self.rollback = not self._mode.recurrent
 
     def new_cache(self) -> HFCache:
         return HFCache(None if self._mode.recurrent else DynamicCache(), self._mode.recurrent)
@@ -260,7 +268,8 @@ class HFNetwork:
             )
         rows = list(q.rows)
         size = 1 if self._mode.single and q.first else len(q)
-        logits, hidden = list[Tensor](), list[Tensor]()
+        logits = list[Tensor]()
+        hidden = list[Tensor]()
         for at in range(0, len(q), size):
             wanted = [r - at for r in rows if at <= r < at + size]
             if q.embed is None:
@@ -336,7 +345,9 @@ class HFNetwork:
 
     def _place(self, cache: HFCache, size: int, masks: Masks) -> dict[str, Any]:
         """Positions, and who sees whom, of the next `size` slots."""
-        first, stop, length = cache.held, cache.held + size, cache.length
+        first = cache.held
+        stop = cache.held + size
+        length = cache.length
         slots = [
             *range(length),
             *(length + d for d in staged_entry_depths(cache.parent[: max(0, stop - length)])),
@@ -358,7 +369,8 @@ class HFNetwork:
 
     def _find_mode(self) -> HFFeedMode:
         """The first way to feed it that gives what the plain forward pass gives."""
-        tried, why = _HFNetworkTrial(self), ""
+        tried = _HFNetworkTrial(self)
+        why = ""
         for mode in self._modes():
             self._mode = mode
             try:
@@ -400,21 +412,21 @@ class _HFNetworkTrial:
         self._net = network
         draw = torch.Generator().manual_seed(0)
         tokens = torch.randperm(network.size, generator=draw).tolist()
-        self._text, self._tree = (tokens * 12)[:6], (tokens * 12)[6:11]
+        self._text = (tokens * 12)[:6]
+        self._tree = (tokens * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
             require_finite_logits([float(w_V.max()) for w_V in self._plain])
             again = self._whole((0, 2, 4), batch=3)  # the same numbers, rounded in another way
-        noise, scale = (
-            float((again - self._plain[-1]).abs().max()),
-            float(torch.stack(self._plain).abs().max()),
-        )
+        noise = float((again - self._plain[-1]).abs().max())
+        scale = float(torch.stack(self._plain).abs().max())
         self._bound = 10 * noise + max(1e-5, 8 * torch.finfo(network._number).eps) * scale
 
     @contextmanager
     def _small_window(self) -> Iterator[None]:
         """So that a few tokens reach past the sliding window. The model reads it from its config."""
-        net, config = self._net, self._net._model.config.get_text_config(decoder=True)
+        net = self._net
+        config = self._net._model.config.get_text_config(decoder=True)
         old = net._window
         try:
             if old is not None:
@@ -458,7 +470,8 @@ class _HFNetworkTrial:
         return [*rows, self._feed(cache, self._tree[4:])[-1]]
 
     def _as_paths(self) -> list[Tensor]:
-        cache, rows = self._net.new_cache(), list[Tensor]()
+        cache = self._net.new_cache()
+        rows = list[Tensor]()
         cache.stage(range(-1, 5))
         cache.commit(range(6))
         self._feed(cache, self._text)
@@ -475,7 +488,8 @@ ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables 
 def _fits(path: str, config: Any, weights: Mapping[str, Any]) -> None:
     """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
     weights: the tensors of the files, of which only names and shapes are read. Raises FileError."""
-    tensors, longest = len(weights), longest_tensor_side(weights)
+    tensors = len(weights)
+    longest = longest_tensor_side(weights)
     declared = config.to_dict()
     for part in (declared, *(v for v in declared.values() if isinstance(v, dict))):
         for key, value in part.items():

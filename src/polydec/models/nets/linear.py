@@ -196,7 +196,8 @@ def is_batch_invariant(kernel: LinearKernel, shapes: Sequence[Shape]) -> bool:
     if kernel.dtype != "bfloat16":
         return True
     for into in sorted({s[1] for s in shapes}):
-        layer, x = kernel.pack(torch.randn(64, into), None), torch.randn(33, into)
+        layer = kernel.pack(torch.randn(64, into), None)
+        x = torch.randn(33, into)
         with torch.inference_mode():
             whole = layer(x)
             if not all(torch.equal(layer(x[:m]), whole[:m]) for m in (1, 2, 4, 5, 8, 16, 31)):
@@ -206,7 +207,8 @@ def is_batch_invariant(kernel: LinearKernel, shapes: Sequence[Shape]) -> bool:
 
 def sample_layer_shapes(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
     """The first layers of the model, large enough not to fit a cache where the model does not either."""
-    chosen, left = list[Shape](), budget
+    chosen = list[Shape]()
+    left = budget
     for s in shapes:
         if left <= 0:
             break

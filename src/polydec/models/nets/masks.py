@@ -40,7 +40,8 @@ def tree_attention_mask(
     """Additive [stop - first, stop - min(first, length)]: what the slots [first, stop) see of the slots from
     min(first, length) on. Every earlier slot is seen by all of them. A part of a text may end before the committed slots do
     (stop < length): what is staged behind them is none of its business."""
-    low, staged = min(first, length), parent[: max(0, stop - length)]
+    low = min(first, length)
+    staged = parent[: max(0, stop - length)]
     if is_chain(staged):
         size = 64
         while size < stop - low:

@@ -112,7 +112,8 @@ class SpanAttention:
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
-        query, out = self.query.copy_(self.asks), self.out
+        query = self.query.copy_(self.asks)
+        out = self.out
         sink = None if self.sinks is None else self.sinks[at]
         if reach.scores is None and (self.cap is not None or sink is not None):
             for first in range(
@@ -224,11 +225,13 @@ def group_into_passes(
     """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
     by = group_queries_by_run(queries, tuple(range(layers)))
     for run, members in by.items():
-        group, size = list[int](), 0
+        group = list[int]()
+        size = 0
         for i in members:
             if group and size + len(queries[i]) > limit:
                 yield run, group
-                group, size = [], 0
+                group = []
+                size = 0
             group.append(i)
             size += len(queries[i])
         yield run, group
@@ -236,11 +239,16 @@ def group_into_passes(
 
 def pack_queries(queries: Sequence[NetworkQuery], index: Sequence[int], run: Run) -> PackedPass:
     """Lay these queries out flat."""
-    positions, begins, rows = list[int](), list[int](), list[int]()
+    positions = list[int]()
+    begins = list[int]()
+    rows = list[int]()
     for i in index:
-        q, row = queries[i], len(positions)
-        m, cache = len(q), queries[i].cache
-        stop, length = q.first + m, cache.length
+        q = queries[i]
+        row = len(positions)
+        m = len(q)
+        cache = queries[i].cache
+        stop = q.first + m
+        length = cache.length
         if length >= stop or masks.is_chain(cache.parent):
             positions += q.slots
         else:
@@ -269,20 +277,22 @@ def build_packed_attention(
     [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
     where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen); sinks: of the layers that
     run, scores [heads] that no value answers to."""
-    KV, g, D = heads.kv, heads.group, heads.width
+    KV = heads.kv
+    g = heads.group
+    D = heads.width
     number = p.queries[0].cache.kv.dtype
     sunk = None if sinks is None else [s.to(number).view(KV, g) for s in sinks]
     single = any(len(q) == 1 for q in p.queries)
     gathered = (
         mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
     )
-    spans, fresh, write = (
-        list[SpanAttention | SingleTokenAttention](),
-        list[Tensor](),
-        list[Sequence[Tensor]](),
-    )
+    spans = list[SpanAttention | SingleTokenAttention]()
+    fresh = list[Tensor]()
+    write = list[Sequence[Tensor]]()
     for q, row in zip(p.queries, p.begins):
-        m, kv, end = len(q), q.cache.kv, row + len(q)
+        m = len(q)
+        kv = q.cache.kv
+        end = row + len(q)
         asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
@@ -296,7 +306,8 @@ def build_packed_attention(
                 )
             )
         else:
-            query, out = kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D)
+            query = kv.new_empty(KV, g, m, D)
+            out = kv.new_empty(KV, g * m, D)
             spans.append(SpanAttention(asks, query, out, goes, layers, gather, heads.cap, sunk))
     return PackedAttention(spans, list(zip(*write)), fresh, gathered, mixed)
 
@@ -312,7 +323,10 @@ def place_fresh_entries(
 ) -> None:
     """Add to `fresh` where a query's keys and values will stand among the projections, from the flat row `row` on, and to
     `write` where they go in its cache, in each of the layers that run."""
-    m, KV, g, D = len(q), heads.kv, heads.group, heads.width
+    m = len(q)
+    KV = heads.kv
+    g = heads.group
+    D = heads.width
     asks = qkv[row : row + m, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
     new = qkv[row : row + m, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
     for i, stop in [(0, m)] if q.at is None else _runs(q.at):
@@ -351,10 +365,12 @@ def _layers(
     causal: bool,
     block: int,
 ) -> tuple[list[tuple[Tensor, Tensor, AttentionReach]], Sequence[KVGather | PressedKVGather]]:
-    m, cache = len(q), q.cache
+    m = len(q)
+    cache = q.cache
     if getattr(cache, "press", None) is not None:
         return _pressed(q, position, layers, heads)
-    kv, stop = cache.kv, q.first + m
+    kv = cache.kv
+    stop = q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
         seen = (
@@ -373,10 +389,8 @@ def _layers(
         into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
         gather = [KVGather(into, [piece[i] for _, piece in pieces]) for i in layers]
         kv = place.expand(len(windows), *place.shape)
-    used, reaches = (
-        dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]](),
-        list[int | None](),
-    )
+    used = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]]()
+    reaches = list[int | None]()
     for i in layers:
         width = windows[i]
         width = None if width is None or size <= width else width
@@ -394,7 +408,10 @@ def _pressed(
 ) -> tuple[list[tuple[Tensor, Tensor, AttentionReach]], list[PressedKVGather]]:
     """The same over a pressed cache: a layer's packed blocks and the entries behind them are laid side by side, each in its
     turn in one place. A block is packed when the pass is in its layer, where all entries before any row have been written."""
-    cache, m, stop, kv = q.cache, len(q), q.first + len(q), q.cache.kv
+    cache = q.cache
+    m = len(q)
+    stop = q.first + len(q)
+    kv = q.cache.kv
     seen = view_pressed_cache(cache.press, position, q.first, cache.length, cache.parent, kv)
     behind = seen.packed
     size = behind + stop - seen.first
@@ -407,7 +424,8 @@ def _pressed(
         )
         for i in layers
     ]
-    mask, keys = seen.mask, place[0] if m == 1 else place[0].transpose(-1, -2)
+    mask = seen.mask
+    keys = place[0] if m == 1 else place[0].transpose(-1, -2)
     if m >= LONG:
         reach = AttentionReach(0, None, None, mask)
     elif m == 1:
@@ -427,7 +445,10 @@ def _reach(
     size: int,
     heads: AttentionHeads,
 ) -> AttentionReach:
-    m, cache, kv, start = len(q), q.cache, q.cache.kv, 0
+    m = len(q)
+    cache = q.cache
+    kv = q.cache.kv
+    start = 0
     if width is not None and seen is None:
         start = size - width
     elif width is not None and seen is not None:

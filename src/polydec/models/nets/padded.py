@@ -91,13 +91,18 @@ def build_padded_attention(
     """As `packing.attention` of a causal network, over one padded tensor. The account is told what that took."""
     queries = p.queries
     like = queries[0].cache.kv
-    B, M, P = len(queries), max(map(len, queries)), max(q.first for q in queries)
+    B = len(queries)
+    M = max(map(len, queries))
+    P = max(q.first for q in queries)
     # What no token fills stays 0 and is hidden.
     place = like.new_zeros(2, B, heads.kv, P + M, heads.width)
-    fresh, write, into = list[Tensor](), list[Sequence[Tensor]](), list[Tensor]()
+    fresh = list[Tensor]()
+    write = list[Sequence[Tensor]]()
+    into = list[Tensor]()
     out: list[list[Tensor]] = [[] for _ in p.layers]
     for b, (q, row) in enumerate(zip(queries, p.begins, strict=True)):
-        stop, left = q.first + len(q), P - q.first
+        stop = q.first + len(q)
+        left = P - q.first
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
         for at, piece in q.cache.pieces(0, stop):
             into.append(place[:, b, :, left + at : left + at + piece.shape[-2]])
@@ -127,8 +132,11 @@ def _seen(p: PackedPass, width: int | None, P: int, M: int, like: Tensor) -> Ten
     read by nobody, and must be a number."""
     mask = like.new_full((len(p.queries), M, P + M), masks.NEG_INF)
     for b, (q, row) in enumerate(zip(p.queries, p.begins, strict=True)):
-        cache, m, left = q.cache, len(q), P - q.first
-        stop, low = q.first + m, min(q.first, cache.length)
+        cache = q.cache
+        m = len(q)
+        left = P - q.first
+        stop = q.first + m
+        low = min(q.first, cache.length)
         own = masks.tree_attention_mask(
             q.first, stop, cache.length, cache.parent, like.dtype, like.device
         )

@@ -66,10 +66,8 @@ def advise_huge_pages(memory: Tensor) -> Tensor:
         and memory.nbytes >= 2 * HUGE
         and (call := _madvise()) is not None
     ):
-        a, b = (
-            -(-memory.data_ptr() // HUGE) * HUGE,
-            (memory.data_ptr() + memory.nbytes) // HUGE * HUGE,
-        )
+        a = -(-memory.data_ptr() // HUGE) * HUGE
+        b = (memory.data_ptr() + memory.nbytes) // HUGE * HUGE
         call(a, b - a, ADVISE)
     return memory
 

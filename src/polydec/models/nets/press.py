@@ -136,7 +136,8 @@ def chunks_of_rows(
     press: BlockPacker, position: Sequence[int], begin: int, length: int, parent: Sequence[int]
 ) -> list[tuple[Chunk, ...]]:
     """What is packed of what each row sees; arguments as in `view`."""
-    ready, seen = count_packable_blocks(length, press), list[tuple[Chunk, ...]]()
+    ready = count_packable_blocks(length, press)
+    seen = list[tuple[Chunk, ...]]()
     for row, p in enumerate(position):
         blocks = count_sealed_blocks(p, press)
         path = () if blocks <= ready else tuple(_ancestors(begin + row, length, parent))
@@ -151,7 +152,8 @@ def chunks_of_rows(
 
 def _ancestors(slot: int, length: int, parent: Sequence[int]) -> list[int]:
     """The staged slots on the way to this one, itself left out, in order."""
-    out, at = list[int](), -1 if slot < length else parent[slot - length]
+    out = list[int]()
+    at = -1 if slot < length else parent[slot - length]
     while at >= 0:
         out.append(length + at)
         at = parent[at]
@@ -171,8 +173,10 @@ def _mask(
     sizes: tuple[int, ...],
     first: int,
 ) -> Tensor:
-    dtype, device = like.dtype, like.device
-    packed, at = sum(sizes), {c: i for i, c in enumerate(chunks)}
+    dtype = like.dtype
+    device = like.device
+    packed = sum(sizes)
+    at = {c: i for i, c in enumerate(chunks)}
     mask = torch.zeros(len(position), packed + stop - first, dtype=dtype, device=device)
     part = masks.tree_attention_mask(begin, stop, length, parent, dtype, device)[
         :, -(stop - first) :

@@ -33,7 +33,8 @@ class LogitScores:
     __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
 
     def __init__(self, answers: Sequence[NetworkAnswer], exits: Exits | None = None) -> None:
-        self._answers, self._exits = answers, exits
+        self._answers = answers
+        self._exits = exits
         self._at: list[tuple[int, int]] | None = None  # of each row its answer, and where in it
         self._logits: dict[int, Any] = {}  # by answer, as they are asked for
         self._argmax: dict[int, Sequence[int]] = {}
@@ -99,7 +100,8 @@ class LogitScores:
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
         first, _ = self._place(0)
-        logits_RV, top = self._all(first), self._answers[first].top
+        logits_RV = self._all(first)
+        top = self._answers[first].top
         k = min(k, logits_RV.shape[-1])
         if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
             return top(logits_RV, k) if top else logits_RV.topk(k, dim=-1).indices.tolist()
@@ -118,7 +120,9 @@ class LogitScores:
         if self._exits is None:
             raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
         states, head = self._exits
-        hidden_RH, mine, waiting = states(depth, nodes), len(self._waiting), self._waiting
+        hidden_RH = states(depth, nodes)
+        mine = len(self._waiting)
+        waiting = self._waiting
         waiting.append(hidden_RH)
 
         def later() -> (
@@ -162,7 +166,9 @@ def pick_answer_rows(
 ) -> list[tuple[int, NetworkAnswer]]:
     """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
     of rows whose states are known: they are made anew where somebody looks."""
-    out, first, head = list[tuple[int, NetworkAnswer]](), 0, network.head
+    out = list[tuple[int, NetworkAnswer]]()
+    first = 0
+    head = network.head
     for n, a in answers:
         mine = [r - first for r in rows if first <= r < first + n]
         first += n
@@ -176,7 +182,9 @@ def pick_answer_rows(
 def _rows(
     a: NetworkAnswer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None
 ) -> NetworkAnswer:
-    states, law, later = None if a.hidden_RH is None else a.hidden_RH[list(rows)], a.logits_RV, None
+    states = None if a.hidden_RH is None else a.hidden_RH[list(rows)]
+    law = a.logits_RV
+    later = None
     if head is not None and states is not None and (law is not None or a.later is not None):
         law, later = None, lambda: head(states)
     elif law is not None:

@@ -93,7 +93,8 @@ class SinusoidalPositions:
         self._table_PW = torch.empty(0, width, dtype=number, device=device)
 
     def __getitem__(self, position_M: Tensor) -> Tensor:
-        stop, have = int(position_M.max()) + 1, len(self._table_PW)
+        stop = int(position_M.max()) + 1
+        have = len(self._table_PW)
         if have < stop:
             self._table_PW = self._rows(max(stop, 2 * have, 256)).to(self._table_PW)
         return self._table_PW[position_M]
@@ -175,11 +176,13 @@ class Seq2SeqParts:
 def relative_position_buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
     """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
     far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
-    n, far = c.buckets, key[None, :] - query[:, None]
+    n = c.buckets
+    far = key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
         n //= 2
-        bucket, far = (far > 0).long() * n, far.abs()
+        bucket = (far > 0).long() * n
+        far = far.abs()
     else:
         far = -far.clamp(max=0)
     exact = n // 2
@@ -195,7 +198,9 @@ class Seq2SeqEncoder:
     def __init__(
         self, parts: Seq2SeqParts, tower: Seq2SeqStack, crosses: Sequence[Seq2SeqAttention]
     ) -> None:
-        self._parts, self._tower, self._crosses = parts, tower, tuple(crosses)
+        self._parts = parts
+        self._tower = tower
+        self._crosses = tuple(crosses)
         self.cost = 0.0  # before any decoder: whoever waits for it has written nothing yet
         self.passes = 0
 
@@ -240,8 +245,11 @@ class GapFiller:
     logits are given for it."""
 
     def __init__(self, decoder: Seq2SeqDecoder, mark: int) -> None:
-        self._parts, self._tower, self.mark = decoder.parts, decoder.tower, mark
-        self.encoder, self.cost = decoder.encoder, decoder.cost
+        self._parts = decoder.parts
+        self._tower = decoder.tower
+        self.mark = mark
+        self.encoder = decoder.encoder
+        self.cost = decoder.cost
 
     def asks(self, kv: Tensor, known: Sequence[int], count: int) -> GapQuery:
         """The query of a text with so many gaps behind it."""
@@ -249,7 +257,8 @@ class GapFiller:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[GapQuery]) -> list[Tensor]:
-        p, tower = self._parts, self._tower
+        p = self._parts
+        tower = self._tower
         texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
         rows = _slices([len(text) for text in texts])
         places = [torch.arange(len(text), device=p.device) for text in texts]
@@ -264,7 +273,8 @@ class GapFiller:
 
             def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 assert block.cross is not None, "a decoder reads a source"
-                asks, mixed = p.heads(block.cross.query(h)), list[Tensor]()
+                asks = p.heads(block.cross.query(h))
+                mixed = list[Tensor]()
                 for q, r in zip(queries, rows, strict=True):
                     key, value = q.kv[i]
                     mixed.append(p.attend(asks[:, r], key, value, None))
@@ -280,13 +290,15 @@ class GapFiller:
         ]
 
     def _ready(self, x: Tensor) -> Tensor:
-        leave, divide = self._tower.leave, self._parts.config.divide
+        leave = self._tower.leave
+        divide = self._parts.config.divide
         return (x if leave is None else leave(x)) / divide
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
     """Where each of these stands, one behind another."""
-    rows, at = list[slice](), 0
+    rows = list[slice]()
+    at = 0
     for length in lengths:
         rows.append(slice(at, at + length))
         at += length
@@ -303,8 +315,12 @@ class Seq2SeqDecoder:
 
     def __init__(self, parts: Seq2SeqParts, tower: Seq2SeqStack, encoder: Seq2SeqEncoder) -> None:
         c = self.config = parts.config
-        self.parts, self.tower, self.encoder = parts, tower, encoder
-        self.layers, self.context, self.size = c.layers, c.context, c.vocab
+        self.parts = parts
+        self.tower = tower
+        self.encoder = encoder
+        self.layers = c.layers
+        self.context = c.context
+        self.size = c.vocab
         self.dtype = str(parts.number).removeprefix("torch.")
         self.cost = float(sum(m.weight.numel() for b in tower.blocks for m in _matrices(b)))
         self.cost += parts.head.numel()
@@ -312,7 +328,8 @@ class Seq2SeqDecoder:
         self._nothing = torch.zeros(shape, dtype=parts.number, device=parts.device)
 
     def new_cache(self) -> KVCache:
-        c, p = self.config, self.parts
+        c = self.config
+        p = self.parts
         shape = (c.layers, 2, c.heads, ROOM, c.head)
         return KVCache(torch.zeros(shape, dtype=p.number, device=p.device))
 
@@ -384,14 +401,17 @@ class Seq2SeqDecoder:
 
     def _places(self, q: NetworkQuery) -> Tensor:
         """The position of every slot up to the last that is fed."""
-        cache, stop = q.cache, q.first + len(q)
+        cache = q.cache
+        stop = q.first + len(q)
         staged = staged_entry_depths(cache.parent[: max(0, stop - cache.length)])
         where = [*range(min(cache.length, stop)), *(cache.length + d for d in staged)]
         return torch.tensor(where, device=self.parts.device)
 
     def _mask(self, q: NetworkQuery, places: Tensor) -> Tensor:
         """Who sees whom, and how far apart they stand: [heads or 1, fed, slots]."""
-        cache, stop, p = q.cache, q.first + len(q), self.parts
+        cache = q.cache
+        stop = q.first + len(q)
+        p = self.parts
         mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
         low = min(q.first, cache.length)
         mask[:, low:] = tree_attention_mask(
@@ -436,7 +456,9 @@ def build(
 
 def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     """What a loader's tensors make."""
-    config, encoder, decoder = load.config, load.tower(False), load.tower(True)
+    config = load.config
+    encoder = load.tower(False)
+    decoder = load.tower(True)
     table = load.first(_TABLES, (config.vocab, config.width))
     head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
     bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
@@ -484,7 +506,8 @@ class _Seq2SeqLoader:
         return self.get(next((n for n in names if n in self.weights), names[0]), shape)
 
     def tower(self, decoder: bool) -> Seq2SeqStack:
-        c, side = self.config, "decoder" if decoder else "encoder"
+        c = self.config
+        side = "decoder" if decoder else "encoder"
         blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
         if c.family == "t5":
             name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"

@@ -75,7 +75,9 @@ class _TransformerLoader:
     def __init__(
         self, weights: Mapping[str, Tensor], device: torch.device, number: torch.dtype
     ) -> None:
-        self._weights, self._device, self._number = weights, device, number
+        self._weights = weights
+        self._device = device
+        self._number = number
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         if name not in self._weights:
@@ -131,21 +133,28 @@ class LlamaTransformer:
         limit: int = 512,
     ) -> None:
         c = self.config = config
-        self.kernel, self.dtype, self.limit = kernel.name, kernel.dtype, limit
-        self.layers, self.context, self.size = c.layers, c.context, c.vocab
+        self.kernel = kernel.name
+        self.dtype = kernel.dtype
+        self.limit = limit
+        self.layers = c.layers
+        self.context = c.context
+        self.size = c.vocab
         self.routes = None if c.experts is None else (c.layers, c.experts.count)
-        self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
-        self._layers, self._head, self._head_tokens = (
-            parts["layers"],
-            parts["head"],
-            parts["head_tokens"],
-        )
+        self._embed = parts["embed"]
+        self._embed_proj = parts["embed_proj"]
+        self._layers = parts["layers"]
+        self._head = parts["head"]
+        self._head_tokens = parts["head_tokens"]
         self._norm_W: Tensor = parts["norm"]
-        self._number, self._device = parts["number"], self._embed.device
-        self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
+        self._number = parts["number"]
+        self._device = self._embed.device
+        self._attention = kernel.attention
+        self._takes = kernel.takes
+        self._least = kernel.least
         self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
         self._heads = AttentionHeads(c.heads, c.kv_heads, c.head, c.cap)
-        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
+        self._floor = (c.width * c.eps) ** 0.5
+        self._act = _ACTS.get(c.act)
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
         self._adapters = WeakKeyDictionary[GatedAdapter, GatedAdapter]()
@@ -160,7 +169,8 @@ class LlamaTransformer:
                 "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
             )
         twin = copy(self)
-        twin.account, twin.presses = padded.PaddingStats(), False
+        twin.account = padded.PaddingStats()
+        twin.presses = False
         return twin
 
     @staticmethod
@@ -192,7 +202,10 @@ class LlamaTransformer:
         c, weights = families.read_architecture(config, weights)
         number = torch.float64 if dtype == "float64" else torch.float32
         load = _TransformerLoader(weights, where, number)
-        W, KV, H, D = c.width, c.kv_heads, c.heads, c.head
+        W = c.width
+        KV = c.kv_heads
+        H = c.heads
+        D = c.head
         head_name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
         if head_name != "lm_head.weight" and c.tied is False:
             load.get("lm_head.weight")
@@ -206,7 +219,8 @@ class LlamaTransformer:
         shapes.append((rows, W))
         kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
-        order, before = _pairs(D, c.turned, where), pages.anonymous_memory_regions()
+        order = _pairs(D, c.turned, where)
+        before = pages.anonymous_memory_regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             embed = (
                 weights["model.embed_tokens.weight"]
@@ -230,7 +244,8 @@ class LlamaTransformer:
             )
             head_bias = load.bias(["lm_head.bias"], [rows])
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
-            waiting, layers = list[list[Any]](), list[TransformerLayer]()
+            waiting = list[list[Any]]()
+            layers = list[TransformerLayer]()
             for i in range(
                 c.layers
             ):  # two layers at most wait unpacked: large models fill no memory twice
@@ -282,16 +297,19 @@ class LlamaTransformer:
     def _forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         answers: list[NetworkAnswer | None] = [None] * len(queries)
         for run, index in group_into_passes(queries, self.layers, self.limit):
-            p, exits = pack_queries(queries, index, run), dict[int, Tensor]()
+            p = pack_queries(queries, index, run)
+            exits = dict[int, Tensor]()
             for i, a in zip(index, self._answers(p, self._run(p, exits), exits), strict=True):
                 answers[i] = a
         return [a for a in answers if a is not None]
 
     def _turns(self, k: int, positions: Sequence[int]) -> Tensor:
         """Factors of the k-th rotary embedding at these positions, [n, 1, turned / 2]."""
-        last, turn = max(positions), self._turn[k]
+        last = max(positions)
+        turn = self._turn[k]
         if last >= len(turn):
-            have, size = len(turn), max(last + 1, 2 * len(turn), min(self.context, 1024))
+            have = len(turn)
+            size = max(last + 1, 2 * len(turn), min(self.context, 1024))
             number = torch.complex128 if self._turn_number == torch.float64 else torch.complex64
             more = self.config.ropes[k].table(have, size).to(number)
             turn = self._turn[k] = torch.cat([turn.to(number).view(have, more.shape[1]), more]).to(
@@ -357,13 +375,17 @@ class LlamaTransformer:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
         least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
         depths that are wanted."""
-        c, heads, dim, T = self.config, self._heads, self.config.turned, max(len(p), self._least)
+        c = self.config
+        heads = self._heads
+        dim = self.config.turned
+        T = max(len(p), self._least)
         full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
         x, h, n = full[:, : c.width], full.new_empty(T, c.width), full.new_empty(T, 1)
         self._enter(p, x[: len(p)])
         qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
-        flat, qk = qkv.view(T, -1), qkv[:, : heads.all + heads.kv]
+        flat = qkv.view(T, -1)
+        qk = qkv[:, : heads.all + heads.kv]
         pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
@@ -379,7 +401,8 @@ class LlamaTransformer:
             attend = padded.build_padded_attention(
                 p, qkv, mixed, heads, c.windows, sinks or None, self.account
             )
-        norm, divide = torch.linalg.vector_norm, torch.div
+        norm = torch.linalg.vector_norm
+        divide = torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 
         def enter(name: str | None) -> Tensor:
@@ -391,7 +414,8 @@ class LlamaTransformer:
 
         def attended(at: int, i: int) -> Tensor:
             """What the attention of a layer adds to the stream."""
-            layer, k = self._layers[i], c.turns[i]
+            layer = self._layers[i]
+            k = c.turns[i]
             flat.copy_(layer.qkv(enter(c.norms.attention)))
             for gate in gates:
                 gate.add(i, "qkv", h, flat)
@@ -419,7 +443,8 @@ class LlamaTransformer:
                 x.add_(ahead.pop(i) if i in ahead else attended(at, i))
             if 2 * i + 1 not in p.without:
                 enter(c.norms.mlp)
-                down, gated = layer.down, [(gate, i) for gate in gates]
+                down = layer.down
+                gated = [(gate, i) for gate in gates]
                 y = (
                     self._mix(layer, h, len(p), i, moved)
                     if down is None
@@ -483,15 +508,14 @@ class LlamaTransformer:
             adapter.require(
                 c.layers, c.width, (c.heads + 2 * c.kv_heads) * c.head, c.heads * c.head, c.inner
             )
-            order, turned = _pairs(c.head, c.turned, self._device), c.heads + c.kv_heads
+            order = _pairs(c.head, c.turned, self._device)
+            turned = c.heads + c.kv_heads
             scale = torch.ones(turned + c.kv_heads, 1, 1, dtype=self._number, device=self._device)
             scale[: c.heads] = c.scale
 
             def packed(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
-                into, out = (
-                    into_RI.to(self._device, self._number),
-                    out_OR.to(self._device, self._number),
-                )
+                into = into_RI.to(self._device, self._number)
+                out = out_OR.to(self._device, self._number)
                 if place in ("qkv", "gate_up"):
                     into = into * c.width**0.5
                 if place == "qkv":
@@ -506,7 +530,8 @@ class LlamaTransformer:
 
     def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
         """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
-        rows, by = list[int](), list[Any]()
+        rows = list[int]()
+        by = list[Any]()
         for q, begin in zip(p.queries, p.begins):
             if q.want.routing is not None:
                 rows += [begin + r for r in q.rows]
@@ -528,7 +553,8 @@ class LlamaTransformer:
     ) -> Tensor:
         """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
         experts, whoever else goes through them. i: the layer's index; moved: rows whose router is moved."""
-        experts, out = self.config.experts, torch.zeros_like(h)
+        experts = self.config.experts
+        out = torch.zeros_like(h)
         assert experts is not None
         score_RE = layer.gate_up(h)[:rows].to(self._number)
         if moved is not None:
@@ -652,8 +678,13 @@ def _layer(
     pool: ThreadPoolExecutor,
 ) -> list[Any]:
     """Futures of one layer's parts, in the order of `TransformerLayer`."""
-    W, H, KV, D, name = c.width, c.heads, c.kv_heads, c.head, f"model.layers.{i}."
-    a, m = name + "self_attn.", name + "mlp."
+    W = c.width
+    H = c.heads
+    KV = c.kv_heads
+    D = c.head
+    name = f"model.layers.{i}."
+    a = name + "self_attn."
+    m = name + "mlp."
 
     def norm(which: str | None) -> Tensor | None:
         return None if which is None else load.norm(f"{name}{which}.weight", W, c.norms.plus)
@@ -668,7 +699,8 @@ def _layer(
 
     n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
     sinks = load.get(a + "sinks", (H,)) if c.sinks else None
-    attended, mlped = norm(c.norms.attended), norm(c.norms.mlped)
+    attended = norm(c.norms.attended)
+    mlped = norm(c.norms.mlped)
     sizes = [H * D, KV * D, KV * D]
     q, k, v = (load.get(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
     bias = load.bias([a + f"{x}_proj.bias" for x in "qkv"], sizes)
@@ -680,7 +712,8 @@ def _layer(
             load.norm(a + f"{x}_norm.weight", n * D, c.norms.plus).view(n, D)[:, order]
             for x, n in zip("qk", counts)
         )
-        qk_norm, scale = torch.cat([(qn * scale).expand(H, D), kn.expand(KV, D)]), 1.0
+        qk_norm = torch.cat([(qn * scale).expand(H, D), kn.expand(KV, D)])
+        scale = 1.0
 
     def heads(t: Tensor, n: int) -> Tensor:
         return t.view(n, D, -1)[:, order].reshape(n * D, -1)

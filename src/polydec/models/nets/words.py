@@ -38,11 +38,16 @@ class WordNetwork:
     """See nets/query.Network. Trees are fed node by node; the decoders of all rows that are asked for run as one batch, and a
     word's end runs encoder and backbone once."""
 
-    tree, rollback, partial = True, True, False
-    dtype, kernel = "float32", "torch (word-pooled)"
+    tree = True
+    rollback = True
+    partial = False
+    dtype = "float32"
+    kernel = "torch (word-pooled)"
 
     def __init__(self, config: WordConfig, weights: Mapping[str, Tensor]) -> None:
-        self.config, self.size, self.layers = config, config.vocab, config.layers
+        self.config = config
+        self.size = config.vocab
+        self.layers = config.layers
         self.context = config.context
         self.steps = 0  # of the backbone, so far
         require_shapes(weights, word_tensor_shapes(config))
@@ -70,7 +75,8 @@ class WordNetwork:
         ]
         flat = [text[r] for text, rows in zip(texts, asked, strict=True) for r in rows]
         logits_RV = self._spelled(flat) if flat else torch.empty(0, self.size)
-        out, at = list[NetworkAnswer](), 0
+        out = list[NetworkAnswer]()
+        at = 0
         for q, rows in zip(queries, asked, strict=True):
             told = None if not rows and q.rows else logits_RV[at : at + len(rows)]
             out.append(NetworkAnswer(told))
@@ -87,7 +93,8 @@ class WordNetwork:
         return q.cache.text[q.first : q.first + len(q.token)]
 
     def _behind_token(self, before: WordCacheEntry, token: int) -> WordCacheEntry:
-        c, word = self.config, (*before.word, token)
+        c = self.config
+        word = (*before.word, token)
         if token == c.begin:
             return self.first
         if token not in c.ends and len(word) < c.longest:
@@ -100,11 +107,13 @@ class WordNetwork:
 
     def _behind(self, read_NH: Tensor, memory: Sequence[Tensor]) -> WordCacheEntry:
         """What is known where a new word begins, once the backbone has read these vectors."""
-        c, past = self.config, memory[0].shape[2]
+        c = self.config
+        past = memory[0].shape[2]
         self.steps += 1
         cos_PD, sin_PD = (t[past : past + c.slots] for t in self._turns(past + c.slots))
         see_SP = torch.ones(c.slots, past + c.slots, dtype=torch.bool).tril(past)
-        x_1NH, kept = read_NH[None], list[Tensor]()
+        x_1NH = read_NH[None]
+        kept = list[Tensor]()
         for i, old in enumerate(memory):
             x_1NH, new = self._layer(f"layers.{i}", x_1NH, cos_PD, sin_PD, see_SP, old)
             kept.append(new)
@@ -121,7 +130,8 @@ class WordNetwork:
 
     def _spelled(self, texts: Sequence[WordCacheEntry]) -> Tensor:
         """Logits of the byte that follows each text [R, V]."""
-        c, longest = self.config, max(len(t.word) for t in texts)
+        c = self.config
+        longest = max(len(t.word) for t in texts)
         fill = [0] * longest
         word_RL = torch.tensor([[*t.word, *fill][:longest] for t in texts], dtype=torch.long)
         state_RNE = torch.stack([t.state_NE for t in texts])
@@ -148,7 +158,8 @@ class WordNetwork:
         memory: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer's output, and its keys and values behind those that were there [2, heads, P, head]; memory: of one text."""
-        c, w = self.config, self.w
+        c = self.config
+        w = self.w
         B, S, E = x_BSE.shape
 
         def part(key: str, y: Tensor) -> Tensor:

@@ -52,7 +52,10 @@ class DeferredBundle:
     """A checkpoint that is loaded when somebody first asks for more than its name."""
 
     def __init__(self, name: str, make: Callable[[], ModelBundle]) -> None:
-        self.name, self._make, self._made, self._lock = name, make, list[ModelBundle](), Lock()
+        self.name = name
+        self._make = make
+        self._made = list[ModelBundle]()
+        self._lock = Lock()
         self._then = list[Callable[[ModelBundle], None]]()
 
     @property
@@ -222,7 +225,9 @@ def _network(
     cache_dtype: str | None,
 ) -> tuple[Any, str]:
     """The network that serves these files, and why the native step does not."""
-    llama, native, why = source.config["model_type"] in FAMILIES, None, ""
+    llama = source.config["model_type"] in FAMILIES
+    native = None
+    why = ""
     if dtype in ("auto", "native"):
         if device != "cpu":
             why = f"device is {device!r} and the native step runs on 'cpu' only"

@@ -49,7 +49,8 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
             "state must have one entry a node, None but for probes: what carries a state is never committed"
         )
     climbs = network.partial and network.tree
-    enter, top = draft.enter or (0,) * len(draft), network.layers - 1 if climbs else 0
+    enter = draft.enter or (0,) * len(draft)
+    top = network.layers - 1 if climbs else 0
     if wrong := [d for d in enter if not 0 <= d <= top]:
         raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
     if len(enter) != len(draft) or any(d for i, d in enumerate(enter) if i not in carries):
@@ -67,7 +68,8 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
 def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -> None:
     """Raise RequestError where this network has no router of that shape, or a draft brings states of its own."""
     require_answerable(network, want)
-    have, moved = router_shape(network), want.routing
+    have = router_shape(network)
+    moved = want.routing
     if have is None or moved is None:
         raise RequestError(
             "routing is wanted: this model has no router of experts that can be moved"
@@ -89,7 +91,8 @@ def require_layers(
         raise RequestError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
-    run, last = list(layers), network.layers - 1
+    run = list(layers)
+    last = network.layers - 1
     if not run or run != sorted(set(run)) or run[0] < 0 or run[-1] > last:
         raise RequestError(f"layers is {layers}: they must be ascending and lie in 0 to {last}")
     if not {half // 2 for half in without} <= set(run) or any(h ^ 1 in without for h in without):

@@ -50,14 +50,12 @@ class MaskedDenoiser:
         for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
             if not 0 <= mark < rows:
                 raise RequestError(f"the {name} token is {mark}: it must lie in 0 to {rows - 1}")
-        self.network, self.vocab, self.mask, self.shifted, self.block, self.boundary = (
-            network,
-            vocab,
-            mask,
-            shifted,
-            block,
-            boundary,
-        )
+        self.network = network
+        self.vocab = vocab
+        self.mask = mask
+        self.shifted = shifted
+        self.block = block
+        self.boundary = boundary
         self._boards = WeakSet[MaskedBoard]()
 
     @property
@@ -111,7 +109,8 @@ class MaskedBoard:
     async def score(
         self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
     ) -> Tensor:
-        model, back = self._model, int(self._model.shifted)
+        model = self._model
+        back = int(self._model.shifted)
         self._stage(len(canvas), feed)
         # under a shifted head the positions that speak of the rows are computed anew, too
         fed = sorted({*feed, *(r - 1 for r in rows)}) if back else feed
@@ -283,10 +282,8 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
             raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
-    often, inner = (
-        c.get("moe_layer_freq") or [1] * c["num_hidden_layers"],
-        c["expert_intermediate_size"],
-    )
+    often = c.get("moe_layer_freq") or [1] * c["num_hidden_layers"]
+    inner = c["expert_intermediate_size"]
     return {
         **c,
         "model_type": "qwen3_moe",
@@ -333,10 +330,8 @@ class RenamedWeights(Mapping[str, Tensor]):
     """Tensors under other names; names[ours] is the file's."""
 
     def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
-        self._weights, self._names = (
-            weights,
-            {ours: theirs for ours, theirs in names.items() if theirs in weights},
-        )
+        self._weights = weights
+        self._names = {ours: theirs for ours, theirs in names.items() if theirs in weights}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[self._names[name]]

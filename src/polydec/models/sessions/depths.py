@@ -25,7 +25,9 @@ from polydec.models.sessions.soft import state_of
 async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -> LogitScores:
     """The laws of the whole network. Nearly always nothing is staged and the cache holds the text: then one query is this
     draft, whole."""
-    network, cache, n = ledger.network, ledger.cache, len(draft.token)
+    network = ledger.network
+    cache = ledger.cache
+    n = len(draft.token)
     if (
         ledger.scored.entries
         or ledger.lag
@@ -102,23 +104,30 @@ async def advance_to_depth(
     ledger: SessionLedger, depth: int, want: ScoreRequest
 ) -> list[tuple[int, NetworkAnswer]]:
     """Take every entry to this depth; answers for the staged ones among those that were not there."""
-    cache, network, layers = ledger.cache, ledger.network, ledger.layers
-    lagging, entries = len(ledger.lag), [*ledger.lag, *ledger.scored.entries]
+    cache = ledger.cache
+    network = ledger.network
+    layers = ledger.layers
+    lagging = len(ledger.lag)
+    entries = [*ledger.lag, *ledger.scored.entries]
     first = next((i for i, entry in enumerate(entries) if entry.depth < depth), len(entries))
-    begin, answers = cache.end - len(entries), list[tuple[int, NetworkAnswer]]()
+    begin = cache.end - len(entries)
+    answers = list[tuple[int, NetworkAnswer]]()
     if first < len(entries):
         cache.claim(begin + first)  # entries are about to be written: not where others read
     while first < len(entries) and entries[-1].depth < depth:
         low = entries[-1].depth  # those that are furthest behind come last, and catch up first
         start = next(i for i, entry in enumerate(entries) if entry.depth == low)
-        stop, group = depth if start == first else entries[start - 1].depth, entries[start:]
+        stop = depth if start == first else entries[start - 1].depth
+        group = entries[start:]
         asked = range(max(0, lagging - start), len(group))
         deepest = stop == layers
         at_once = len(asked) == len(group) and (low == 0 or len(group) == 1)
         if deepest:
-            rows, now = asked, want
+            rows = asked
+            now = want
         else:
-            rows, ends = range(len(group)), at_once and stop == depth
+            rows = range(len(group))
+            ends = at_once and stop == depth
             law, base = (want.law, want.base) if ends else (RowDetail.NOTHING, RowDetail.NOTHING)
             now = replace(want, hidden=True, law=law, base=base)
         run = None if (low, stop) == (0, layers) else tuple(range(low, stop))

@@ -22,7 +22,8 @@ class EmbeddingGeometry:
     def __init__(
         self, embed: Callable[[Sequence[int]], Tensor], known: int | Callable[[], int]
     ) -> None:
-        self._embed, self._known = embed, known
+        self._embed = embed
+        self._known = known
 
     @cached_property
     def known(self) -> int:
@@ -34,7 +35,8 @@ class EmbeddingGeometry:
         total = squares = torch.zeros(())
         for first in range(0, self.known, CHUNK):
             rows_NH = self._embed(range(first, min(self.known, first + CHUNK))).double()
-            total, squares = total + rows_NH.sum(0), squares + rows_NH.square().sum(0)
+            total = total + rows_NH.sum(0)
+            squares = squares + rows_NH.square().sum(0)
         mean_H = total / self.known
         spread_H = (squares / self.known - mean_H.square()).clamp(min=0.0).sqrt()
         return mean_H, torch.where(spread_H > 1e-12, 1.0 / spread_H.clamp(min=1e-12), 0.0)

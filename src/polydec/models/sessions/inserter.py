@@ -44,7 +44,9 @@ class BidirectionalInserter:
             raise RequestError(
                 "there is no EOS beside the mark: the model could not say that nothing is missing"
             )
-        self.network, self.vocab, self.mark = network, vocab, mark
+        self.network = network
+        self.vocab = vocab
+        self.mark = mark
         pieces = () if vocab.words is None else vocab.words.pieces
         self.barred = sorted(
             {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
@@ -80,7 +82,8 @@ class InsertionSlate:
         self.cache: Any = None
 
     async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
-        model, tokens = self._model, (self._model.mark, *text)
+        model = self._model
+        tokens = (self._model.mark, *text)
         if self.cache is None:
             self.cache = model.network.new_cache()
         if new := range(self.cache.length, len(tokens)):
@@ -91,7 +94,8 @@ class InsertionSlate:
         assert answer.logits_RV is not None
         logw_RV = answer.logits_RV.double().cpu()
         require_finite_logits(logw_RV.max(-1).values.tolist())
-        whole, missing = float(logw_RV[0, min(model.vocab.eos)]), float(logw_RV[0, model.mark])
+        whole = float(logw_RV[0, min(model.vocab.eos)])
+        missing = float(logw_RV[0, model.mark])
         logw_RV[:, model.barred] = NEG_INF
         return InsertionScores(
             logw_RV[1:], float(torch.sigmoid(torch.tensor(whole - missing, dtype=torch.float64)))

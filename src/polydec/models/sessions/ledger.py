@@ -110,8 +110,12 @@ class SessionLedger:
         grafts: Sequence[CacheGraft] = (),
         edited: int | None = None,
     ) -> None:
-        self.network, self.cache, self.text, self.pressed = network, cache, list(text), pressed
-        self.grafts, self.edited = list(grafts), edited
+        self.network = network
+        self.cache = cache
+        self.text = list(text)
+        self.pressed = pressed
+        self.grafts = list(grafts)
+        self.edited = edited
         self.prefix: CachedPrefix | None = None
         self.lag: list[LedgerEntry] = []
         self.scored = ScoredDraft()
@@ -146,7 +150,8 @@ class SessionLedger:
     def settle(self) -> None:
         """A pass that never answered has filled nothing: what it was to fill is not cached."""
         if self.filling is not None:
-            length, self.filling = self.filling, None
+            length = self.filling
+            self.filling = None
             self.forget(length)
         elif len(self.cache.parent) != len(self.scored.entries):
             self.cache.keep((), range(len(self.scored.entries)))
@@ -191,7 +196,8 @@ class SessionLedger:
         if self.scored.twins:
             self._adopt(tokens)
         else:
-            path, staged = self.nodes_of(tokens) if cached else [], len(self.scored.entries)
+            path = self.nodes_of(tokens) if cached else []
+            staged = len(self.scored.entries)
             if path and path[-1] >= staged:  # some were given back
                 path = [i for i in path if i < staged]
             self.cache.commit(path)
@@ -249,7 +255,8 @@ class SessionLedger:
         """Forget the last n committed tokens, and whatever is staged."""
         del self.text[len(self.text) - n :]
         if self.skipped is not None and self.skipped.evicted:
-            evicted, length = self.skipped.evicted, len(self.text)
+            evicted = self.skipped.evicted
+            length = len(self.text)
             evicted = min(evicted, length) if length > self.skipped.first else 0
             self.skipped = replace(self.skipped, evicted=evicted)
         self.forget(min(self.cache.length, len(self.text)))
@@ -272,7 +279,8 @@ class SessionLedger:
             return
         if self.skipped is not None and not self.skipped.evicted:
             self.skipped = replace(self.skipped, evicted=self.cache.length)
-        scored, since = self.scored, self.passed_all_layers
+        scored = self.scored
+        since = self.passed_all_layers
         self.forget(0)
         self.scored = ScoredDraft(scored.draft, run=scored.run, since=since)
 
@@ -281,5 +289,7 @@ class SessionLedger:
         twin = SessionLedger(
             self.network, self.cache.fork(), self.text, self.pressed, self.grafts, self.edited
         )
-        twin.scored, twin.lag, twin.skipped = self.scored.copy(), list(self.lag), self.skipped
+        twin.scored = self.scored.copy()
+        twin.lag = list(self.lag)
+        twin.skipped = self.skipped
         return twin

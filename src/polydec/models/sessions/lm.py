@@ -49,8 +49,13 @@ class CausalLaw:
         beside: SourceContext | None = None,
         within: tuple[CausalLaw, CacheReuse] | None = None,
     ) -> None:
-        self.network, self.vocab, self.chunk, self._keep = network, vocab, chunk, keep
-        self.press, self.beside, self.within = press, beside, within
+        self.network = network
+        self.vocab = vocab
+        self.chunk = chunk
+        self._keep = keep
+        self.press = press
+        self.beside = beside
+        self.within = within
         self.shared = 0
         self.texts = KeyedTextCache()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[CachePress, CausalLaw]()  # the same network over pressed caches
@@ -81,7 +86,8 @@ class CausalLaw:
     @cached_property
     def geometry(self) -> EmbeddingGeometry:
         """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
-        size, words = self.vocab.size, self.vocab.words
+        size = self.vocab.size
+        words = self.vocab.words
         return EmbeddingGeometry(
             self.network.embed,
             size if words is None else lambda: min(size, len(words.pieces)),
@@ -209,7 +215,9 @@ class CausalLaw:
     def _beginning(self, text: tuple[int, ...]) -> Any:
         """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
         use, or what a live session has in common."""
-        best, most, at = None, 0, -1
+        best = None
+        most = 0
+        at = -1
         owner = current_task()
         salt = "" if owner is None else owner.cache_salt
         for i, (kept_salt, kept, cache) in enumerate(self._kept):
@@ -217,7 +225,9 @@ class CausalLaw:
                 kept_salt == salt
                 and (n := self._useful(cache, common_prefix_length(kept, text))) > most
             ):
-                best, most, at = cache, n, i
+                best = cache
+                most = n
+                at = i
         shares = self.network.tree or self.network.rollback
         for session in self.live:
             if session.cache_salt != salt:
@@ -228,7 +238,9 @@ class CausalLaw:
             )
             useful = session.law is self and n >= LEAST and n > most
             if useful and (shares or n == ledger.cache.length):
-                best, most, at = ledger.cache, n, -1
+                best = ledger.cache
+                most = n
+                at = -1
         if best is None:
             return self._new_cache()
         self.shared += most

@@ -22,12 +22,15 @@ async def score_by_paths(
     while (left := len(ledger.text) - ledger.cache.length) > 1:
         await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
     leaves = set(range(len(draft))) - set(draft.parent)
-    rows, twins = dict[int, NetworkAnswer](), dict[tuple[int, ...], Any]()
+    rows = dict[int, NetworkAnswer]()
+    twins = dict[tuple[int, ...], Any]()
     for leaf in sorted(leaves):
         path = (0, *draft.path_to(leaf))
         entries = [entry_of(draft, i) for i in path]
-        twin, tail = ledger.cache.fork(), len(ledger.text) - ledger.cache.length
-        asked, chain = range(tail, tail + len(path)), range(-1, len(path) - 1)
+        twin = ledger.cache.fork()
+        tail = len(ledger.text) - ledger.cache.length
+        asked = range(tail, tail + len(path))
+        chain = range(-1, len(path) - 1)
         answer = await feed_text(ledger, len(ledger.text), asked, want, entries, chain, twin)
         if all(entry.state_H is None for entry in entries):
             twins[tuple(draft.token[i] for i in path)] = twin

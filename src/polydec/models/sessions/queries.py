@@ -75,7 +75,8 @@ async def feed_text(
     cache = ledger.cache if twin is None else twin
     if twin is None:
         ledger.filling = cache.length
-    tokens, first = ledger.text[cache.length : stop], cache.end
+    tokens = ledger.text[cache.length : stop]
+    first = cache.end
     if tokens:
         cache.stage(range(-1, len(tokens) - 1))
         cache.commit(range(len(tokens)))

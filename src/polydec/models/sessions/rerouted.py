@@ -19,7 +19,8 @@ async def score_with_routing(
     read by the fork alone, under the router's own choice."""
     require_routing(ledger.network, draft, want)
     twin = ledger.cache.fork(ledger.filled)
-    unread, nodes = len(ledger.text) - twin.length, range(len(draft))
+    unread = len(ledger.text) - twin.length
+    nodes = range(len(draft))
     entries = [entry_of(draft, i) for i in nodes]
     rows = range(unread, unread + len(draft))
     answer = await feed_text(ledger, len(ledger.text), rows, want, entries, draft.parent, twin)

@@ -61,7 +61,8 @@ class KeyedTextCache:
     seconds. A key names a text of its own under each cache_salt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._kept = clock, dict[tuple[str, str], CachedText]()
+        self._clock = clock
+        self._kept = dict[tuple[str, str], CachedText]()
 
     @property
     def caches(self) -> list[Any]:
@@ -80,7 +81,8 @@ class KeyedTextCache:
         cache_salt: str = "",
     ) -> None:
         """The text of a key from now on, where there is room for it."""
-        now, place = self._clock(), (cache_salt, key)
+        now = self._clock()
+        place = (cache_salt, key)
         if place not in self._kept and len(self._kept) >= KEYS:
             evicted = self._evictable(cache_salt, now)
             if evicted is None:
@@ -112,8 +114,13 @@ class CacheReuse:
     the law is not that of the text alone."""
 
     def __init__(self, texts: KeyedTextCache, key: str, edited: bool, cache_salt: str = "") -> None:
-        self.texts, self.key, self.edited, self.cache_salt = texts, key, edited, cache_salt
-        self.positions, self.turned, self.approximate = 0, 0, False
+        self.texts = texts
+        self.key = key
+        self.edited = edited
+        self.cache_salt = cache_salt
+        self.positions = 0
+        self.turned = 0
+        self.approximate = False
 
     @property
     def told(self) -> dict[str, Any]:
@@ -133,7 +140,8 @@ class CacheReuse:
 
     def follows(self, other: CacheReuse) -> bool:
         """Whether both are about one text."""
-        mine, others = (self.key, self.cache_salt), (other.key, other.cache_salt)
+        mine = (self.key, self.cache_salt)
+        others = (other.key, other.cache_salt)
         return self.texts is other.texts and mine == others
 
     def known(self, text: Sequence[int]) -> tuple[CachedText | None, int, tuple[CacheGraft, ...]]:
@@ -168,7 +176,10 @@ def find_common_runs(
     for i in range(begin, len(old) - LEAST + 1):
         gram = tuple(old[i : i + LEAST])
         place[gram] = -1 if gram in place else i
-    out, behind_old, behind_new, j = list[tuple[int, int, int]](), begin, begin, begin
+    out = list[tuple[int, int, int]]()
+    behind_old = begin
+    behind_new = begin
+    j = begin
     while j <= len(new) - LEAST:
         i = place.get(tuple(new[j : j + LEAST]), -1)
         if i < behind_old:
@@ -176,17 +187,21 @@ def find_common_runs(
             continue
         n = LEAST + common_prefix_length(old[i + LEAST :], new[j + LEAST :])
         while i > behind_old and j > behind_new and old[i - 1] == new[j - 1]:
-            i, j, n = i - 1, j - 1, n + 1
+            i -= 1
+            j -= 1
+            n += 1
         if n >= 2 * (j - behind_new):
             out.append((j, i, i + n))
-            behind_old, behind_new = i + n, j + n
+            behind_old = i + n
+            behind_new = j + n
         j += n
     return out
 
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first items are the same."""
-    low, high = 0, min(len(a), len(b))
+    low = 0
+    high = min(len(a), len(b))
     if not high or a[0] != b[0]:
         return 0
     while low < high:  # items below `low` are the same

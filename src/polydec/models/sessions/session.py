@@ -61,7 +61,9 @@ class LMSession:
     session belongs to, for an engine that has to make room."""
 
     def __init__(self, law: SessionLaw, ledger: SessionLedger) -> None:
-        self.law, self.ledger, self.owner = law, ledger, current_task()
+        self.law = law
+        self.ledger = ledger
+        self.owner = current_task()
 
     @property
     def cache_salt(self) -> str:
@@ -115,7 +117,8 @@ class LMSession:
 
     def evict(self) -> None:
         self.ledger.settle()
-        beside, live = self.law.beside, self.law.live
+        beside = self.law.beside
+        live = self.law.live
         if beside is not None and all(session.owner is self.owner for session in live):
             beside.evict()  # nobody else is reading it
         self.ledger.evict()

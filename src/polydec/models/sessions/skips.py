@@ -40,7 +40,8 @@ async def score_skipping_layers(
     skipped = ledger.skipped
     if skipped is not None and (skipped.run != run or len(ledger.text) > ledger.cache.length):
         ledger.forget(skipped.first)
-    scored, layers = ledger.scored, ledger.layers
+    scored = ledger.scored
+    layers = ledger.layers
     whole = scored.run is None and all(entry.depth == layers for entry in scored.entries)
     before = layers if whole else run
     if not (whole or scored.run == run) or not depths.goes_on(scored, draft, before, want):
@@ -52,9 +53,11 @@ async def score_skipping_layers(
         await depths.advance_to_depth(ledger, layers, SILENT)
         if passed_all:  # they stand as they are, also where their entries were given back
             await depths.score_to_depth(ledger, layers, draft.only(range(passed_all)), want)
-        whole, before = True, layers
+        whole = True
+        before = layers
     scored = ledger.scored
-    known, answers = len(scored.entries), list(scored.answers.get(before, ()))
+    known = len(scored.entries)
+    answers = list(scored.answers.get(before, ()))
     if new := range(known, len(draft)):
         first = ledger.cache.stage(draft.parent[known:])
         entries = [entry_of(draft, i) for i in new]
@@ -71,7 +74,8 @@ async def score_skipping_layers(
     if whole:
         scored.since = known
     scored.answers[run] = answers
-    scored.draft, scored.run = draft, run
+    scored.draft = draft
+    scored.run = run
     return depths.scores_of(ledger, run, want)
 
 
@@ -112,7 +116,8 @@ def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> D
 
 def _note(ledger: SessionLedger, path: Sequence[int]) -> None:
     """Note which entries are about to be committed that some layers only have seen."""
-    scored, end = ledger.scored, len(ledger.text) + len(path)
+    scored = ledger.scored
+    end = len(ledger.text) + len(path)
     ran = sum(i >= scored.since for i in path)
     if scored.run is None or not ran:
         return

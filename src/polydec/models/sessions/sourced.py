@@ -28,7 +28,9 @@ class EncoderSource:
     def __init__(
         self, model: EncoderDecoderModel, ids: tuple[int, ...], cache_salt: str = ""
     ) -> None:
-        self.model, self.ids, self.cache_salt = model, ids, cache_salt
+        self.model = model
+        self.ids = ids
+        self.cache_salt = cache_salt
         self.kv: Tensor | None = None
 
     @property
@@ -65,8 +67,12 @@ class EncoderDecoderModel:
         *,
         chunk: int = 256,
     ) -> None:
-        self.encoder, self.network, self.vocab, self.start = encoder, network, vocab, start
-        self.chunk, self._keep = chunk, 0
+        self.encoder = encoder
+        self.network = network
+        self.vocab = vocab
+        self.start = start
+        self.chunk = chunk
+        self._keep = 0
         self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], CausalLaw]()
 
     @property

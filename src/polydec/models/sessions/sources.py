@@ -93,7 +93,8 @@ def _open_adapter(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -
 
 def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
     at = path / "config.json"
-    config, generation = _json(at), _json(path / "generation_config.json", {})
+    config = _json(at)
+    generation = _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
         raise FileError(f"{at} names no model_type: it is not the configuration of a model")
     edge.validate_record(fields.AnyConfigFields, config, str(at))

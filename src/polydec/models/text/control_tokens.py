@@ -19,9 +19,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from polydec.base.errors import RequestError
 
-FIRST, LAST = "\uf8f0", "\uf8f1"
+FIRST = "\uf8f0"
+LAST = "\uf8f1"
 """What stands around a control token that a user wrote; in what users write these two are left out."""
-OWN, END = "\uf8f2", "\uf8f3"
+OWN = "\uf8f2"
+END = "\uf8f3"
 """What stands around the number of a control token of the template's own."""
 _PRIVATE = re.compile(f"[{FIRST}{LAST}{OWN}{END}]")
 

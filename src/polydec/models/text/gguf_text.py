@@ -55,7 +55,8 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
         f"{file.path}: tokenizer.ggml",
     )
     tokens, types = _tokens(file)
-    kind, pre = file.field("tokenizer.ggml.model"), file.fields.get("tokenizer.ggml.pre", "default")
+    kind = file.field("tokenizer.ggml.model")
+    pre = file.fields.get("tokenizer.ggml.pre", "default")
     if kind == "gpt2" and "tokenizer.ggml.pre" not in file.fields:
         warn_caller(
             f"{file.path} does not say how text is cut (tokenizer.ggml.pre): it is cut as GPT-2 does, and answers are "
@@ -238,7 +239,8 @@ def _sentencepiece(
     steps = [normalizers.Replace(" ", "▁")]
     strip = []
     if file.fields.get("tokenizer.ggml.add_space_prefix", True):
-        steps, strip = [normalizers.Prepend("▁"), *steps], [decoders.Strip(" ", 1, 0)]
+        steps = [normalizers.Prepend("▁"), *steps]
+        strip = [decoders.Strip(" ", 1, 0)]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]

@@ -30,7 +30,8 @@ def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
     size = len(vocab)
     if size < 2 or sorted(x for x in vocab.values() if type(x) is int) != list(range(size)):
         raise FileError(f"{path / 'vocab.json'}: ids must be 0 to {size - 1}, each once")
-    unknown, end = vocab.get("<unk>"), vocab.get("</s>")
+    unknown = vocab.get("<unk>")
+    end = vocab.get("</s>")
     if unknown is None or end is None:
         raise FileError(f"{path / 'vocab.json'} lacks <unk> or </s>")
     score, charsmap = read_pieces(path / "source.spm")
@@ -54,7 +55,8 @@ def read_pieces(path: Path) -> tuple[dict[str, float], bytes]:
     Raises FileError where it is no such file."""
     if path.stat().st_size > MOST:
         raise FileError(f"{path} has {path.stat().st_size} bytes: {MOST} are read at most")
-    score, charsmap = dict[str, float](), b""
+    score = dict[str, float]()
+    charsmap = b""
     try:
         for field, value in _fields(path.read_bytes()):
             if field == 1:  # a piece: its text, its score, its kind (1: normal, 4: the user's)
@@ -97,7 +99,8 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     while True:
         byte = data[at]
         out |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
+        shift += 7
         if byte < 128:
             return out, at
         if shift > 63:

@@ -10,7 +10,9 @@ from polydec.models.text import message_forms
 
 Message = Mapping[str, Any]
 
-OPENED, CONTINUED, CLOSED = "reply", "continue", "none"
+OPENED = "reply"
+CONTINUED = "continue"
+CLOSED = "none"
 """What a chat may end with."""
 
 TEXT_END = "end0of7text"

@@ -56,8 +56,10 @@ class Tokenizer:
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self.tokenizer, self.eos = tokenizer, frozenset(eos)
-        self.names, self._in_order = dict(names or {}), tokens
+        self.tokenizer = tokenizer
+        self.eos = frozenset(eos)
+        self.names = dict(names or {})
+        self._in_order = tokens
         named = {"default": template} if isinstance(template, str) else template or {}
         templates = {name: ChatTemplate(source) for name, source in named.items()}
         self.template = templates.get("default")
@@ -397,7 +399,9 @@ def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
         )
     if decoder["type"] != "Sequence":
         return None
-    parts, replaced, strip = list(decoder["decoders"]), list[tuple[str, str]](), 0
+    parts = list(decoder["decoders"])
+    replaced = list[tuple[str, str]]()
+    strip = 0
     while parts and parts[0]["type"] == "Replace" and "String" in parts[0]["pattern"]:
         replaced.append((parts[0]["pattern"]["String"], parts.pop(0)["content"]))
     if fallback := bool(parts) and parts[0]["type"] == "ByteFallback":
@@ -430,7 +434,8 @@ class ByteSpeller:
         if piece is None:
             return ""
         if self._marks:
-            piece, self._marks = piece.replace(b" ", b""), False
+            piece = piece.replace(b" ", b"")
+            self._marks = False
         while self._strip and piece:
             piece, self._strip = (piece[1:], self._strip - 1) if piece[:1] == b" " else (piece, 0)
         data = self._begun + piece
@@ -439,7 +444,8 @@ class ByteSpeller:
         return text
 
     def end(self) -> str:
-        begun, self._begun = self._begun, b""
+        begun = self._begun
+        self._begun = b""
         return utf_8_decode(begun, "replace", True)[0]
 
     def fork(self) -> ByteSpeller:
@@ -450,7 +456,8 @@ class WindowSpeller:
     """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
 
     def __init__(self, tokenizer: HFTokenizer, before: list[int]) -> None:
-        self._tokenizer, self._ids = tokenizer, before[-8:]
+        self._tokenizer = tokenizer
+        self._ids = before[-8:]
         self._known = len(self._ids)  # these are written; they stand in the window as context
         self._written = tokenizer.decode(self._ids)
 
@@ -480,8 +487,11 @@ class StopWriter:
     def __init__(
         self, speller: TokenSpeller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
     ) -> None:
-        self._speller, self._stop, self._include = speller, stop, include_stop
-        self._withheld, self._tokens_left = "", min_tokens
+        self._speller = speller
+        self._stop = stop
+        self._include = include_stop
+        self._withheld = ""
+        self._tokens_left = min_tokens
         self.stopped = False
 
     def push(self, token: int) -> str:
@@ -513,14 +523,16 @@ class StopWriter:
 
     def rest(self) -> str:
         """What was held back."""
-        withheld, self._withheld = self._withheld, ""
+        withheld = self._withheld
+        self._withheld = ""
         return withheld
 
     def take(self, piece: str, stops_count: bool) -> str:
         """What becomes certain of the text with one more piece; stops_count: a stop string that is complete in it ends it."""
         if not self._stop or not piece:
             return piece
-        text, seen = self._withheld + piece, len(self._withheld)
+        text = self._withheld + piece
+        seen = len(self._withheld)
         stops = [
             (at + len(s), at)
             for s in self._stop
@@ -528,7 +540,8 @@ class StopWriter:
         ]
         if stops and stops_count:
             stop, start = min(stops)
-            self._withheld, self.stopped = "", True
+            self._withheld = ""
+            self.stopped = True
             return text[: stop if self._include else start]
         keep = max(_overlap(text, s) for s in self._stop)
         self._withheld = text[len(text) - keep :]
@@ -561,7 +574,9 @@ class MarkSpeller:
         before: tuple[int, ...],
         names: Mapping[int, str],
     ) -> None:
-        self._made, self._names, self._before = speller, names, before
+        self._made = speller
+        self._names = names
+        self._before = before
         self._inner = speller(before)
 
     def feed(self, token: int) -> str:
@@ -586,7 +601,9 @@ class ThinkingWriter:
     """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
 
     def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
-        self._speller, self._reader, self._stops = speller, reader, stops
+        self._speller = speller
+        self._reader = reader
+        self._stops = stops
         self._read = reader.start()
 
     @property

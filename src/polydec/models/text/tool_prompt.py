@@ -30,7 +30,8 @@ def render_tool_chat(
 ) -> str:
     """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
     user where the template takes no system message or does not show it. values: further names that the template is told."""
-    told, spoken = tool_prompt_text(tools), as_texts(messages)
+    told = tool_prompt_text(tools)
+    spoken = as_texts(messages)
     own = [m["content"] for m in spoken if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
     rest = list(spoken)
@@ -79,7 +80,8 @@ def tool_prompt_text(tools: Sequence[Message]) -> str:
 def as_texts(messages: Sequence[Message]) -> list[Message]:
     """Messages with calls, and with what they gave, as messages of an assistant and a user. What several calls gave is one
     message."""
-    out, after_result = list[Message](), False
+    out = list[Message]()
+    after_result = False
     for given in messages:
         message = {**given, "content": joined_text(given["content"])}
         if message["role"] == "tool":

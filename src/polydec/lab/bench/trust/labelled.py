@@ -40,7 +40,8 @@ def label_questions(row: LabelledRowRecord) -> list[TrustQuestion]:
 
 def is_right_label(judged: JudgedRow) -> bool:
     """Whether the label is right; where nobody can know it, a refusal is."""
-    row, answer = judged.row, judged.answers[0][0]
+    row = judged.row
+    answer = judged.answers[0][0]
     chosen = first_label(answer, row.labels)
     return chosen == row.answer or (row.beyond and chosen is None and is_refusal(answer))
 

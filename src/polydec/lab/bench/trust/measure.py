@@ -137,7 +137,8 @@ def compare_perspective_answers(
     name: str, mine: Sequence[JudgedRow], first: Sequence[JudgedRow], seed: int
 ) -> dict[str, Any]:
     """The score of a perspective's answers, and how far it is from that of other answers to the same rows."""
-    perspective, everything = PERSPECTIVES[name], range(len(mine))
+    perspective = PERSPECTIVES[name]
+    everything = range(len(mine))
 
     def scored(drawn: Sequence[int]) -> float:
         return perspective.score([mine[i] for i in drawn])

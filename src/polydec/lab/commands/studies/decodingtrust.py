@@ -74,7 +74,8 @@ def _between(interval: tuple[float, float]) -> str:
 
 def _parts(rows: Sequence[Row]) -> list[str]:
     """What scores are made of: of the first method, and of others where theirs are not the same."""
-    out, first = list[str](), dict[str, str]()
+    out = list[str]()
+    first = dict[str, str]()
     for r in rows:
         name = r["perspective"]
         told = ", ".join(f"{k} {v:.2f}" for k, v in r["parts"].items() if k != "refused")

@@ -68,7 +68,8 @@ def _drawn(task: str, rows: Sequence[Row]) -> list[tuple[str, str]]:
         _line(f"{n} symbols", [r for r in mine if r["length"] == n], "steps", ink)
         for n, ink in zip(lengths, INKS)
     ]
-    up, whole = "right answers", {"most": 1.0, "percent": True}
+    up = "right answers"
+    whole = {"most": 1.0, "percent": True}
     return [
         (f"{task}: by the length of the word", svg_chart(by_length, "symbols", up, **whole)),
         (f"{task}: by the steps before the answer", svg_chart(by_steps, "steps", up, **whole)),

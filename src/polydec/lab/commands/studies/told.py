@@ -71,7 +71,8 @@ def format_percent_range(low: float, high: float) -> str:
 
 def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Path | None) -> None:
     """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
-    command, where = f"polydec {shlex.join(sys.argv[1:])}", machine.describe_machine()
+    command = f"polydec {shlex.join(sys.argv[1:])}"
+    where = machine.describe_machine()
     if html is not None:
         text = _page(told, command, where)
         files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))

@@ -43,11 +43,14 @@ from polydec.models.learned.kinds.coprocessor import (
 )
 from polydec.models.learned.skeleton import LlamaLayers, Past
 
-VOCAB, CONTEXT = 260, 128
-SUMS, BEHIND = 5, ";"
+VOCAB = 260
+CONTEXT = 128
+SUMS = 5
+BEHIND = ";"
 """Of a text, and what stands behind each."""
 
-AHEAD, PLACES = 4, 6
+AHEAD = 4
+PLACES = 6
 """Tokens that follow a place, and places of a text."""
 
 UNSEEN = 400
@@ -66,7 +69,8 @@ class CacheAugmentationModel(nn.Module):
     def __init__(self, model: TrainableLlama, count: int, seed: int, pausing: bool) -> None:
         super().__init__()
         s = model.s
-        self.model, self.pausing = model.requires_grad_(False), pausing
+        self.model = model.requires_grad_(False)
+        self.pausing = pausing
         self.skeleton = LlamaLayers(s.width, s.layers, s.heads, s.kv_heads, s.inner, s.theta, s.eps)
         spread = float(model.model.embed_tokens.weight.std())
         draws = torch.Generator().manual_seed(seed)
@@ -88,7 +92,8 @@ class CacheAugmentationModel(nn.Module):
         """The model's cache of texts."""
         trunk, (B, T) = self.model.model, token_BT.shape
         see = torch.ones(T, T, dtype=torch.bool).tril().expand(B, T, T)
-        x, position = trunk.embed_tokens(token_BT), torch.arange(T).expand(B, T)
+        x = trunk.embed_tokens(token_BT)
+        position = torch.arange(T).expand(B, T)
         return self.skeleton.through(
             dict(trunk.named_parameters()), x, position, self.skeleton.nothing(B), see
         )[1]
@@ -110,9 +115,11 @@ class CacheAugmentationModel(nn.Module):
         fed = trunk.embed_tokens(next_BGA[..., :-1] if not L else next_BGA[..., 1:-1])
         made = self.made(place_BG, past) if L else self.soft.expand(B, G, 0, -1)
         x = torch.cat([made, fed], dim=2)
-        first, seen = place_BG + 1, past_attention_mask(place_BG, past)
+        first = place_BG + 1
+        seen = past_attention_mask(place_BG, past)
         if not L:  # the text's own last token is what foretells the first of them
-            first, seen = place_BG, past_attention_mask(place_BG - 1, past)
+            first = place_BG
+            seen = past_attention_mask(place_BG - 1, past)
         each = x.shape[2]
         position = (first[..., None] + torch.arange(each)).flatten(1)
         state, _ = self.skeleton.through(
@@ -231,7 +238,8 @@ def measure_cache_augmentation(
     rows = draw_sum_texts(spec, 0, 0, UNSEEN, True)
     token_BT = encode_sum_rows(rows)
     places = at_random(token_BT, generator_for(0, 0, "measured"))
-    each, last = 2 * spec.hops + 4, 2 * spec.hops + 1
+    each = 2 * spec.hops + 4
+    last = 2 * spec.hops + 1
     asked = (torch.arange(SUMS - 1) * each + last).expand(len(rows), -1)
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in network.reads.parameters())}
     for name, reads in (("without", unaugmented_model(network)), ("with", network)):

@@ -114,7 +114,8 @@ def frontier_node_law(rows: Sequence[ReachabilityGraph], depth: int) -> Tensor:
 def lookup_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stage: int) -> Tensor:
     """Nats of the nodes that edges lead to, behind half of a graph's nodes: those with edges, some
     of them again."""
-    token_BT, law_BQV = list[list[int]](), torch.zeros(len(rows), query_node_count(rows), VOCAB)
+    token_BT = list[list[int]]()
+    law_BQV = torch.zeros(len(rows), query_node_count(rows), VOCAB)
     for law_QV, row in zip(law_BQV, rows, strict=True):
         below = row.below
         names = sorted(below)
@@ -217,7 +218,8 @@ def _right(answer_BV: Tensor, rows: Sequence[ReachabilityGraph]) -> float:
 
 def _right_written(network: TrainableLlama, rows: Sequence[ReachabilityGraph]) -> float:
     """Of answers that are written greedily, token by token."""
-    text_BT, right = encode_graph_questions(rows), 0
+    text_BT = encode_graph_questions(rows)
+    right = 0
     begun = text_BT.shape[1]
     for _ in range(2 * len(rows[0].frontier) + 2):
         text_BT = torch.cat([text_BT, network(text_BT)[:, -1:].argmax(-1)], dim=1)
@@ -246,10 +248,8 @@ def told_apart(network: TrainableLlama, rows: Sequence[ReachabilityGraph]) -> li
             near = row.frontier[at]
             used = sorted({x for x in row.question if x in graphs.NAMES})
             far = [x for x in used if x not in "".join(row.frontier) and x != row.question[-1]]
-            a, b = (
-                product_CV[at][encode_node_letters(near)],
-                product_CV[at][encode_node_letters(far)],
-            )
+            a = product_CV[at][encode_node_letters(near)]
+            b = product_CV[at][encode_node_letters(far)]
             shares.append(float((a[:, None] > b[None]).float().mean()))
         out.append(sum(shares) / len(shares))
     return out

@@ -37,7 +37,9 @@ from polydec.models.learned.kinds import thought
 MARK = "<|thought|>"
 """Stands where a model that thinks is read."""
 
-VOCAB, CONTEXT, UNSEEN = 261, 64, 1000
+VOCAB = 261
+CONTEXT = 64
+UNSEEN = 1000
 """Bytes and special tokens; positions; sums that the trained model is asked."""
 
 SHARPNESS = 20.0
@@ -55,7 +57,8 @@ class TrainableThoughtProjection(nn.Module):
 
     def __init__(self, width: int, scale: float) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.eye(width)), nn.Parameter(torch.zeros(width))
+        self.weight = nn.Parameter(torch.eye(width))
+        self.bias = nn.Parameter(torch.zeros(width))
         self.scale = nn.Parameter(torch.full((width,), scale))
 
     def forward(self, state_BH: Tensor) -> Tensor:
@@ -222,10 +225,8 @@ def chain_nats_per_token(
 def thinking_loss(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tensor:
     """Nats a token of the steps behind question and mark, and the contrastive loss of the states at
     the mark."""
-    chain_BT, asked_BT = (
-        torch.tensor([encode_sum_text(row.chain) for row in rows]),
-        encode_sum_questions(rows, IDS[MARK]),
-    )
+    chain_BT = torch.tensor([encode_sum_text(row.chain) for row in rows])
+    asked_BT = encode_sum_questions(rows, IDS[MARK])
     state_BTH = network.model(torch.cat([asked_BT, chain_BT], dim=1))
     at = asked_BT.shape[1] - 1
     logits_BTV = network.logits(state_BTH[:, at:-1])

@@ -56,7 +56,9 @@ SHARE = 0.25
 POLICY = 32
 """Its width."""
 
-GROUP, CLIP, TWICE = 8, 0.2, 2
+GROUP = 8
+CLIP = 0.2
+TWICE = 2
 """Selections of a page, bound of the ratio, steps on the same selections."""
 
 STAGES = (1, 2, MOST)
@@ -212,7 +214,8 @@ def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
     """Of pages that are held out, by the number of chunks: the share of tokens that are likeliest
     behind the vectors, and nats a token."""
     line_BLK = encode_page_lines(draw_pages(0, 0, UNSEEN, True))
-    right, nats = dict[int, float](), dict[int, float]()
+    right = dict[int, float]()
+    nats = dict[int, float]()
     for count in STAGES:
         some = line_BLK[:, :count]
         told, found = page_rewriting_nats(
@@ -229,11 +232,10 @@ def _continued(spec: ContextSpec) -> TrainingRun:
     network.only(network.encoding, [*network.decoder.parameters()])
 
     def loss(step: int) -> tuple[Tensor, int]:
-        pages, chance = (
-            draw_pages(spec.seed, step, spec.rows),
-            generator_for(spec.seed, step, "open"),
-        )
-        line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
+        pages = draw_pages(spec.seed, step, spec.rows)
+        chance = generator_for(spec.seed, step, "open")
+        line_BLK = encode_page_lines(pages)
+        token_BU = encode_page_questions(pages)
         count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
@@ -261,7 +263,8 @@ def sample_open_chunks(score_BL: Tensor, count: int, generator: torch.Generator)
 
 def chance_of(score_BL: Tensor, pick_BT: Tensor) -> Tensor:
     """Log-probability of picks, in their order [B]."""
-    out, left_BL = torch.zeros(len(score_BL)), score_BL
+    out = torch.zeros(len(score_BL))
+    left_BL = score_BL
     for at in range(pick_BT.shape[1]):
         pick_B1 = pick_BT[:, at : at + 1]
         out = out + left_BL.log_softmax(-1).gather(1, pick_B1)[:, 0]
@@ -285,13 +288,15 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
     network.only(network.choosing)
-    groups, count = max(1, spec.rows // 4), round(SHARE * LINES)
+    groups = max(1, spec.rows // 4)
+    count = round(SHARE * LINES)
     last = dict[str, Any]()
 
     def sample(step: int) -> None:
         pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
         with torch.no_grad():
-            line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
+            line_BLK = encode_page_lines(pages)
+            token_BU = encode_page_questions(pages)
             c_BLW = network.encoded(line_BLK)
             score_BL = score_chunks(network.sizes, network.t, c_BLW)
             pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
@@ -324,7 +329,8 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     """Of questions about pages that are held out, the share that is answered right in all digits:
     with no chunk open, some by the policy or by chance, and all."""
     pages = draw_pages(0, 0, UNSEEN, True)
-    line_BLK, token_BU = encode_page_lines(pages), encode_page_questions(pages)
+    line_BLK = encode_page_lines(pages)
+    token_BU = encode_page_questions(pages)
     c_BLW = network.encoded(line_BLK)
     count = round(SHARE * LINES)
     best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]

@@ -29,7 +29,8 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     they are: they begin half as long as states."""
 
     def start(shown: TeacherContext) -> DrafterStudent:
-        s, trunk = shown.target.s, shown.target.model
+        s = shown.target.s
+        trunk = shown.target.model
         scale = (
             0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean())
             if published

@@ -40,7 +40,8 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     """published: in the layout of models/learned/published.py."""
 
     def start(shown: TeacherContext) -> DrafterStudent:
-        s, depths = shown.target.s, depths_of(shown.target.s.layers)
+        s = shown.target.s
+        depths = depths_of(shown.target.s.layers)
 
         def make(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
@@ -76,7 +77,9 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
 def make_narrow(shown: TeacherContext) -> DrafterStudent:
     """EAGLE-3 of the target's width, over a head that stays as it is: that of the draft model that it begins as, else the
     target's rows."""
-    s, depths, begin = shown.target.s, quarters_of(shown.target.s.layers), shown.begin
+    s = shown.target.s
+    depths = quarters_of(shown.target.s.layers)
+    begin = shown.begin
     trunk = shown.target.model
     head_CH, norm_H = (
         trunk.embed_tokens.weight[shown.tokens].clone(),

@@ -27,9 +27,12 @@ class FalconStudent(DrafterStudent):
     """One block of guesses behind every block of a piece, and further ones behind those."""
 
     def __init__(self, shown: TeacherContext) -> None:
-        s, made = shown.target.s, falcon.new_lstm_tensors(shown.target.s.width, shown.seed)
+        s = shown.target.s
+        made = falcon.new_lstm_tensors(shown.target.s.width, shown.seed)
         super().__init__(shown, list(made.values()), TrainableStateLayer(s, shown.seed), self._make)
-        self._names, self._left, self._draw = list(made), 1.0, torch.Generator()
+        self._names = list(made)
+        self._left = 1.0
+        self._draw = torch.Generator()
 
     def _make(
         self,
@@ -54,7 +57,8 @@ class FalconStudent(DrafterStudent):
         self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed [B, N, H], their logits, and the N positions, which end blocks."""
-        T, token_BM = entry_BTH.shape[1], window_BMW[..., -1]
+        T = entry_BTH.shape[1]
+        token_BM = window_BMW[..., -1]
         ends = torch.arange(
             T % BLOCK + BLOCK - 1, T, BLOCK
         )  # the last block ends where the piece does
@@ -65,10 +69,8 @@ class FalconStudent(DrafterStudent):
             x_BTS = self._glanced(x_BTS, token_BM)
         state_BTE, guess_BTH, text = self._read(x_BTS)
         past: Past = [text]
-        guess_BNKH, state_BNE = (
-            guess_BTH[:, T % BLOCK :].unflatten(1, (-1, BLOCK)),
-            state_BTE[:, ends],
-        )
+        guess_BNKH = guess_BTH[:, T % BLOCK :].unflatten(1, (-1, BLOCK))
+        state_BNE = state_BTE[:, ends]
         for level in range(self.shown.levels):
             j = level % BLOCK
             if level and not j:  # the next block stands on the one that was guessed
@@ -96,8 +98,10 @@ class FalconStudent(DrafterStudent):
     def _read(self, x_BTS: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Of a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
         assert isinstance(self.block, TrainableStateLayer)
-        lstm, H = self.model().lstm, x_BTS.shape[-1] // 2
-        state, states = x_BTS.new_zeros(len(x_BTS), 4 * H), list[Tensor]()
+        lstm = self.model().lstm
+        H = x_BTS.shape[-1] // 2
+        state = x_BTS.new_zeros(len(x_BTS), 4 * H)
+        states = list[Tensor]()
         for x in x_BTS.unbind(1):
             state = falcon.advance_lstm(lstm, x, state)
             states.append(state)
@@ -121,7 +125,9 @@ class FalconStudent(DrafterStudent):
         """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
         of the blocks that were drafted, to which those of this one are added."""
         assert isinstance(self.block, TrainableStateLayer)
-        lstm, H, states = self.model().lstm, guess_BNKH.shape[-1], list[Tensor]()
+        lstm = self.model().lstm
+        H = guess_BNKH.shape[-1]
+        states = list[Tensor]()
         for j in range(BLOCK):
             token = token_BM[:, ends + level - BLOCK + 1 + j]
             x = torch.cat(

@@ -40,7 +40,8 @@ def make_heads(
             rates: Rates,
             share: float,
         ) -> DraftHeads:
-            first, last = 3 * shown.levels, len(t) - shown.levels * own
+            first = 3 * shown.levels
+            last = len(t) - shown.levels * own
             pairs = [(t[i], t[i + 1]) for i in range(first, last, 2)]
             more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
             return DraftHeads(
@@ -73,7 +74,8 @@ def make_heads(
 def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
     """In models/learned/published_medusa.py's layout: a head passes the state on, and its law is
     the target's, before training."""
-    width, eye = shown.target.s.width, torch.eye(shown.target.s.width)
+    width = shown.target.s.width
+    eye = torch.eye(shown.target.s.width)
 
     def make(
         t: Sequence[Tensor], layer: None, vocab: TokenVocabulary, rates: Rates, share: float

@@ -64,11 +64,9 @@ class LongSpecStudent(DrafterStudent):
                     f"start has {name} of shape {tuple(tensor.shape)}: this target asks for {tuple(made[name].shape)}"
                 )
             made[name].data.copy_(tensor)
-        self._names, self._draw, self._window = (
-            list(made),
-            torch.Generator(),
-            min(WINDOW, max(1, s.context // 16)),
-        )
+        self._names = list(made)
+        self._draw = torch.Generator()
+        self._window = min(WINDOW, max(1, s.context // 16))
 
     def _make(
         self,
@@ -94,14 +92,10 @@ class LongSpecStudent(DrafterStudent):
             self.shown.levels,
             dict(zip(self._names, self.tensors, strict=True)),
         )
-        token_BP, place_BP = (
-            torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1),
-            self._places(B, T + levels + 1),
-        )
-        memory, x_BPW = (
-            self._memory(entry_BTW, place_BP[:, :T]),
-            self._windowed(w, token_BP[:, : T + levels + 1], place_BP),
-        )
+        token_BP = torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1)
+        place_BP = self._places(B, T + levels + 1)
+        memory = self._memory(entry_BTW, place_BP[:, :T])
+        x_BPW = self._windowed(w, token_BP[:, : T + levels + 1], place_BP)
         for k in range(levels):
             at_T = torch.arange(0, T, every if k else 1)
             made = self._behind(w, x_BPW[:, at_T + k + 1], place_BP[:, at_T + k + 1], memory, at_T)
@@ -132,7 +126,8 @@ class LongSpecStudent(DrafterStudent):
 
     def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
         """The stream of tokens behind attention of its own, [B, P, W]."""
-        x, P = rms_normalised(self.shown.embed(token_BP)), token_BP.shape[1]
+        x = rms_normalised(self.shown.embed(token_BP))
+        P = token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
         q, k, v = (self._heads(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
         sees_PP = torch.ones(P, P, dtype=torch.bool).tril().triu(1 - self._window)

@@ -34,7 +34,8 @@ class MtpStudent(DrafterStudent):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each mask what it came out as [B, N, H], the sampler's logits there, and the positions behind which it stood. The
         target reads the piece anew, and nothing before it: masks stand in the pass that makes its states."""
-        mtp, T = self.model(), entry_BTH.shape[1]
+        mtp = self.model()
+        T = entry_BTH.shape[1]
         at_T = torch.arange(0, T, max(every, EVERY) if torch.is_grad_enabled() else 1)
         for k, made in enumerate(
             run_mtp_masks(self.shown.target, mtp, window_BMW[:, :T, -2], at_T)
@@ -53,7 +54,8 @@ def run_mtp_masks(
     x = target.model.embed_tokens(token_BT)
     rows = [mask_H.expand(len(x), len(at_T), -1) for mask_H in mtp.mask_KH]
     for i, layer in enumerate(target.model.layers):
-        past, adapter = Past(), None if mtp.adapter is None else mtp.adapter.layers[i]
+        past = Past()
+        adapter = None if mtp.adapter is None else mtp.adapter.layers[i]
         with torch.no_grad():
             x = run_layer_by_levels(target, layer, x, past)  # pyright: ignore[reportArgumentType]
         rows = [run_layer_by_levels(target, layer, row, past, at_T, adapter) for row in rows]  # pyright: ignore[reportArgumentType]
@@ -62,7 +64,8 @@ def run_mtp_masks(
 
 def make_mtp(shown: TeacherContext) -> DrafterStudent:
     """Masks begin as the embeddings of frequent tokens, and the adapter as one that adds nothing."""
-    s, g = shown.target.s, torch.Generator().manual_seed(shown.seed)
+    s = shown.target.s
+    g = torch.Generator().manual_seed(shown.seed)
     drawn = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]
     sizes = {
         "qkv": (s.width, (s.heads + 2 * s.kv_heads) * s.head),

@@ -28,7 +28,8 @@ class ProbeStudent(DrafterStudent):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
         The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
-        token_BT, probes = window_BMW[:, : entry_BTH.shape[1], -2], self.model()
+        token_BT = window_BMW[:, : entry_BTH.shape[1], -2]
+        probes = self.model()
         copies = [
             run_soft_probes(self.shown.target, probes.chain(copy), token_BT)
             for copy in range(probes.copies)
@@ -40,7 +41,8 @@ class ProbeStudent(DrafterStudent):
 
 def run_soft_probes(target: TrainableLlama, probes: SoftProbes, token_BT: Tensor) -> list[Tensor]:
     """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
-    x, rows = target.model.embed_tokens(token_BT), list[Tensor]()
+    x = target.model.embed_tokens(token_BT)
+    rows = list[Tensor]()
     for i, layer in enumerate(target.model.layers):
         if i in probes.enter:
             states = dict.fromkeys(probes.depths, x.flatten(0, 1))
@@ -63,7 +65,8 @@ def run_layer_by_levels(
 ) -> Tensor:
     """One layer: over a text, then over one level after another of what stands behind its positions `at_T` (None: all), with
     what an adapter adds in this layer."""
-    s, level = target.s, len(past)
+    s = target.s
+    level = len(past)
     at_T = torch.arange(x_BTH.shape[1]) if at_T is None else at_T
 
     def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
@@ -74,14 +77,16 @@ def run_layer_by_levels(
             F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out
         )
 
-    n, own = layer.input_layernorm(x_BTH), layer.self_attn
+    n = layer.input_layernorm(x_BTH)
+    own = layer.self_attn
     qkv = added(
         "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
     )
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
     q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
     cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
-    q, k = apply_rotary_embedding(q, cos, sin), apply_rotary_embedding(k, cos, sin)
+    q = apply_rotary_embedding(q, cos, sin)
+    k = apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     past.append((k, v))
     y = (
@@ -90,7 +95,8 @@ def run_layer_by_levels(
         else F.scaled_dot_product_attention(q, k, v, is_causal=True)
     )
     y = y.transpose(1, 2).flatten(2)
-    x, mlp = x_BTH + added("out", y, own.o_proj(y)), layer.mlp
+    x = x_BTH + added("out", y, own.o_proj(y))
+    mlp = layer.mlp
     n = layer.post_attention_layernorm(x)
     gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(
         2, -1

@@ -88,7 +88,8 @@ def draw_mask_spans(length: int, count: int, rng: np.random.Generator) -> list[t
     spans = list[tuple[int, int]]()
     for _ in range(count * count):
         low, high = sorted(rng.random(2))
-        first, last = int(low * length), int(high * length + 0.5)
+        first = int(low * length)
+        last = int(high * length + 0.5)
         if first < last and all(last <= a or first >= b for a, b in spans):
             spans.append((first, last))
         if len(spans) == count:
@@ -112,7 +113,9 @@ def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
 
 def move_spans_to_end(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int]:
     """The text with a numbered mark for each span, and the spans behind it: three tokens a span more."""
-    before, tail, at = list[int](), list[int](), 0
+    before = list[int]()
+    tail = list[int]()
+    at = 0
     for (first, last), mark in zip(spans, GAPS):
         before += [*text[at:first], ids[mark]]
         tail += [ids[mark], *text[first:last], ids[FILLED]]

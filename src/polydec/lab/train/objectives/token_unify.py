@@ -24,7 +24,8 @@ from polydec.models.sessions.checkpoint import load_bundle
 
 MODE = "<|masked|>"
 """In the place of the mark of a beginning where a row is read with holes, so that the network knows which of both it is."""
-RANKS, DRAFTED = 4, 4
+RANKS = 4
+DRAFTED = 4
 """Tokens of a law that are counted as a draft's, and offsets that are kept as draft heads (2 to 5)."""
 OFFSETS = 16
 """The farthest token that is foretold."""
@@ -36,7 +37,8 @@ class OffsetPredictor(nn.Module):
 
     def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
-        width, g = student.s.width, torch.Generator().manual_seed(0)
+        width = student.s.width
+        g = torch.Generator().manual_seed(0)
         self.weight, self.deep = (
             nn.Parameter(torch.randn(width, width, generator=g) * width**-0.5) for _ in range(2)
         )
@@ -69,7 +71,8 @@ class TokenUnifyModel(nn.Module):
 
     def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
-        self.student, self.offsets = student, OffsetPredictor(student)
+        self.student = student
+        self.offsets = OffsetPredictor(student)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class TokenUnify:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        inputs, labels = list[np.ndarray](), list[np.ndarray]()
+        inputs = list[np.ndarray]()
+        labels = list[np.ndarray]()
         for row_T in batch_BT[:, :-1].numpy():
             hide_T = (rng.random(len(row_T)) < rng.uniform(0.1, 0.5)) & (row_T != ids[END])
             hide_T[0], hide_T[1] = False, True  # the mode's place, and at least one of a row

@@ -55,7 +55,8 @@ def hyperfit_summary(result: Mapping[str, Any]) -> str:
         "repeated": "repeated 4-grams of greedy text",
         "copied": "5-grams of greedy text that were learned",
     }
-    before, after = result["before"], result["after"]
+    before = result["before"]
+    after = result["after"]
     rows = [f"{said:<42}{before[k]:>8.3f}{after[k]:>8.3f}" for k, said in names.items()]
     last = f"loss {result['loss']:.4f} nats after {result['steps']:,} steps; written to {result['out']}"
     return "\n".join([f"{'':<42}{'before':>8}{'after':>8}", *rows, last])

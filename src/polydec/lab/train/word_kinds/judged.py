@@ -17,7 +17,8 @@ def words_right(
 ) -> float:
     """The share of words that greedy decoding would spell right to their last byte, which parts them from the next one, behind
     the text before them. A word is greedily right where each of its bytes is the likeliest behind those before it."""
-    right, count = 0, 0
+    right = 0
+    count = 0
     for ids in texts[:TEXTS]:
         token_1T = torch.tensor([ids[: length + 1]])
         guess = network(token_1T[:, :-1])[0].argmax(-1)
@@ -25,7 +26,9 @@ def words_right(
         for hit, token in zip((guess == token_1T[0, 1:]).tolist(), token_1T[0, 1:].tolist()):
             whole = whole and hit
             if token in ends:
-                right, count, whole = right + whole, count + 1, True
+                right = right + whole
+                count += 1
+                whole = True
     return right / max(1, count)
 
 
@@ -34,7 +37,8 @@ def with_slips(
 ) -> list[list[int]]:
     """The same texts with another letter in place of such a share of their letters."""
     r = torch.Generator().manual_seed(seed)
-    among, out = set(letters), list[list[int]]()
+    among = set(letters)
+    out = list[list[int]]()
     for ids in texts:
         slips = (torch.rand(len(ids), generator=r) < share).tolist()
         drawn = torch.randint(len(letters), (len(ids),), generator=r).tolist()

@@ -30,7 +30,9 @@ class LexinvariantLlama(nn.Module):
 
     def __init__(self, network: TrainableLlama, fixed: Sequence[int], seed: int) -> None:
         super().__init__()
-        self.network, self.fixed, self.seed = network, sorted(fixed), seed
+        self.network = network
+        self.fixed = sorted(fixed)
+        self.seed = seed
 
     def tables(self, count: int, seed: int) -> Tensor:
         """So many tables [count, V, width], always the same for a seed."""
@@ -43,9 +45,12 @@ class LexinvariantLlama(nn.Module):
 
     def by_tables(self, token_BT: Tensor, table_BVH: Tensor) -> Tensor:
         """Logits [B, T, V], each row's by its own table."""
-        trunk, T = self.network.model, token_BT.shape[1]
+        trunk = self.network.model
+        T = token_BT.shape[1]
         at_BTH = token_BT[..., None].expand(-1, -1, table_BVH.shape[-1])
-        x, cos_TD, sin_TD = table_BVH.gather(1, at_BTH), trunk.cos[:T], trunk.sin[:T]
+        x = table_BVH.gather(1, at_BTH)
+        cos_TD = trunk.cos[:T]
+        sin_TD = trunk.sin[:T]
         for layer in trunk.layers:
             x = layer(x, cos_TD, sin_TD)
         return torch.einsum("bth,bvh->btv", trunk.norm(x), table_BVH)
@@ -85,7 +90,8 @@ def lexinvariant_figures(
     rows = [ids[:64] for ids in texts if len(ids) >= 64][:4]
     out: dict[str, Any] = {**by_position(network, texts, length)}
     if rows:
-        token_BT, table_BVH = torch.tensor(rows), network.tables(len(rows), 7)
+        token_BT = torch.tensor(rows)
+        table_BVH = network.tables(len(rows), 7)
         size = table_BVH.shape[1]
         free = [i for i in range(size) if i not in network.fixed]
         order = torch.arange(size)

@@ -49,7 +49,8 @@ class WordPooled(nn.Module):
             self.layers = nn.ModuleList(LlamaDecoderLayer(self.large) for _ in range(c.layers))
             self.up = nn.Linear(c.small, c.width, bias=False)
             self.down = nn.Linear(c.width, c.small, bias=False)
-            self.norm, self.last = LlamaRMSNorm(c.width, c.eps), LlamaRMSNorm(c.small, c.eps)
+            self.norm = LlamaRMSNorm(c.width, c.eps)
+            self.last = LlamaRMSNorm(c.small, c.eps)
             for name, p in self.named_parameters():
                 if p.ndim == 2 and "proj" in name:
                     nn.init.normal_(p, std=p.shape[1] ** -0.5)
@@ -57,9 +58,12 @@ class WordPooled(nn.Module):
 
     def forward(self, token_BT: Tensor) -> Tensor:
         """Logits of what follows each token, the first of which is BEGIN."""
-        c, B = self.c, len(token_BT)
+        c = self.c
+        B = len(token_BT)
         word_BT, offset_BT = self.places(token_BT)
-        W, L, n = int(word_BT.max()) + 1, c.longest, c.slots
+        W = int(word_BT.max()) + 1
+        L = c.longest
+        n = c.slots
         row_B1 = torch.arange(B)[:, None]
         byte_BWL = torch.full((B, W, L), NONE)
         byte_BWL[row_B1, word_BT[:, :-1], offset_BT[:, :-1]] = token_BT[:, 1:]
@@ -79,7 +83,8 @@ class WordPooled(nn.Module):
 
     def places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Of what follows each token the word that it belongs to, and where in it."""
-        word, offset = torch.zeros_like(token_BT), torch.zeros_like(token_BT)
+        word = torch.zeros_like(token_BT)
+        offset = torch.zeros_like(token_BT)
         ends_BT = torch.isin(token_BT, torch.tensor(self.c.ends))
         for t in range(1, token_BT.shape[1]):
             over = ends_BT[:, t] | (offset[:, t - 1] + 1 >= self.c.longest)
@@ -92,7 +97,8 @@ class WordPooled(nn.Module):
 
     def pooled(self, byte_QL: Tensor) -> Tensor:
         """The vectors of each word [Q, n, E]: of its own bytes alone."""
-        n, known_QL = self.c.slots, byte_QL >= 0
+        n = self.c.slots
+        known_QL = byte_QL >= 0
         own_QNE = self.slots.expand(len(byte_QL), -1, -1)
         x_QSE = torch.cat([own_QNE, self.embedded(byte_QL)], 1)
         see_QS = F.pad(known_QL, (n, 0), value=True)

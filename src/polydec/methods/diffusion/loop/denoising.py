@@ -104,7 +104,8 @@ class DenoisingDecoder:
         """As `after`, which a pass from `spot` led to, but these positions of its block are gaps once more. state: what the
         unmasker came to. Nothing of the block is final."""
         canvas = tuple(None if i in positions else x for i, x in enumerate(after.canvas))
-        block, final = self._block(canvas, spot.begin, spot.ends), spot.block.start
+        block = self._block(canvas, spot.begin, spot.ends)
+        final = spot.block.start
         return replace(
             after, canvas=canvas, state=state, block=block, step=spot.step + 1, final=final
         )
@@ -118,7 +119,8 @@ class DenoisingDecoder:
         begin: int,
         ends: frozenset[int],
     ) -> FillingState:
-        block, step = self._block(canvas, begin, ends), 0
+        block = self._block(canvas, begin, ends)
+        step = 0
         if block and (before is None or block.start != before.block.start):
             state = self.unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
         elif before is not None:
@@ -141,10 +143,8 @@ class DenoisingDecoder:
     def feed(self, spot: FillingState, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
         """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept.
         ahead: so many positions behind the block are fed in any case."""
-        feed, own = (
-            self.refresh.feed(spot.canvas, before, spot.block, spot.step),
-            self.denoiser.block,
-        )
+        feed = self.refresh.feed(spot.canvas, before, spot.block, spot.step)
+        own = self.denoiser.block
         reach = spot.block.stop + ahead
         stop = min(len(spot.canvas), -(-reach // own) * own) if own else len(spot.canvas)
         if ahead and feed[-1] + 1 < stop:
@@ -198,7 +198,8 @@ class BoardReader:
 
     def feed(self, spot: FillingState, ahead: int = 0) -> Sequence[int]:
         """What the next pass feeds; from then on this canvas is the last."""
-        feed, self.before = self.how.feed(spot, self.before, ahead), spot.canvas
+        feed = self.how.feed(spot, self.before, ahead)
+        self.before = spot.canvas
         return feed
 
     async def look(self, spot: FillingState, ahead: int = 0) -> tuple[UnmaskerView, Sequence[int]]:

@@ -112,10 +112,14 @@ async def _filled(
     into: Transcript,
 ) -> Result:
     """Pass after pass until the text ends."""
-    asked, told, stats = into.request.logprobs, into.told(UnmaskedEvent), DenoiseStats()
+    asked = into.request.logprobs
+    told = into.told(UnmaskedEvent)
+    stats = DenoiseStats()
     new, notes = _preset(text, spot)
     while text.finish_reason is None:
-        passed, taken, opened = await passes.next(spot), list[FillingStep](), 0
+        passed = await passes.next(spot)
+        taken = list[FillingStep]()
+        opened = 0
         for step in passed.steps:
             if not step.edit.write:
                 raise RequestError("the unmasker filled no gap: it would go on for ever")
@@ -146,10 +150,12 @@ def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenL
 
 def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob]:
     """Of what is written its log-probabilities, by position, with the k likeliest of the model."""
-    out, at = dict[int, TokenLogprob](), {r: i for i, r in enumerate(look.rows)}
+    out = dict[int, TokenLogprob]()
+    at = {r: i for i, r in enumerate(look.rows)}
     for position, token in edit.write:
         i = at[position]
-        row_V, top = look.logp_RV[i], ()
+        row_V = look.logp_RV[i]
+        top = ()
         if k:
             value_K, token_K = row_V.topk(min(k, len(row_V)))
             top = tuple(zip(map(int, token_K), map(float, value_K)))
@@ -161,9 +167,11 @@ def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob
 
 def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> UnmaskedEvent:
     """What a trace is told of a step: of what was written the model's own probabilities."""
-    look, write = step.look, step.edit.write
+    look = step.look
+    write = step.edit.write
     pieces = tuple(_piece(vocab, x) for _, x in write)
-    at, written = {r: i for i, r in enumerate(look.rows)}, {p for p, _ in write}
+    at = {r: i for i, r in enumerate(look.rows)}
+    written = {p for p, _ in write}
     sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in write)
     left = sum(
         r not in written for r in gap_positions(look.canvas, look.block.start, look.block.stop)
@@ -182,7 +190,8 @@ def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Un
 
 def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> RemaskedEvent:
     """What a trace is told of the gaps that the last step of a pass left, of which the pass has a law."""
-    look, written = step.look, {p for p, _ in step.edit.write}
+    look = step.look
+    written = {p for p, _ in step.edit.write}
     at = {r: i for i, r in enumerate(look.rows)}
     left = [
         p

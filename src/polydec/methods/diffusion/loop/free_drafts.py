@@ -71,7 +71,8 @@ class FreeDraftDenoising:
 
     def guesses(self, spot: FillingState, look: UnmaskerView, rng: Rng) -> list[FillingState]:
         """The spots that follow one while laws stay as `look` has them."""
-        out, known = list[FillingState](), frozenset(look.rows)
+        out = list[FillingState]()
+        known = frozenset(look.rows)
         while (
             len(out) + 1 < self.drafts
             and spot.block
@@ -115,7 +116,9 @@ class _FreeDraftPasses:
         seen = await gather_coroutines(
             *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
         )
-        steps, at, further = list[FillingStep](), 0, [0]
+        steps = list[FillingStep]()
+        at = 0
+        further = [0]
         while further:
             at = further[-1]
             laws, feed = seen[at]

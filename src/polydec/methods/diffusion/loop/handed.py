@@ -51,14 +51,16 @@ class _FirstTokenPasses:
     last: int = -1
 
     async def next(self, spot: FillingState) -> CanvasPass:
-        base, first = self.base, spot.block.start
+        base = self.base
+        first = spot.block.start
         begins = first % base.denoiser.block == 0 and spot.canvas[first] is None
         # to the rule that feeds, a block's passes begin behind the one that filled its first gap
         seen = replace(spot, step=spot.step - (first == self.last))
         look, feed = await self.sight.look(seen)
         if begins:
             self.last = first
-            edit, state = look.edit([0], [look.token(0, self.rng)]), spot.state
+            edit = look.edit([0], [look.token(0, self.rng)])
+            state = spot.state
         else:
             edit, state = base.unmasker.choose(spot.state, look, self.rng)
         return CanvasPass((base.step(spot, look, feed, edit, state),), len(feed))

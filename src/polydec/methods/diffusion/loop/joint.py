@@ -60,9 +60,12 @@ class _JointPasses:
     rng: Rng
 
     async def next(self, spot: FillingState) -> CanvasPass:
-        base, model, first = self.how.base, self.how.base.denoiser, spot
+        base = self.how.base
+        model = self.how.base.denoiser
+        first = spot
         feed = self.sight.feed(spot)
-        states, steps = await self.sight.board.read(spot.canvas, feed), list[FillingStep]()
+        states = await self.sight.board.read(spot.canvas, feed)
+        steps = list[FillingStep]()
         while not steps or (len(steps) < self.how.count and _goes_on(spot, first)):
             if steps:
                 embedded = model.embed(spot.canvas[: len(states)])

@@ -66,7 +66,8 @@ class NoEarlyEndBoard:
     """A board of the denoiser, without early ends."""
 
     def __init__(self, model: NoEarlyEndDenoiser, board: CanvasSession) -> None:
-        self._model, self._board = model, board
+        self._model = model
+        self._board = board
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         return self._model.bent(await self._board.score(canvas, rows, feed), rows)

@@ -64,7 +64,8 @@ class PromptGuidedDenoiser:
 
     def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
         """The log-weights of both, mixed."""
-        with_RV, without_RV = normalise_log_weights(told_RV), normalise_log_weights(untold_RV)
+        with_RV = normalise_log_weights(told_RV)
+        without_RV = normalise_log_weights(untold_RV)
         out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
         return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
 
@@ -79,7 +80,10 @@ class PromptGuidedBoard:
     def __init__(
         self, model: PromptGuidedDenoiser, prompt: int, told: CanvasSession, untold: CanvasSession
     ) -> None:
-        self._model, self._prompt, self._told, self._untold = model, prompt, told, untold
+        self._model = model
+        self._prompt = prompt
+        self._told = told
+        self._untold = untold
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         return self._model.bent(

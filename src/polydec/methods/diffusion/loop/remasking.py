@@ -78,9 +78,13 @@ class _RemaskingPasses:
     sure: dict[int, float] = field(default_factory=dict[int, float])
 
     async def next(self, spot: FillingState) -> CanvasPass:
-        how, base = self.how, self.how.base
+        how = self.how
+        base = self.how.base
         if spot.block.start != self.start:
-            self.start, self.done, self.due, self.sure = spot.block.start, 0, False, {}
+            self.start = spot.block.start
+            self.done = 0
+            self.due = False
+            self.sure = {}
             self.given = how.steps or sum(spot.canvas[i] is None for i in spot.block)
         look, feed = await self.sight.look(spot)
         edit, state = self._chosen(spot, look)
@@ -98,7 +102,8 @@ class _RemaskingPasses:
 
     def _after(self, spot: FillingState, step: FillingStep, state: Any) -> FillingState:
         """Where the pass leads, with gaps where tokens are taken back."""
-        how, after = self.how, step.spot
+        how = self.how
+        after = step.spot
         left = not after.block or after.block.start != self.start
         late = (
             spot.step + 1 >= how.late * self.given

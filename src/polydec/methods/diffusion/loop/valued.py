@@ -74,18 +74,21 @@ class _SoftValuePasses:
     reader: CanvasValueReader
 
     async def next(self, spot: FillingState) -> CanvasPass:
-        base, rng = self.how.base, self.rng
+        base = self.how.base
+        rng = self.rng
         look, feed = await self.sight.look(spot)
         drawn = [
             base.unmasker.choose(spot.state, look, rng.at("candidate", m) if m else rng)
             for m in range(self.how.tries)
         ]
         steps = {edit: base.step(spot, look, feed, edit, state) for edit, state in drawn}
-        edit, fed = drawn[0][0], len(feed)
+        edit = drawn[0][0]
+        fed = len(feed)
         if len(steps) > 1:
             spots = tuple(step.spot for step in steps.values())
             worths, more = await self.reader.values(spots)
-            worth, fed = dict(zip(steps, worths, strict=True)), fed + more
+            worth = dict(zip(steps, worths, strict=True))
+            fed = fed + more
             worth_M = torch.tensor([worth[e] for e, _ in drawn], dtype=torch.float64)
             edit = drawn[self.how.taken(worth_M, rng.at("taken", spot.passes))][0]
         return CanvasPass((steps[edit],), fed)

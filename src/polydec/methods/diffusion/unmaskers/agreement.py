@@ -46,10 +46,8 @@ class AgreementUnmasker:
         look, (before, step, count) = look.inside(), state
         tokens = look.tokens(rng)
         likeliest = look.logp_RV.argmax(-1).tolist()
-        order, size = (
-            best_indices(look.confidence(tokens), len(look.rows)),
-            self._size(step, len(look.rows), count),
-        )
+        order = best_indices(look.confidence(tokens), len(look.rows))
+        size = self._size(step, len(look.rows), count)
         chosen = order[:1]
         if look.rows[order[0]] in before:
             agreed = [i for i in order[:size] if before.get(look.rows[i]) == likeliest[i]]

@@ -26,7 +26,8 @@ class AtRandomUnmasker:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    start, enter = no_pace, new_pace
+    start = no_pace
+    enter = new_pace
     unexercised = unexercised_by_steps
 
     @property

@@ -35,7 +35,8 @@ class ConfidenceUnmasker:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start, enter = no_pace, new_pace
+    start = no_pace
+    enter = new_pace
     unexercised = unexercised_by_steps
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:

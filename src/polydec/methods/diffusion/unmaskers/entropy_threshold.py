@@ -25,7 +25,8 @@ class EntropyThresholdUnmasker:
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start, enter = no_state, still_none
+    start = no_state
+    enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look = look.inside()

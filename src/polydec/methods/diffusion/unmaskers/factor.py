@@ -31,7 +31,8 @@ class FactorUnmasker:
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start, enter = no_state, still_none
+    start = no_state
+    enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look, tokens, sure_R = draw_block_tokens(look, rng)

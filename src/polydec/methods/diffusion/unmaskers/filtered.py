@@ -37,11 +37,13 @@ class FilteredUnmasker:
     threshold: float = 0.96
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start, enter = no_state, still_none
+    start = no_state
+    enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look, tokens, sure_R = draw_block_tokens(look, rng)
-        first, size = look.block.start, self.filter.size
+        first = look.block.start
+        size = self.filter.size
         inside = [i for i, r in enumerate(look.rows) if r - first < size]
         sure_B = torch.ones(size, dtype=torch.float32)
         for r, sure in look.written.items():

@@ -25,7 +25,8 @@ class InOrderUnmasker:
     count: int = 1
     rank: Rank = ()
     everywhere: ClassVar[bool] = False
-    start, enter = no_state, still_none
+    start = no_state
+    enter = still_none
 
     @property
     def exactness(self) -> Exactness:

@@ -23,7 +23,8 @@ class LeftToRightUnmasker:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    start, enter = no_pace, new_pace
+    start = no_pace
+    enter = new_pace
     unexercised = unexercised_by_steps
 
     @property

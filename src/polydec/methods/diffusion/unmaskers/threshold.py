@@ -33,7 +33,8 @@ class ThresholdUnmasker:
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start, enter = no_state, still_none
+    start = no_state
+    enter = still_none
 
     @property
     def unexercised(self) -> Mapping[str, str]:

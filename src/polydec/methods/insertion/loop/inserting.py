@@ -69,7 +69,8 @@ class InsertionDecoder:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a slate of its own: a prompt sees the answer, so nothing can be shared."""
-        texts, slates = [into.open(choice) for choice in request.choices], list[InsertionSession]()
+        texts = [into.open(choice) for choice in request.choices]
+        slates = list[InsertionSession]()
         try:
             slates += [self.model.open(len(request.prompt) + request.max_tokens) for _ in texts]
             return await gather_coroutines(
@@ -106,7 +107,8 @@ class InsertionDecoder:
 
     def chosen(self, offer: InsertionScores, most: int, rng: Rng, step: int) -> list[Put]:
         """What the pass puts in: up to `count` slots, each once, at most `most`."""
-        logp_S, out = offer.logp_S.clone(), list[Put]()
+        logp_S = offer.logp_S.clone()
+        out = list[Put]()
         for i in range(min(self.count, most)):
             if out:
                 logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
@@ -141,12 +143,10 @@ async def _write(
     how: InsertionDecoder, request: Request, slate: InsertionSession, text: AnswerText, rng: Rng
 ) -> Result:
     """Pass after pass until nothing is missing, or no slot is open."""
-    begin, sheet, end, stats = (
-        len(request.prompt),
-        how.start(request),
-        how.end(request),
-        InsertStats(),
-    )
+    begin = len(request.prompt)
+    sheet = how.start(request)
+    end = how.end(request)
+    stats = InsertStats()
     notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
     done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
     if sheet.token:
@@ -199,7 +199,8 @@ def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> T
     """Of a token its log-probability in its slot, with the k likeliest ones of the model there (None: nobody asks)."""
     if k is None:
         return TokenLogprob(token, 0.0, 0.0, ())
-    row_V, top = normalise_log_weights(logw_V), ()
+    row_V = normalise_log_weights(logw_V)
+    top = ()
     if k:
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         top = tuple(zip(map(int, token_K), map(float, value_K)))

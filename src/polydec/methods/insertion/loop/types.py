@@ -22,7 +22,9 @@ class InsertionSheet:
     @staticmethod
     def of(answer: Sequence[int | None]) -> InsertionSheet:
         """None stands for a gap; a run of so many is one that takes up to so many tokens."""
-        token, behind, room = list[int](), list[int | None]([None]), list[int]()
+        token = list[int]()
+        behind = list[int | None]([None])
+        room = list[int]()
         for before, x in pairwise((0, *answer)):
             if x is not None:
                 token.append(x)
@@ -41,7 +43,8 @@ class InsertionSheet:
 
     def put(self, slot: int, token: int) -> InsertionSheet:
         """With one more token in an open slot."""
-        gap, stop = self.behind[slot], slot + 1
+        gap = self.behind[slot]
+        stop = slot + 1
         room = tuple(n - (i == gap) for i, n in enumerate(self.room))
         return InsertionSheet(
             (*self.token[:slot], token, *self.token[slot:]),

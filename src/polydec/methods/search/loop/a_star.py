@@ -117,15 +117,17 @@ class _AStarRun:
     """For one answer. opened: attempts that whoever began this closes in the end."""
 
     def __init__(self, plan: AStarSearch, answer: AnswerText, opened: list[SearchAttempt]) -> None:
-        self._plan, self._answer, self._opened = plan, answer, opened
-        self._spent, self._first = SearchStats(), -1
-        self._steps, self._count = (
-            StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words),
-            0,
-        )
+        self._plan = plan
+        self._answer = answer
+        self._opened = opened
+        self._spent = SearchStats()
+        self._first = -1
+        self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
+        self._count = 0
 
     async def run(self, root: AStarNode) -> Result:
-        open_, plan = [root], self._plan
+        open_ = [root]
+        plan = self._plan
         while (
             not (best := min(open_, key=lambda n: n.order)).attempt.ended
             and self._spent.written < plan.budget

@@ -210,7 +210,8 @@ def parse_name_hierarchy(text: str) -> dict[str, str]:
             raise RequestError(f"within has {low[:60]!r} twice: a name lies within one other")
         out[answer_of(low, "")] = high
     for name in out:
-        seen, at = {name}, name
+        seen = {name}
+        at = name
         while (above := out.get(at)) is not None:
             at = answer_of(above, "")
             if at in seen:

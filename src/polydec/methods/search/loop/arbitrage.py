@@ -103,39 +103,40 @@ class _ArbitrageRun:
         small: SearchAttempt,
         opened: list[SearchAttempt],
     ) -> None:
-        self._plan, self._request, self._into, self._answer, self._opened = (
-            plan,
-            request,
-            into,
-            answer,
-            opened,
-        )
-        self._small, self._tried = small, small
+        self._plan = plan
+        self._request = request
+        self._into = into
+        self._answer = answer
+        self._opened = opened
+        self._small = small
+        self._tried = small
         self._big: SearchAttempt | None = None
-        self._lag, self._targets = list[int](), list[SearchAttempt]()
+        self._lag = list[int]()
+        self._targets = list[SearchAttempt]()
         self._read: SearchAttempt | None = (
             None  # the target behind the step that stands for judgement
         )
         self._own: SearchAttempt | None = None  # the target behind a step of its own in its place
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
-        self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
+        self._rng = Rng.of(0)
+        self._stats = ArbitrageStats()
+        self._dropped = False
         self._written = list[WrittenStep]()  # the steps that stand
         self._reader: Walk | None = None  # the reader behind so many of them
         self._seen = 0
         self._told: Walk | None = None  # the reader behind the step that is judged, too
 
     async def run(self, rng: Rng) -> Result:
-        self._rng, arbiter = rng, self._plan.arbiter
+        self._rng = rng
+        arbiter = self._plan.arbiter
         self._answer.edit(TextEdit())  # the clock of decoding starts
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
             self._read = self._own = None
             self._tried = self._fork(self._small)
             await self._tried.go_on(rng.at("draft", at), self._steps)
-            drafted, called = (
-                self._tried.text.tokens[at:],
-                await arbiter.prefers(self, rng.at("arbiter", at)),
-            )
+            drafted = self._tried.text.tokens[at:]
+            called = await arbiter.prefers(self, rng.at("arbiter", at))
             await (self._replace(at) if called else self._keep(drafted))
             self._stands(WrittenStep(called, tuple(self._answer.tokens[at:])))
             self._stats = self._stats.plus(
@@ -175,7 +176,8 @@ class _ArbitrageRun:
         return (await self._step()).text.tokens[len(self._answer.tokens) :]
 
     async def told(self, reward: ProcessReward) -> float:
-        reader, prompt = self._plan.reader, self._request.prompt
+        reader = self._plan.reader
+        prompt = self._request.prompt
         if reader is None:
             raise RequestError("this arbiter asks a reader, and there is none")
         if len(prompt) + len(reader.tokens(self.steps)) > reader.context:
@@ -200,7 +202,8 @@ class _ArbitrageRun:
             self._told.close()
         else:
             self.close(self._reader)
-            self._reader, self._seen = self._told, len(self._written)
+            self._reader = self._told
+            self._seen = len(self._written)
         self._told = None
 
     def close(self, *walks: Walk | None) -> None:

@@ -31,9 +31,12 @@ class SearchAttempt:
     __slots__ = ("_asked", "_fed", "_walk", "logp", "spent", "text", "value")
 
     def __init__(self, walk: Walk, text: AnswerText, asked: int | None) -> None:
-        self._walk, self.text, self._asked = walk, text, asked
+        self._walk = walk
+        self.text = text
+        self._asked = asked
         self._fed = False  # whether the last token was fed: by a look, or for a reward
-        self.logp, self.spent = 0.0, SearchStats()
+        self.logp = 0.0
+        self.spent = SearchStats()
         self.value: float | None = None
 
     @property
@@ -62,7 +65,8 @@ class SearchAttempt:
     def take(self, r: WalkRound, steps: StepBoundary | None = None, begin: int = 0) -> bool:
         """Go on with what a pass gave; whether the text has ended, or the step of it that began with token `begin`. What stands
         behind that is not taken."""
-        count, over = 0, False
+        count = 0
+        over = False
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
             self.text.write(
@@ -119,7 +123,9 @@ class SearchAttempt:
     def fork(self, choice: int) -> SearchAttempt:
         """Another one that goes on from here, at no cost. choice: the answer that it may become."""
         twin = SearchAttempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
-        twin.logp, twin.value, twin._fed = self.logp, self.value, self._fed
+        twin.logp = self.logp
+        twin.value = self.value
+        twin._fed = self._fed
         return twin
 
     def close(self) -> None:

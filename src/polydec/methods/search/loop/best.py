@@ -54,7 +54,8 @@ class NBestAnswers:
         once = dict[tuple[int, ...], AnswerText]()
         for text in texts:
             once.setdefault(tuple(text.tokens), text)
-        ranked, out = list(once.values()), list[Result]()
+        ranked = list(once.values())
+        out = list[Result]()
         mine = replace(stats, first=self._first or 0)
         for answer, choice in zip(self._answers, self._choices, strict=True):
             answer.follow(ranked[min(choice, len(ranked) - 1)])

@@ -19,7 +19,9 @@ class BranchTree:
     __slots__ = ("_draft", "_session", "_want")
 
     def __init__(self, session: Session, draft: Draft, want: ScoreRequest) -> None:
-        self._session, self._draft, self._want = session, draft, want
+        self._session = session
+        self._draft = draft
+        self._want = want
 
     @staticmethod
     async def open(
@@ -68,8 +70,10 @@ class BranchTree:
         _, stay, _ = draft.below(root, kept)
         left = self._session.keep(kept, root)
         moved = {old: new for new, old in enumerate(stay)}
-        token, parent = list(left.token), list(left.parent)
-        node_of, nodes = dict[tuple[int, int], int](), list[int]()
+        token = list(left.token)
+        parent = list(left.parent)
+        node_of = dict[tuple[int, int], int]()
+        nodes = list[int]()
         for node, tokens in texts:
             at = moved[node]
             for x in tokens:

@@ -81,13 +81,12 @@ class CautiousSearch:
     async def _write(
         self, answer: AnswerText, text: SearchAttempt, opened: list[SearchAttempt], rng: Rng
     ) -> Result:
-        steps, spent, first = (
-            StepBoundary(PUNCTUATION, self.longest, self.vocab.words),
-            SearchStats(),
-            0,
-        )
+        steps = StepBoundary(PUNCTUATION, self.longest, self.vocab.words)
+        spent = SearchStats()
+        first = 0
         while not text.ended:
-            r, count = await text.look(rng), 1
+            r = await text.look(rng)
+            count = 1
             if r.scores.certain(0) is None:
                 p_V = float64_probabilities(r.scores.row(0))
                 count = self.trials(float(-(p_V * p_V.clamp_min(1e-300).log()).sum()))
@@ -104,7 +103,8 @@ class CautiousSearch:
                 *(t.go_on(rng.at("trial", at, i), steps) for i, t in enumerate(tried))
             )
             spent = spent.plus(side_by_side([t.spent for t in tried]))
-            begun, had = text.logp, len(text.text.tokens)
+            begun = text.logp
+            had = len(text.text.tokens)
             text = max(tried, key=lambda t: (t.logp - begun) / (len(t.text.tokens) - had))
             for t in tried:
                 if t is not text:

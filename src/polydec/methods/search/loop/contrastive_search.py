@@ -54,7 +54,9 @@ class ContrastiveSearch:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One text. Raises RequestError, before anything is fed, for more answers than one."""
-        best, stats, asked = NBestAnswers(into, 1), SearchStats(), request.logprobs
+        best = NBestAnswers(into, 1)
+        stats = SearchStats()
+        asked = request.logprobs
         base = RowDetail.NOTHING if asked is None else RowDetail.ROW
         session = self.target.open(request.prompt)
         tree = BranchTree(
@@ -64,7 +66,10 @@ class ContrastiveSearch:
             before = await session.prefill(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
             )
-            scores, node, text, total = await tree.score(), 0, into.hypothesis(), 0.0
+            scores = await tree.score()
+            node = 0
+            text = into.hypothesis()
+            total = 0.0
             seen = (
                 [] if len(request.prompt) == 1 else [unit_directions(require_node_states(before))]
             )
@@ -90,7 +95,8 @@ class ContrastiveSearch:
                 )
                 total += logp[i]
                 seen.append(state_KH[i : i + 1])
-                scores, node = after, nodes[i]
+                scores = after
+                node = nodes[i]
                 best.settle([text])
         finally:
             tree.close()

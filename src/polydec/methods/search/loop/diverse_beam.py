@@ -74,7 +74,8 @@ class DiverseBeamSearch:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
-        best, stats = NBestAnswers(into, self.width), SearchStats()
+        best = NBestAnswers(into, self.width)
+        stats = SearchStats()
         tree = await BranchTree.open(
             self.target,
             request.prompt,
@@ -85,7 +86,9 @@ class DiverseBeamSearch:
                 BeamGroup((BeamHypothesis(into.hypothesis(), 0.0, 0),))
             ] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
-                scores, chosen, grown = await tree.score(), Counter[int](), list[BeamGroup]()
+                scores = await tree.score()
+                chosen = Counter[int]()
+                grown = list[BeamGroup]()
                 for g in groups:
                     after, tokens = self._step(g, scores, chosen, request)
                     grown.append(after)
@@ -102,11 +105,14 @@ class DiverseBeamSearch:
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
     ) -> tuple[BeamGroup, list[int]]:
         """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
-        live, ended, tokens = list[BeamHypothesis](), list(group.ended), list[int]()
+        live = list[BeamHypothesis]()
+        ended = list(group.ended)
+        tokens = list[int]()
         for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
             if len(live) == self.beams:
                 break
-            after, k = BeamHypothesis(beam.text.fork(), total, beam.node), request.logprobs
+            after = BeamHypothesis(beam.text.fork(), total, beam.node)
+            k = request.logprobs
             after.text.write(
                 (x,), () if k is None else logprobs_at_nodes(scores, (beam.node,), (x,), k)
             )

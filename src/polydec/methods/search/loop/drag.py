@@ -103,7 +103,8 @@ class ResponseAggregationSearch:
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
-        ladders, statement = self.agreed.ladders(answers), self.agreed.of(answers)
+        ladders = self.agreed.ladders(answers)
+        statement = self.agreed.of(answers)
         spent = side_by_side([t.spent for t in tries])
         if len({stated.lower() for stated in answers if stated}) > 1 and (
             asked := self._asked(request, answers)
@@ -111,7 +112,8 @@ class ResponseAggregationSearch:
             tokens, more = await write_greedy_reply(
                 self.method, request, into, opened, asked, request.max_tokens, rng.at("ask")
             )
-            statement, spent = self._read(tokens, answers, statement), spent.plus(more)
+            statement = self._read(tokens, answers, statement)
+            spent = spent.plus(more)
         supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
         speaking = [i for i in supporting if ladders[i][0] == statement]
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
@@ -121,14 +123,16 @@ class ResponseAggregationSearch:
             stated = space + (self.unknown if statement is None else statement.said)
             if tokens := self._spelled(request, stated, root.text):
                 await root.say(tokens)
-                speaker, spent = root, spent.plus(root.spent)
+                speaker = root
+                spent = spent.plus(root.spent)
         speaker.text.score = len(supporting) / len(pool)
         answer.follow(speaker.text)
         return answer.result(spent)
 
     def _asked(self, request: Request, answers: Sequence[str]) -> tuple[int, ...]:
         """The tokens of what the model is asked; none where it is not asked."""
-        words, lines = self.vocab.words, "\n".join(filter(None, answers))
+        words = self.vocab.words
+        lines = "\n".join(filter(None, answers))
         if not self.ask or words is None:
             return ()
         try:
@@ -154,7 +158,8 @@ class ResponseAggregationSearch:
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """The tokens of a whole text; none where it cannot be written as an answer to the request."""
-        words, ends = self.vocab.words, sorted(text.ends & self.vocab.eos)
+        words = self.vocab.words
+        ends = sorted(text.ends & self.vocab.eos)
         if words is None or not ends or not answer:
             return ()
         try:

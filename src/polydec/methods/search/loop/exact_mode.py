@@ -82,17 +82,23 @@ class _ExactModeRun:
     def __init__(
         self, plan: ExactModeSearch, request: Request, into: Transcript, want: ScoreRequest
     ) -> None:
-        self._plan, self._request, self._want, self._into = plan, request, want, into
-        self._keep, self._found = request.choices.stop, list[tuple[float, AnswerText]]()
+        self._plan = plan
+        self._request = request
+        self._want = want
+        self._into = into
+        self._keep = request.choices.stop
+        self._found = list[tuple[float, AnswerText]]()
         self._spent = SearchStats()
 
     async def run(self) -> tuple[list[AnswerText], SearchStats]:
         """The likeliest texts, the best first, and what it took."""
-        plan, prompt = self._plan, self._request.prompt
+        plan = self._plan
+        prompt = self._request.prompt
         session = plan.target.open(prompt)
         try:
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-            path, back = [prompt[-1]], False
+            path = [prompt[-1]]
+            back = False
 
             async def look(text: AnswerText, total: float) -> _DepthFirstLevel:
                 if self._spent.passes == plan.most:
@@ -163,7 +169,8 @@ class _ExactModeRun:
         return sorted(options, key=lambda option: -option[0])
 
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
-        text, asked = level.text.fork(), self._request.logprobs
+        text = level.text.fork()
+        asked = self._request.logprobs
         notes = () if asked is None else logprobs_at_nodes(level.scores, (0,), (token,), asked)
         text.write((token,), notes)
         self._spent = self._spent.plus(SearchStats(written=1))

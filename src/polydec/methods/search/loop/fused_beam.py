@@ -129,7 +129,8 @@ class FusedBeamSearch:
                 reading = await FusionTree.open(self.reader, self._read_first(request), self.mean)
                 opened.append(reading)
             search = _FusedBeamRun(self, request, tree, reading)
-            beam, stats = [FusedHypothesis(into.hypothesis())], SearchStats()
+            beam = [FusedHypothesis(into.hypothesis())]
+            stats = SearchStats()
             while live := [h for h in beam if h.text.finish_reason is None]:
                 over = [h for h in beam if h.text.finish_reason is not None]
                 beam = await search.step(live, over)
@@ -166,7 +167,8 @@ class _FusedBeamRun:
         self, live: list[FusedHypothesis], over: list[FusedHypothesis]
     ) -> list[FusedHypothesis]:
         """The beam after one more token of each text that lives, the best first."""
-        plan, reading = self.plan, self.reading
+        plan = self.plan
+        reading = self.reading
         if reading is not None and plan.lagging:
             scores, _ = await gather_coroutines(self.tree.score(), reading.score())
             live = [replace(h, verdict=reading.verdict(h)) for h in live]
@@ -199,7 +201,8 @@ class _FusedBeamRun:
         tokens, logp = scores.topk(h.node, self.plan.width)
         ends = h.text.ends
         if tokens[0] in ends:
-            tokens, logp = tokens[:1], logp[:1]
+            tokens = tokens[:1]
+            logp = logp[:1]
         else:
             tokens, logp = zip(*((x, p) for x, p in zip(tokens, logp) if x not in ends))
         return [
@@ -222,8 +225,10 @@ class _FusedBeamRun:
 
     def _written(self, o: FusedCandidate, scores: DraftScores) -> FusedHypothesis:
         """An option as a hypothesis, at the branches of the one that it goes on from."""
-        text, k = o.of.text.fork(), self.request.logprobs
-        node, token = o.of.node, (o.token,)
+        text = o.of.text.fork()
+        k = self.request.logprobs
+        node = o.of.node
+        token = (o.token,)
         text.write(token, () if k is None else logprobs_at_nodes(scores, (node,), token, k))
         text.score = o.score
         return replace(o.of, text=text, total=o.total)
@@ -241,7 +246,10 @@ class FusionTree:
     __slots__ = ("_begun", "_lead", "_mean", "_most", "_session", "_tree")
 
     def __init__(self, session: ByteSession, root: int, lead: bytes, most: int, mean: bool) -> None:
-        self._session, self._lead, self._most, self._mean = session, lead, most, mean
+        self._session = session
+        self._lead = lead
+        self._most = most
+        self._mean = mean
         self._tree = BranchTree(session, Draft.chain(root), ScoreRequest(law=RowDetail.NOTHING))
         self._begun = (0.0, 0)
 

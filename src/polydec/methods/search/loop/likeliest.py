@@ -61,18 +61,19 @@ class LikeliestTextSearch:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices."""
-        best, stats, keep = NBestAnswers(into, self.width), SearchStats(), request.choices.stop
+        best = NBestAnswers(into, self.width)
+        stats = SearchStats()
+        keep = request.choices.stop
         language = self._spans(request, into.ends) if self.language is None else self.language
         base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
         tree = await BranchTree.open(self.target, request.prompt, base=base)
-        live, ended, cut = (
-            [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)],
-            list[LikeliestPrefix](),
-            False,
-        )
+        live = [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)]
+        ended = list[LikeliestPrefix]()
+        cut = False
         try:
             while live:
-                scores, fed = await tree.score(), len({b.node for b in live})
+                scores = await tree.score()
+                fed = len({b.node for b in live})
                 live, ended, short, new = self._step(live, ended, keep, language, scores, request)
                 cut = cut or short
                 nodes = tree.grow([(b.node, b.text.tokens[-1]) for b in live])
@@ -123,11 +124,15 @@ class LikeliestTextSearch:
                 if float(lp) > NEG_INF
             ]
         options.sort(key=lambda option: -option[0])
-        grown, cut, new = list[LikeliestPrefix](), False, 0
+        grown = list[LikeliestPrefix]()
+        cut = False
+        new = 0
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
                 break  # and so are all that follow
-            b, text, new = live[i], live[i].text.fork(), new + 1
+            b = live[i]
+            text = live[i].text.fork()
+            new += 1
             text.write(
                 (x,),
                 ()

@@ -140,7 +140,9 @@ class _MultiViewRun:
     def __init__(
         self, plan: MultiViewSearch, answer: AnswerText, opened: list[SearchAttempt]
     ) -> None:
-        self._plan, self._answer, self._opened = plan, answer, opened
+        self._plan = plan
+        self._answer = answer
+        self._opened = opened
         self._line = StepBoundary((LINE,), plan.most, plan.vocab.words)
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
@@ -198,7 +200,8 @@ class _MultiViewRun:
             margin.append(top_two_margin(r.scores))
             token = r.tokens[0] if self._plan.drawn else r.scores.argmax(0)
             over = attempt.take(one_token_round(r, token), self._line, begin)
-        tokens, words = attempt.text.tokens[begin:], self._plan.vocab.words
+        tokens = attempt.text.tokens[begin:]
+        words = self._plan.vocab.words
         if words is None:
             return ViewPath(attempt, chance)
         found = self._plan.first(words.decode(tokens))
@@ -226,7 +229,8 @@ class _MultiViewRun:
 
     def _elected(self, paths: Sequence[Sequence[ViewPath]]) -> tuple[ViewPath, float]:
         """The heaviest path of the answer that weighs most, and what all of its paths weigh."""
-        weight, every = defaultdict[int, float](float), [p for of in paths for p in of]
+        weight = defaultdict[int, float](float)
+        every = [p for of in paths for p in of]
         for p in every:
             if p.answer is not None:
                 weight[p.answer] += p.weight

@@ -102,7 +102,8 @@ class ParticleSearch:
         ]
         passes = first = checks = masks = 0
         while any(p.live for p in particles):
-            scores, step = await tree.score(), rng.at("step", passes)
+            scores = await tree.score()
+            step = rng.at("step", passes)
             moved = [
                 self._move(p, language, scores, step.at("particle", i), into.request)
                 for i, p in enumerate(particles)
@@ -166,7 +167,8 @@ class ParticleSearch:
         shares = _shares(particles)
         if 1.0 / sum(x * x for x in shares) >= self.threshold * len(particles) * (1.0 - 1e-12):
             return list(particles)
-        mean, p = _log_mean(particles), torch.tensor(shares, dtype=torch.float64)
+        mean = _log_mean(particles)
+        p = torch.tensor(shares, dtype=torch.float64)
         chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
         return [replace(x, logw=mean) for x in chosen]
 

@@ -150,7 +150,8 @@ class VoteWeights:
     ) -> list[tuple[float, float]]:
         """The least and the most that each vote can weigh once some of the texts that are being written have ended too, with
         at least `least` tokens each and at most `most`."""
-        lengths, few = [len(x) for x in logps], sorted(least)
+        lengths = [len(x) for x in logps]
+        few = sorted(least)
         low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
         high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
         out = list[tuple[float, float]]()
@@ -171,7 +172,8 @@ def is_vote_decided(
 ) -> bool:
     """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
     1. answers: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
-    least, most = defaultdict[str, float](float), defaultdict[str, float](float)
+    least = defaultdict[str, float](float)
+    most = defaultdict[str, float](float)
     for i, answer in answers.items():
         least[answer] += bounds[i][0]
         most[answer] += bounds[i][1]
@@ -240,9 +242,12 @@ class _PoolPath:
     """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
 
     def __init__(self, attempt: SearchAttempt, rng: Rng) -> None:
-        self.attempt, self.rng = attempt, rng
-        self.logps, self.entropies = list[float](), list[float]()
-        self.since, self.lowest = 0, math.inf
+        self.attempt = attempt
+        self.rng = rng
+        self.logps = list[float]()
+        self.entropies = list[float]()
+        self.since = 0
+        self.lowest = math.inf
 
     def take(self, r: WalkRound) -> None:
         had = len(self.attempt.text.tokens)
@@ -254,15 +259,19 @@ class _PoolPath:
 
     def window(self) -> PoolWindow:
         """What it wrote since the last look, which is now."""
-        sure, unsure = fmean(self.logps[self.since :]), fmean(self.entropies[self.since :])
+        sure = fmean(self.logps[self.since :])
+        unsure = fmean(self.entropies[self.since :])
         tokens = tuple(self.attempt.text.tokens[self.since :])
-        self.since, self.lowest = len(self.logps), min(self.lowest, sure)
+        self.since = len(self.logps)
+        self.lowest = min(self.lowest, sure)
         return PoolWindow(tokens, sure, unsure, self.lowest)
 
     def fork(self, attempt: SearchAttempt, rng: Rng) -> _PoolPath:
         twin = _PoolPath(attempt, rng)
-        twin.logps, twin.entropies = list(self.logps), list(self.entropies)
-        twin.since, twin.lowest = self.since, self.lowest
+        twin.logps = list(self.logps)
+        twin.entropies = list(self.entropies)
+        twin.since = self.since
+        twin.lowest = self.lowest
         return twin
 
 
@@ -280,8 +289,12 @@ class _HypothesisPoolRun:
     def __init__(
         self, plan: HypothesisPoolSearch, answer: AnswerText, opened: list[SearchAttempt]
     ) -> None:
-        self._plan, self._answer, self._opened = plan, answer, opened
-        self._begun, self._passes, self._first = list[_PoolPath](), 0, -1
+        self._plan = plan
+        self._answer = answer
+        self._opened = opened
+        self._begun = list[_PoolPath]()
+        self._passes = 0
+        self._first = -1
         self._refines = False  # until the next look
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
@@ -341,11 +354,9 @@ class _HypothesisPoolRun:
         self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath], rng: Rng
     ) -> list[_PoolPath]:
         """The pool after a look at it."""
-        control, phase, windows = (
-            self._plan.control,
-            self._written / self._plan.budget,
-            [p.window() for p in live],
-        )
+        control = self._plan.control
+        phase = self._written / self._plan.budget
+        windows = [p.window() for p in live]
         self._refines = control.refines(phase, windows)
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:

@@ -138,21 +138,23 @@ class _IterativeRefinementRun:
         root: SearchAttempt,
         opened: list[SearchAttempt],
     ) -> None:
-        self._plan, self._request, self._into, self._answer, self._root, self._opened = (
-            plan,
-            request,
-            into,
-            answer,
-            root,
-            opened,
-        )
-        self._spent, self._seen = SearchStats(), list[SearchAttempt]()
+        self._plan = plan
+        self._request = request
+        self._into = into
+        self._answer = answer
+        self._root = root
+        self._opened = opened
+        self._spent = SearchStats()
+        self._seen = list[SearchAttempt]()
 
     async def run(self, rng: Rng) -> Result:
-        plan, idle, turn = self._plan, 0, 0
+        plan = self._plan
+        idle = 0
+        turn = 0
         await self._first(rng)
         for t in range(1, plan.rounds):
-            before, order = self._best.value or 0.0, self._ranked
+            before = self._best.value or 0.0
+            order = self._ranked
             if before >= plan.enough:
                 break
             shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
@@ -250,9 +252,12 @@ class _IterativeRefinementRun:
 
     async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
         """What stands behind the prompt: an answer without what ended it, and what is said of it."""
-        feedback, half = self._plan.said(attempt.value or 0.0), self._room // 2
-        worst, answer = self._worst(attempt, half // 2), answer_without_end(attempt)
-        critique, left = self._plan.asked(), half - len(worst) - len(feedback)
+        feedback = self._plan.said(attempt.value or 0.0)
+        half = self._room // 2
+        worst = self._worst(attempt, half // 2)
+        answer = answer_without_end(attempt)
+        critique = self._plan.asked()
+        left = half - len(worst) - len(feedback)
         if critique and (room := left - len(critique)) >= 2:
             most = room // 2
             asked = (*answer[: room - most], *critique)

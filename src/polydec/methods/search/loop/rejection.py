@@ -37,7 +37,9 @@ def draw_by_recursive_rejection(
     """Tokens are drawn without replacement until one is allowed, and the one behind it is looked at as well: two looks where
     the first is allowed. After `looks` (1 or more) rejections the mask is computed: what is allowed of the rest is then known,
     and takes the place of its estimate. p_V: probabilities, float64."""
-    left_V, weight, checks = p_V.clone(), 1.0, 0
+    left_V = p_V.clone()
+    weight = 1.0
+    checks = 0
     while checks < looks and float(left_V.sum()) > 0.0:
         token = rng.at("token", checks).categorical(left_V)
         share = float(left_V[token] / left_V.sum())
@@ -50,7 +52,8 @@ def draw_by_recursive_rejection(
             both = allows(rng.at("token", checks).categorical(left_V))
             return RejectionDraw(token, weight if both else weight * share, checks + 1)
         weight *= 0.0 if last else 1.0 - share
-    good_V, rest = left_V * mask(), float(left_V.sum())
+    good_V = left_V * mask()
+    rest = float(left_V.sum())
     mass = float(good_V.sum())
     if not weight * mass > 0.0:
         return RejectionDraw(None, 0.0, checks, rest > 0.0)
@@ -65,7 +68,10 @@ def draw_by_geometric_rejection(
     """Tokens are drawn with replacement until `accepts` (2 or more) were allowed; the first of these is the token. Nothing is
     looked at twice: how often what was rejected would have been drawn again is drawn as a number. After `looks` (1 or more)
     looks the mask is computed, and so are the numbers of all rejections to come. p_V: probabilities, float64."""
-    left_V, known, rejected, accepted = p_V / p_V.sum(), dict[int, bool](), 0, list[int]()
+    left_V = p_V / p_V.sum()
+    known = dict[int, bool]()
+    rejected = 0
+    accepted = list[int]()
     good_V: Tensor | None = None
     for draw in range(looks + accepts):
         live = float((left_V if good_V is None else good_V).sum())

@@ -70,7 +70,9 @@ class RolloutSearch:
         return await for_each(self.method, request, into, write)
 
     async def _answer(self, answer: AnswerText, tries: Sequence[SearchAttempt], rng: Rng) -> Result:
-        streams, first, finished = streams_of(rng, self.tries), -1, list[SearchAttempt]()
+        streams = streams_of(rng, self.tries)
+        first = -1
+        finished = list[SearchAttempt]()
         while len(finished) < self.enough and (
             live := [i for i, t in enumerate(tries) if not t.ended]
         ):

@@ -90,12 +90,17 @@ class _StepBeamRun:
     def __init__(
         self, plan: StepBeamSearch, answer: AnswerText, opened: list[SearchAttempt]
     ) -> None:
-        self._plan, self._answer, self._opened = plan, answer, opened
-        self._spent, self._first = SearchStats(), -1
+        self._plan = plan
+        self._answer = answer
+        self._opened = opened
+        self._spent = SearchStats()
+        self._first = -1
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
 
     async def run(self, root: StepBeamPrefix) -> Result:
-        plan, kept, width = self._plan, [root], self._plan.keep * self._plan.width
+        plan = self._plan
+        kept = [root]
+        width = self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
             beams = [b for b in kept if b.attempt.ended] + await self._grown(
                 [b for b in kept if not b.attempt.ended], width
@@ -103,7 +108,8 @@ class _StepBeamRun:
             beams.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
             for b in beams[plan.keep :]:
                 b.attempt.close()
-            kept, width = beams[: plan.keep], plan.width
+            kept = beams[: plan.keep]
+            width = plan.width
             self._settle([b.attempt.text for b in kept])
         best = kept[0].attempt.text
         best.score = kept[0].value

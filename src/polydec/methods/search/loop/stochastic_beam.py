@@ -81,7 +81,9 @@ class StochasticBeamSearch:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices, drawn in the stream of choice 0. Raises RequestError, before anything is fed, for more of
         them than texts."""
-        best, stats, drawn = NBestAnswers(into, self.width), SearchStats(), rng(0)
+        best = NBestAnswers(into, self.width)
+        stats = SearchStats()
+        drawn = rng(0)
         tree = await BranchTree.open(
             self.target,
             request.prompt,
@@ -110,14 +112,13 @@ class StochasticBeamSearch:
         self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
     ) -> list[RacingPrefix]:
         """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
-        waiting, there, out, absent = (
-            list(beam)[::-1],
-            list[_ArrivedPrefix](),
-            list[RacingPrefix](),
-            1.0,
-        )
+        waiting = list(beam)[::-1]
+        there = list[_ArrivedPrefix]()
+        out = list[RacingPrefix]()
+        absent = 1.0
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
-            here, further = rng.at(len(out), len(waiting)), sum(a.mass for a in there)
+            here = rng.at(len(out), len(waiting))
+            further = sum(a.mass for a in there)
             share = further / (further + max(absent, 0.0)) if further > 0.0 else 0.0
             if waiting and not (share > 0.0 and here.at("further").bernoulli(share)):
                 racer = waiting.pop()
@@ -144,7 +145,8 @@ def _child(
     parent: _ArrivedPrefix, token: int, scores: DraftScores, asked: int | None
 ) -> RacingPrefix:
     """One token further on, at its parent's node."""
-    racer, text = parent.racer, parent.racer.text.fork()
+    racer = parent.racer
+    text = parent.racer.text.fork()
     text.write(
         (token,), () if asked is None else logprobs_at_nodes(scores, (racer.node,), (token,), asked)
     )

@@ -111,20 +111,21 @@ class SuperposedSearch:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
         model has no embeddings to mix."""
-        best, passes, written = NBestAnswers(into, self.width), 0, 0
+        best = NBestAnswers(into, self.width)
+        passes = 0
+        written = 0
         session = self.target.open(request.prompt)
         try:
-            draft, live, ended = (
-                Draft.chain(request.prompt[-1]),
-                [SuperposedText(into.hypothesis(), 0.0)],
-                list[SuperposedText](),
-            )
+            draft = Draft.chain(request.prompt[-1])
+            live = [SuperposedText(into.hypothesis(), 0.0)]
+            ended = list[SuperposedText]()
             session.embed(request.prompt[-1:])
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             while live:
                 scores = await session.score(draft, ScoreRequest())
                 live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
-                passes, written = passes + 1, written + len(live) + len(over)
+                passes += 1
+                written = written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
                 if len(ended) == self.width and live and live[0].score <= ended[-1].score:
                     live = []
@@ -157,7 +158,8 @@ class SuperposedSearch:
         options = [
             (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
         ]
-        going, over = list[SuperposedText](), list[SuperposedText]()
+        going = list[SuperposedText]()
+        over = list[SuperposedText]()
         for rank, (total, m, x) in enumerate(sorted(options, key=lambda option: -option[0])):
             if len(going) == self.width:
                 break
@@ -227,7 +229,8 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
 
 async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
     """The same text with the log-probabilities of its tokens, from a pass of its own."""
-    request, out = into.request, into.hypothesis()
+    request = into.request
+    out = into.hypothesis()
     scores = await session.score(
         Draft.chain(request.prompt[-1], text.tokens[:-1]), ScoreRequest(base=RowDetail.ROW)
     )

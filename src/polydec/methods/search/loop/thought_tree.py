@@ -34,7 +34,8 @@ from polydec.methods.search.loop.types import StepBoundary, answer_of
 from polydec.methods.search.loop.word_bank import word_bank
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
-YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
+YES = ("yes", "Yes", " yes", " Yes")
+NO = ("no", "No", " no", " No")
 
 CHECK = "Is this step right and useful? Answer yes or no:"
 """What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
@@ -138,7 +139,8 @@ class ThoughtTreeSearch:
 
     def begun_by(self, forms: Sequence[str]) -> set[int]:
         """The first tokens of those forms of a word that the vocabulary can spell."""
-        out, words = set[int](), self.vocab.words
+        out = set[int]()
+        words = self.vocab.words
         for form in forms:
             try:
                 out.add(words.encode(form, special=False)[0] if words is not None else -1)
@@ -171,14 +173,21 @@ class _ThoughtTreeRun:
         answer: AnswerText,
         opened: list[SearchAttempt],
     ) -> None:
-        self._plan, self._request, self._answer, self._opened = plan, request, answer, opened
+        self._plan = plan
+        self._request = request
+        self._answer = answer
+        self._opened = opened
         self._steps = StepBoundary(("\n",), plan.longest, plan.vocab.words)
-        self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
-        self._own, self._passages = plan.spelled("own"), PassageRanking(plan.passages)
+        self._cue = plan.spelled("cue")
+        self._check = plan.spelled("check")
+        self._own = plan.spelled("own")
+        self._passages = PassageRanking(plan.passages)
         self._spent = SearchStats()
 
     async def run(self, root: ThoughtChain) -> Result:
-        live, ready, plan = [root], list[ThoughtChain](), self._plan
+        live = [root]
+        ready = list[ThoughtChain]()
+        plan = self._plan
         self._answer.edit(
             TextEdit()
         )  # the clock of decoding starts; nothing is certain before the vote
@@ -201,15 +210,15 @@ class _ThoughtTreeRun:
 
     async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
         """What stands behind a thought, and what that took."""
-        forks, begin = (
-            self._forks(thought.attempt, self._plan.steps),
-            len(thought.attempt.text.tokens),
-        )
+        forks = self._forks(thought.attempt, self._plan.steps)
+        begin = len(thought.attempt.text.tokens)
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
         over = await gather_coroutines(
             *(self._step(a, s) for a, s in zip(forks, streams, strict=True))
         )
-        words, out, seen = self._plan.vocab.words, list[ThoughtChain](), list[frozenset[str]]()
+        words = self._plan.vocab.words
+        out = list[ThoughtChain]()
+        seen = list[frozenset[str]]()
         asked = dict[int, str]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
@@ -225,7 +234,8 @@ class _ThoughtTreeRun:
                 asked[id(attempt)] = step
         new = [t for t in out if t.attempt is not thought.attempt]
         spent = _taken(forks)
-        begun, told = thought.attempt.logp, [t for t in new if not t.ready]
+        begun = thought.attempt.logp
+        told = [t for t in new if not t.ready]
         if self._check:
             await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
         spent = spent.plus(_taken(forks))
@@ -250,7 +260,8 @@ class _ThoughtTreeRun:
 
     async def _told(self, thought: ThoughtChain, question: str) -> None:
         """What is read behind a sub-question, and its own answer, as far as there is room."""
-        attempt, plan = thought.attempt, self._plan
+        attempt = thought.attempt
+        plan = self._plan
         for passage in self._passages.best(question, plan.found):
             tokens = plan.vocab.spelled(passage + "\n", "passages")
             if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
@@ -258,7 +269,8 @@ class _ThoughtTreeRun:
         if not self._own or attempt.text.room <= len(self._own) + plan.most + len(self._cue) + 1:
             return
         await attempt.say(self._own)
-        begin, line = len(attempt.text.tokens), StepBoundary(("\n",), plan.most, plan.vocab.words)
+        begin = len(attempt.text.tokens)
+        line = StepBoundary(("\n",), plan.most, plan.vocab.words)
         while not attempt.ended:
             r = await attempt.look(thought.rng.at("own", attempt.text.position))
             logp_V = r.scores.row(0).clone()
@@ -291,7 +303,8 @@ class _ThoughtTreeRun:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
         if self._cue and attempt.text.room > len(self._cue):
             await attempt.say(self._cue)
-        begin, ends = len(attempt.text.tokens), attempt.text.ends
+        begin = len(attempt.text.tokens)
+        ends = attempt.text.ends
         line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
         evidence = (*self._request.prompt, *attempt.text.tokens)
         bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
@@ -319,7 +332,9 @@ class _ThoughtTreeRun:
         """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
         none came to an end."""
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
-        words, votes, answers = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
+        words = self._plan.vocab.words
+        votes = defaultdict[str, float](float)
+        answers = list[str]()
         for t in pool:
             tokens = t.attempt.text.tokens[t.answered :]
             answers.append(

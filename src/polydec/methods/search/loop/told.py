@@ -27,7 +27,8 @@ async def write_greedy_reply(
     prompt = (*request.prompt, *asked)
     attempt = SearchAttempt(await Walk.open(method, prompt, whole=True), into.hypothesis(), None)
     opened.append(attempt)
-    text, words = attempt.text, method.target.vocab.words
+    text = attempt.text
+    words = method.target.vocab.words
     text.limit = most
     while not attempt.ended:
         r = await attempt.look(rng)

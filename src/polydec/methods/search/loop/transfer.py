@@ -124,13 +124,20 @@ class _TransferQRun:
         ahead: BranchTree | None,
         rng: Rng,
     ) -> None:
-        self._plan, self._answer, self._law, self._ahead, self._rng = plan, answer, law, ahead, rng
-        self._node, self._root, self._spent = 0, 0, SearchStats()
+        self._plan = plan
+        self._answer = answer
+        self._law = law
+        self._ahead = ahead
+        self._rng = rng
+        self._node = 0
+        self._root = 0
+        self._spent = SearchStats()
         self._roots: Sequence[int] = ()  # the candidates' own nodes in the tree of what is drawn
 
     async def run(self, request: Request) -> Result:
         """Token after token."""
-        answer, first = self._answer, True
+        answer = self._answer
+        first = True
         if self._ahead is not None:
             await self._ahead.score()
             self._count(1, self._plan.own)
@@ -141,7 +148,8 @@ class _TransferQRun:
             rng = self._rng.at("token", len(answer.tokens))
             value = await self._values(tokens, rng)
             i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
-            taken, asked = (tokens[i],), request.logprobs
+            taken = (tokens[i],)
+            asked = request.logprobs
             answer.write(
                 taken,
                 () if asked is None else logprobs_at_nodes(scores, (self._node,), taken, asked),
@@ -195,7 +203,8 @@ class _TransferQRun:
         """The texts with up to `length` tokens more; all of them take one in a pass."""
         plan = self._plan
         roots = tree.grow([(self._root, x) for x in tokens])
-        texts, fed = [replace(t, node=roots[t.of]) for t in texts], len(tokens)
+        texts = [replace(t, node=roots[t.of]) for t in texts]
+        fed = len(tokens)
         for at in range(plan.length):
             live = [t for t in texts if t.text.finish_reason is None]
             if not live:
@@ -207,7 +216,8 @@ class _TransferQRun:
                 t.text.write((token,))
             self._spent = self._spent.plus(SearchStats(written=len(live)))
             nodes = tree.grow([(t.node, t.text.tokens[-1]) for t in live], roots)
-            fed, roots = len(set(nodes[: len(live)])), nodes[len(live) :]
+            fed = len(set(nodes[: len(live)]))
+            roots = nodes[len(live) :]
             places = {id(t): node for t, node in zip(live, nodes)}
             texts = [replace(t, node=places.get(id(t), t.node)) for t in texts]
         self._roots = roots

@@ -53,11 +53,9 @@ def elect_answer(
     answer: of all texts."""
     if not answers:
         return max(range(len(tries)), key=lambda i: candidate_score(tries[i]))
-    votes, complexity, voters = (
-        defaultdict[str, float](float),
-        defaultdict[str, int](int),
-        sorted(answers),
-    )
+    votes = defaultdict[str, float](float)
+    complexity = defaultdict[str, int](int)
+    voters = sorted(answers)
     for i in voters:
         votes[answers[i]] += weight[i]
         complexity[answers[i]] += count_steps(tries[i].said)

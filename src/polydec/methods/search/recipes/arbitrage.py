@@ -53,7 +53,8 @@ def build(
     def plain(law: Target) -> SpeculativeDecoder:
         return SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
-    ends, reads = delimiter.replace("\\n", "\n"), kit.find(TextRouter)
+    ends = delimiter.replace("\\n", "\n")
+    reads = kit.find(TextRouter)
     arbiter = (
         RouterArbiter(kit.need(DraftStateRouter), tau)
         if reads is None

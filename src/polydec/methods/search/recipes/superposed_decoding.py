@@ -53,7 +53,8 @@ def build(
     from polydec.methods.search.loop.superposed import LEVELS, SuperposedSearch
     from polydec.models.learned.kinds.ngrams import NGrams
 
-    table, levels = kit.find(NGrams), LEVELS if interpolated else ()
+    table = kit.find(NGrams)
+    levels = LEVELS if interpolated else ()
     return SuperposedSearch(
         drop_greedy_rule(kit.target), width, temperature, kept, alpha, table, levels
     )

@@ -114,10 +114,8 @@ def retokenise_addition(words: TokenCodec, before: Sequence[int], addition: str)
     none."""
     tail = words.decode(before[-16:])
     try:
-        head, whole = (
-            words.encode(tail, special=False),
-            words.encode(tail + addition, special=False),
-        )
+        head = words.encode(tail, special=False)
+        whole = words.encode(tail + addition, special=False)
         return (
             whole[len(head) :]
             if whole[: len(head)] == head

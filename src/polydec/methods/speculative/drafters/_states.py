@@ -203,8 +203,10 @@ class StateGuess:
         if len(self.pending) > READ:
             await self._catch_up()
         if self.tip is not None:
-            self.end, self.tip = grower.tip(self.tip), None
-        some, self.pending = self.pending, []
+            self.end = grower.tip(self.tip)
+            self.tip = None
+        some = self.pending
+        self.pending = []
         width, tips = self.drafter.tree.expands  # pyright: ignore[reportAttributeAccessIssue]
         grown = await ForwardQuery(
             grower,
@@ -241,7 +243,8 @@ class StateGuess:
         rows = self.drafter.weights.enter(self.embed(windows), state_NS)
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))
-        self.tip, self.end = await self.feed(first, rows, (len(rows) - 1,)), None
+        self.tip = await self.feed(first, rows, (len(rows) - 1,))
+        self.end = None
 
     def embed(self, windows: Sequence[Sequence[int]]) -> Tensor:
         """Of windows of tokens, [N, window, H]."""
@@ -257,7 +260,8 @@ class StateGuess:
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        path, window = (0, *verdict.path), self.drafter.weights.window
+        path = (0, *verdict.path)
+        window = self.drafter.weights.window
         self.text = self.text or (draft.token[0],)
         state_NH = states_after(scores, path, self.want.exits)
         for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):

@@ -25,12 +25,18 @@ def likeliest_first(
     of a node whose path has that product; those that would fall below the floor may be left out. Of equals the one that was
     found first.
     """
-    token, parent, depth, chance = [root], [-1], [0], [1.0]
-    most, nodes, count = budget.depth, budget.nodes, 0
+    token = [root]
+    parent = [-1]
+    depth = [0]
+    chance = [1.0]
+    most = budget.depth
+    nodes = budget.nodes
+    count = 0
     heap = list[
         tuple[float, int, int, float, int, S]
     ]()  # -product, found when, node above, chance, token, state
-    node, product = 0, 1.0
+    node = 0
+    product = 1.0
     while True:
         if depth[node] < most:
             for p, x, behind in after(state, product):
@@ -40,7 +46,8 @@ def likeliest_first(
         if not heap or node >= nodes:
             return Draft.certain(token, parent, chance if node else None)
         product, _, above, p, x, state = heappop(heap)
-        product, node = -product, node + 1
+        product = -product
+        node += 1
         token.append(x)
         parent.append(above)
         depth.append(depth[above] + 1)

@@ -18,15 +18,21 @@ class SuffixAutomaton:
     __slots__ = ("count", "last", "length", "link", "next", "size", "tip")
 
     def __init__(self) -> None:
-        self.length, self.link, self.count, self.last = [0], [-1], [0], [0]
+        self.length = [0]
+        self.link = [-1]
+        self.count = [0]
+        self.last = [0]
         self.next: list[dict[int, int]] = [{}]
         self.tip = self.size = 0
 
     def extend(self, token: int) -> None:
         """Amortised constant, but for the counts (at most CHAIN states)."""
-        length, link, follow = self.length, self.link, self.next
+        length = self.length
+        link = self.link
+        follow = self.next
         self.size += 1
-        new, p = len(length), self.tip
+        new = len(length)
+        p = self.tip
         length.append(length[p] + 1)
         link.append(0)
         follow.append({})
@@ -94,13 +100,13 @@ class SuffixAutomaton:
 
     def copy(self) -> SuffixAutomaton:
         twin = SuffixAutomaton()
-        twin.length, twin.link, twin.count, twin.last = (
-            self.length[:],
-            self.link[:],
-            self.count[:],
-            self.last[:],
-        )
-        twin.next, twin.tip, twin.size = [dict(d) for d in self.next], self.tip, self.size
+        twin.length = self.length[:]
+        twin.link = self.link[:]
+        twin.count = self.count[:]
+        twin.last = self.last[:]
+        twin.next = [dict(d) for d in self.next]
+        twin.tip = self.tip
+        twin.size = self.size
         return twin
 
 

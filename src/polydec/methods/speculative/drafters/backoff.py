@@ -56,7 +56,8 @@ class BackoffGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        config, order = self.config, self.config.table.order
+        config = self.config
+        order = self.config.table.order
 
         def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
             return [

@@ -70,7 +70,8 @@ class BlockFilledGuess(DraftGuess):
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         trained = self.config.drafter
-        filler, block = trained.filler, self.config.block or trained.block
+        filler = trained.filler
+        block = self.config.block or trained.block
         most = min(block, budget.depth, budget.nodes)
         if most < 1:
             return Draft.chain(root)

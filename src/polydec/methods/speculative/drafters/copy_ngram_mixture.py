@@ -47,7 +47,8 @@ class CopyNGramMixtureDrafter:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
-        compiled, copy = self.table.compiled, self.copy
+        compiled = self.table.compiled
+        copy = self.copy
         if compiled is None or copy.store is not None:
             return CopyNGramMixtureGuess(self, copy.open(prompt, session))
         copies = NativeCopyDrafter.of(
@@ -78,14 +79,18 @@ class CopyNGramMixtureGuess:
         return self.copier.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        config, copier, order = self.config, self.copier, self.config.table.order
+        config = self.config
+        copier = self.copier
+        order = self.config.table.order
         automaton, first, matched = copier.match()
         floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
             state, length, tail = at
             state, length = automaton.resumed(state, length)
-            chance_of, match_of, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
+            chance_of = dict[int, float]()
+            match_of = dict[int, tuple[int, int]]()
+            left = 1.0
             for p, x, to in copier.after(automaton, state, length):
                 chance_of[x], match_of[x] = p, to
                 left -= p

@@ -15,7 +15,8 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 LENGTHS = (2, 3, 4, 5)
 """Match lengths that are tried where the length is chosen on the way."""
-MATCH, COST = 3, 0.1
+MATCH = 3
+COST = 0.1
 """What counts where it is not said: tokens that must match, and the price of a drafted token."""
 START = 0.5
 """The rate of a match length of which nothing is known."""
@@ -88,7 +89,9 @@ class CopyingGuess(DraftGuess):
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
-        best, choice, price = 1.0, (0, 0), COST if self.config.cost is None else self.config.cost
+        best = 1.0
+        choice = (0, 0)
+        price = COST if self.config.cost is None else self.config.cost
         for n, start in matches.items():
             expected = power = 1.0
             for tokens in range(1, min(most, len(self.windows.text) - start) + 1):
@@ -96,14 +99,13 @@ class CopyingGuess(DraftGuess):
                 expected += power
                 worth = expected / (1.0 + price * tokens)
                 if worth > best:
-                    best, choice = worth, (n, tokens)
+                    best = worth
+                    choice = (n, tokens)
         return choice
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        matches, most = (
-            dict(self.windows.matches()),
-            min(self.config.block, budget.depth, budget.nodes),
-        )
+        matches = dict(self.windows.matches())
+        most = min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
         n, tokens = (

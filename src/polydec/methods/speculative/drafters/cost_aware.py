@@ -221,14 +221,18 @@ class CostAwareGuess:
         return combined_want(self.guesses)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        now, peers, costs = self.round, self.session.peers, self.config.costs
+        now = self.round
+        peers = self.session.peers
+        costs = self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.without_tree = now.candidates = None
-        one_row, two_rows = costs.share(1, peers, position), costs.share(2, peers, position)
+        one_row = costs.share(1, peers, position)
+        two_rows = costs.share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
         if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
-            now.silent, now.spent_ms = True, one_row
+            now.silent = True
+            now.spent_ms = one_row
             return Draft.chain(root)
         least = min(
             DOUBT * row / now.saved_ms, 1.0
@@ -268,7 +272,8 @@ class CostAwareGuess:
         self, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> tuple[Draft, list[int], float]:
         """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
-        now, ms = self.round, self.free.price
+        now = self.round
+        ms = self.free.price
         hopeless = (
             ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
         )  # were all of it accepted
@@ -308,17 +313,18 @@ class CostAwareGuess:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
         if len(draft.token) == 1:  # nothing was proposed
             return [0]
-        now, believed, share, peers = (
-            self.round,
-            self.ledger.paths,
-            self.config.costs.share,
-            self.session.peers,
-        )
-        value, chance = [1.0], draft.chance or (1.0,) * len(draft)
+        now = self.round
+        believed = self.ledger.paths
+        share = self.config.costs.share
+        peers = self.session.peers
+        value = [1.0]
+        chance = draft.chance or (1.0,) * len(draft)
         for p, c in zip(draft.parent[1:], chance[1:]):
             value.append(value[p] * c)
-        now.candidates, now.said = draft, value
-        bearer, fixed = _bearers(draft), _fixed(draft)
+        now.candidates = draft
+        now.said = value
+        bearer = _bearers(draft)
+        fixed = _fixed(draft)
         rows = [0] * len(value)
         for i in bearer:
             rows[i] += 1  # fed with node i: itself and its probes
@@ -327,7 +333,11 @@ class CostAwareGuess:
         candidates.sort(
             key=value.__getitem__, reverse=True
         )  # stable: parents stay before their children
-        best, most, saved, more, base = 0, 0.0, 0.0, 0, share(size, peers, position)
+        best = 0
+        most = 0.0
+        saved = 0.0
+        more = 0
+        base = share(size, peers, position)
         for k, i in enumerate(candidates, 1):
             more += rows[i]
             if size + more > nodes + 1:
@@ -335,7 +345,8 @@ class CostAwareGuess:
             saved += believed(value[i]) * now.saved_ms
             gain = saved - MARGIN * (share(size + more, peers, position) - base)
             if gain > most:
-                best, most = k, gain
+                best = k
+                most = gain
             elif value[i] * now.saved_ms < 1e-3 * base:
                 break
         kept = {*fixed, *candidates[:best]}
@@ -352,12 +363,10 @@ class CostAwareGuess:
         rng: Rng,
     ) -> tuple[Draft, list[int]]:
         """The paid drafter's chain joined to what is there, and which of it to feed."""
-        now, costs, peers, believed = (
-            self.round,
-            self.config.costs,
-            self.session.peers,
-            self.ledger.tokens,
-        )
+        now = self.round
+        costs = self.config.costs
+        peers = self.session.peers
+        believed = self.ledger.tokens
         size = len(plain.draft)
 
         def token_ms(n: int) -> float:
@@ -380,7 +389,8 @@ class CostAwareGuess:
 
     def _tree_pays(self, free: Draft, row_ms: float, budget: DraftBudget) -> bool:
         """Whether the trained drafter is expected to bring more than it costs in this step."""
-        tree, step = self.config.tree, class_of(free)
+        tree = self.config.tree
+        step = class_of(free)
         if tree is None or budget.depth < 1 or not is_certain_draft(free):
             return False
         brought = self.ledger.tree.expected(step, tree.brings(step))
@@ -401,7 +411,8 @@ class CostAwareGuess:
         rng: Rng,
     ) -> tuple[Draft, list[int], float]:
         """The trained drafter's tree mixed with what is there, which of it to feed, and the milliseconds that it took."""
-        tree, now = self.config.tree, self.round
+        tree = self.config.tree
+        now = self.round
         assert tree is not None
         asked = tree.budget(budget, now.saved_ms)
         grown = await guess.propose(root, position, asked, rng.at("tree"))
@@ -410,7 +421,8 @@ class CostAwareGuess:
         return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        now, ledger = self.round, self.ledger
+        now = self.round
+        ledger = self.ledger
         if now.silent and self.blind:
             now.missed.append((draft, verdict))
         elif not verdict.prompt or reads_prompt(self.free):
@@ -451,7 +463,8 @@ class CostAwareGuess:
         tree, self.round.candidates = self.round.candidates, None
         if tree is None:
             return
-        true, bearer = [True], _bearers(tree)
+        true = [True]
+        bearer = _bearers(tree)
         for i in range(1, len(tree)):
             known = tree.depth[i] <= len(truth)
             true.append(
@@ -508,7 +521,8 @@ def _fixed(draft: Draft) -> set[int]:
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
     """The tree with the chain in it; a node that stands in both has the better of its chances."""
-    out, node = TreeBuilder.of(tree), 0
+    out = TreeBuilder.of(tree)
+    node = 0
     for token, p in zip(chain.token[1:], chance):
         node = out.put(node, token, p)
     return out.draft()

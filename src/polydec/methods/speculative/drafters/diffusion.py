@@ -70,7 +70,8 @@ class DiffusionDrafter:
 
     def levels(self, logp_RV: Tensor) -> list[Level]:
         """The candidates of each gap."""
-        ends, out = self.denoiser.vocab.eos, list[Level]()
+        ends = self.denoiser.vocab.eos
+        out = list[Level]()
         for row_V in logp_RV:
             logp_V, token_V = row_V.sort(descending=True, stable=True)
             count = min(self.top, int((logp_V.exp().cumsum(0) < self.mass).sum()) + 1)
@@ -88,7 +89,8 @@ class DiffusionDrafter:
     ) -> tuple[int, ...]:
         """The best path through the candidates; before: the text's last tokens; seen: how often each sequence of up to three
         tokens stood in it."""
-        ends, paths = self.denoiser.vocab.eos, [(0.0, tuple[int, ...]())]
+        ends = self.denoiser.vocab.eos
+        paths = [(0.0, tuple[int, ...]())]
         for level in levels:
             longer = list[tuple[float, tuple[int, ...]]]()
             for total, path in paths:
@@ -115,7 +117,8 @@ class DiffusionDrafter:
 
     def _follows(self, corpus: NGrams, token: int, context: tuple[int, ...]) -> float:
         """The token's share behind the context in the corpus, as `_share` has it of the text."""
-        levels, scale = corpus.levels(context), BACK_OFF ** len(context)
+        levels = corpus.levels(context)
+        scale = BACK_OFF ** len(context)
         for n, row in reversed(list(enumerate(levels, 1))):
             for chance, follower in row:
                 if follower == token and chance:
@@ -134,7 +137,8 @@ class DiffusionDrafter:
         while context:
             if count := seen[(*context, token)]:
                 return scale * count / seen[context]
-            context, scale = context[1:], scale * BACK_OFF
+            context = context[1:]
+            scale = scale * BACK_OFF
         return scale * (seen[(token,)] + 1) / (seen[()] + self.denoiser.vocab.size)
 
 
@@ -175,7 +179,8 @@ class DiffusionGuess(DraftGuess):
             logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
         finally:
             board.close()
-        config, logp_RV = self.config, normalise_log_weights(logw_RV)
+        config = self.config
+        logp_RV = normalise_log_weights(logw_RV)
         path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
         natural = config.before_end(logp_RV) if config.ends else None
         return replace(Draft.chain(root, path), natural=natural)

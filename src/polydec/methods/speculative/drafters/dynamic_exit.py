@@ -68,14 +68,16 @@ class DynamicExitDrafter:
 
     def best(self, counts: dict[int, ExitHitCount]) -> tuple[int, int]:
         """(exit, length) that promise most tokens a layer; length 0: a plain pass."""
-        best, choice = 1.0 / (self.layers + self.head), (self.exits[0], 0)
+        best = 1.0 / (self.layers + self.head)
+        choice = (self.exits[0], 0)
         for exit, count in counts.items():
             tokens = 1.0
             for length in range(1, self.depth + 1) if count.hits + count.misses else ():
                 tokens = 1.0 + count.rate * tokens
                 value = tokens / (self.layers + length * exit + (length + 1) * self.head)
                 if value > best:
-                    best, choice = value, (exit, length)
+                    best = value
+                    choice = (exit, length)
         return choice
 
 
@@ -102,7 +104,8 @@ class ExitHitCount:
         )
 
     def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> ExitHitCount:
-        right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
+        right = [p for ok, p in outcomes if ok]
+        wrong = [p for ok, p in outcomes if not ok]
         return ExitHitCount(
             omega * self.hits + len(right),
             omega * self.misses + len(wrong),
@@ -127,7 +130,8 @@ class DynamicGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING, prompt=config.prompt > 0, exits=exits)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        config, exits = self.config, self.config.exits
+        config = self.config
+        exits = self.config.exits
         known = any(c.hits + c.misses for c in self.counts.values())
         self.begun = True
         exit, length = (

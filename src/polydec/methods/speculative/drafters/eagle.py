@@ -70,12 +70,10 @@ class LayerLaws:
     """The laws at the nodes of a draft, a level at a time: a node needs what was made at its parent."""
 
     def __init__(self, weights: EagleDraftWeights, known: StateGuess) -> None:
-        self._weights, self._known, self._laws, self._above = (
-            weights,
-            known,
-            StateLaws(known.session, known.bent),
-            dict[int, Tensor](),
-        )
+        self._weights = weights
+        self._known = known
+        self._laws = StateLaws(known.session, known.bent)
+        self._above = dict[int, Tensor]()
         if known.tip is not None:
             self._put([0], 0, known.tip)
 
@@ -90,7 +88,8 @@ class LayerLaws:
             self._laws.add(nodes, state_NH)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
-        known, weights = self._known, self._weights
+        known = self._known
+        weights = self._weights
         while new := self._laws.new(draft):
             level = [i for i in new if draft.parent[i] < new[0]]
             slots = known.cache.stage(

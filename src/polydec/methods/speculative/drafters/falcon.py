@@ -49,12 +49,10 @@ class BlockLaws:
     those of the next `block` levels below it. fed: the nodes below this one have entries in the cache."""
 
     def __init__(self, weights: FalconModel, known: StateGuess) -> None:
-        self._weights, self._known, self._laws, self._fed = (
-            weights,
-            known,
-            StateLaws(known.session, known.bent),
-            1,
-        )
+        self._weights = weights
+        self._known = known
+        self._laws = StateLaws(known.session, known.bent)
+        self._fed = 1
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
         self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
 
@@ -64,7 +62,8 @@ class BlockLaws:
         return hidden_RS.unflatten(1, (self._weights.block, -1))
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
-        laws, block = self._laws, self._weights.block
+        laws = self._laws
+        block = self._weights.block
         new = laws.new(draft)
         for depth in sorted({draft.depth[i] for i in new}):
             level = [i for i in new if draft.depth[i] == depth]
@@ -85,7 +84,8 @@ class BlockLaws:
 
     async def _feed(self, draft: Draft, ends: Sequence[int]) -> None:
         """Entries of all nodes that have none yet, and the states that the blocks ending with these guess."""
-        known, nodes = self._known, range(self._fed, max(ends) + 1)
+        known = self._known
+        nodes = range(self._fed, max(ends) + 1)
         state_NH = torch.stack([self._guess_of(draft, i) for i in nodes])
         rows = self._weights.enter(known.embed([(draft.token[i],) for i in nodes]), state_NH)
         first = known.cache.stage(

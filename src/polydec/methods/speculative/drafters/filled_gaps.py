@@ -62,7 +62,8 @@ class CachedBoard:
     def close(self) -> None:
         if self.board is not None:
             self.board.close()
-        self.board, self.seen = None, 0
+        self.board = None
+        self.seen = 0
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,15 @@ class FilledGapsGuess(DraftGuess):
 
     async def _look(self, known: Sequence[int], marks: int, room: int) -> Tensor:
         """Log-weights of the gaps behind what is known, whose last ids are so many marks."""
-        denoiser, kept = self.config.denoiser, self.kept
+        denoiser = self.config.denoiser
+        kept = self.kept
         whole = len(known) - marks == len(self.text)
         if not (self.config.keep and whole):
             kept.close()
         canvas: Canvas = (*known, *(None,) * room)
         board = kept.board or denoiser.open(denoiser.context if self.config.keep else len(canvas))
-        first, rows = kept.seen, range(len(known), len(canvas))
+        first = kept.seen
+        rows = range(len(known), len(canvas))
         kept.board = board
         try:
             logw_RV = await board.score(canvas, rows, range(first, len(canvas)))

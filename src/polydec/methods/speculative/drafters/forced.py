@@ -42,10 +42,13 @@ class JumpForwardDrafter:
 
     def tokens(self, state: Any, most: int) -> list[int]:
         """What must come behind a text, at most so many tokens."""
-        words, language, out = self.vocab.words, self.language, list[int]()
+        words = self.vocab.words
+        language = self.language
+        out = list[int]()
         if language is None or words is None:
             return out
-        pieces, rest = words.pieces, language.forced(state)
+        pieces = words.pieces
+        rest = language.forced(state)
         spelled = _spelled(words, rest)
         while len(out) < most:
             allowed = language.mask(state).nonzero()[: FEW + 1, 0].tolist()

@@ -77,11 +77,9 @@ class HeadLaws:
         assert state is not None, "a draft is asked for before the target has read the prompt"
         if weights.normed and known.tip is None:  # a layer has read normed states already
             state = known.session.normed(state)
-        self._weights, self._laws, self._carry = (
-            weights,
-            StateLaws(known.session, known.bent),
-            {-1: weights.start(state)[0]},
-        )
+        self._weights = weights
+        self._laws = StateLaws(known.session, known.bent)
+        self._carry = {-1: weights.start(state)[0]}
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         laws = self._laws

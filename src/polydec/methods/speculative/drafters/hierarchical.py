@@ -79,7 +79,10 @@ class HierarchicalGuess:
         inner: DraftGuess,
         prompt: tuple[int, ...] | None,
     ) -> None:
-        self._config, self._small, self._inner, self._prompt = config, small, inner, prompt
+        self._config = config
+        self._small = small
+        self._inner = inner
+        self._prompt = prompt
         self._steps: list[SmallModelStep] = []
         self._fed: list[int] = []
         self._behind: tuple[int, ...] = ()
@@ -94,19 +97,25 @@ class HierarchicalGuess:
         return ScoreRequest(law=RowDetail.NOTHING) if self._of_states else self._inner.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        self._steps, self._fed = [], []
-        config, chain = self._config, Draft.chain(root)
-        length, here = min(budget.depth, budget.nodes), rng.at("draft", position)
+        self._steps = []
+        self._fed = []
+        config = self._config
+        chain = Draft.chain(root)
+        length = min(budget.depth, budget.nodes)
+        here = rng.at("draft", position)
         if not length:
             return chain
         least = length if config.least is None else min(config.least, length)
         want = replace(self._inner.want, law=RowDetail.ROW, prompt=False, last=False)
         want = replace(want, base=RowDetail.ROW) if budget.graded else want
         known = await self._read(root, want)
-        inner, tip, on = self._inner.fork(self._small), root, True
+        inner = self._inner.fork(self._small)
+        tip = root
+        on = True
         while on and len(chain) <= least:
             left = length + 1 - len(chain)
-            at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
+            at = position + len(chain) - 1
+            pass_ = here.at(len(self._steps))
             size = DraftBudget(min(config.depth, left - 1), config.inner_nodes)
             draft = known or await inner.propose(tip, at, size, pass_)
             known = None
@@ -136,7 +145,8 @@ class HierarchicalGuess:
             self._prompt = None
         if not self._behind:
             return None
-        fed, last = Draft.chain(self._behind[0], (*self._behind[1:], root)), len(self._behind)
+        fed = Draft.chain(self._behind[0], (*self._behind[1:], root))
+        last = len(self._behind)
         scores = await self._small.score(fed, want)
         self._inner.learn(fed, scores, Verdict(tuple(range(1, last)), root))
         self._behind = ()
@@ -146,7 +156,9 @@ class HierarchicalGuess:
         if verdict.prompt:
             self._inner.learn(draft, scores, verdict)
             return
-        text, steps, self._steps = verdict.committed(draft), self._steps, []
+        text = verdict.committed(draft)
+        steps = self._steps
+        self._steps = []
         unfed = text[len(self._fed) :]
         if len(self._fed) > len(text):
             self._small.rewind(len(self._fed) - len(text))
@@ -172,7 +184,9 @@ class HierarchicalGuess:
         small = self._small.fork(choice)
         inner = self._inner.fork(small, choice)
         twin = HierarchicalGuess(self._config, small, inner, self._prompt)
-        twin._steps, twin._fed, twin._behind = list(self._steps), list(self._fed), self._behind
+        twin._steps = list(self._steps)
+        twin._fed = list(self._fed)
+        twin._behind = self._behind
         return twin
 
     def close(self) -> None:

@@ -51,12 +51,14 @@ class InputGuidedDrafter:
     def __post_init__(self) -> None:
         if not 1 <= self.block <= 64:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
-        start, stop = self.start, self.stop
+        start = self.start
+        stop = self.stop
         if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
             raise RequestError(f"stop is {stop}: it must lie behind start, which is {start}")
 
     def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
-        source, ends = tuple(prompt[self.start : self.stop]), dict[tuple[int, ...], list[int]]()
+        source = tuple(prompt[self.start : self.stop])
+        ends = dict[tuple[int, ...], list[int]]()
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n : end], []).append(end)
@@ -112,15 +114,22 @@ class InputGuidedGuess(DraftGuess):
         at, agreed = self.expected()
         p.last = (*p.last, token)[-LONGEST:]
         if at is not None and self.source[at] == token:
-            p.at, p.agreed, p.lost = at + 1, agreed + 1, 0
+            p.at = at + 1
+            p.agreed = agreed + 1
+            p.lost = 0
             return
         match = self._nearest() if self.config.near and p.at is not None else self._unique()
         if match is not None:
-            p.at, p.agreed, p.lost = match[0], match[1], 0
+            p.at = match[0]
+            p.agreed = match[1]
+            p.lost = 0
         elif self.config.near and p.at is not None:
-            p.agreed, p.lost = 0, p.lost + 1
+            p.agreed = 0
+            p.lost = p.lost + 1
         else:
-            p.at, p.agreed, p.lost = None, 0, 0
+            p.at = None
+            p.agreed = 0
+            p.lost = 0
 
     def _unique(self) -> tuple[int, int] | None:
         """(place after it, n) of the shortest n-gram at the output's end that stands in the source exactly once."""

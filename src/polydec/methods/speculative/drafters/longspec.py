@@ -42,7 +42,8 @@ class LongSpecDrafter:
         )  # so that the prompt's keys are there in the first round
 
     def open(self, prompt: Sequence[int], session: Session) -> LongSpecGuess:
-        read, sizes = tuple(prompt[-self.weights.window :]), self.weights.sizes
+        read = tuple(prompt[-self.weights.window :])
+        sizes = self.weights.sizes
         return LongSpecGuess(
             self,
             session,
@@ -96,11 +97,10 @@ class LongSpecGuess:
             [*range(self.stop - self.kv.shape[2], self.stop), *range(stop - len(tokens), stop)]
         )
         made = await self.feed(tokens, self.kv, place_S, None, (len(tokens) - 1,), memory)
-        self.kv, self.state_W = (
-            made.kv[:, :, -self.drafter.weights.window :].clone(),
-            made.state_RW[0],
-        )
-        self.stop, self.pending = stop, ()
+        self.kv = made.kv[:, :, -self.drafter.weights.window :].clone()
+        self.state_W = made.state_RW[0]
+        self.stop = stop
+        self.pending = ()
 
     async def feed(
         self,
@@ -113,7 +113,8 @@ class LongSpecGuess:
     ) -> LongSpecAnswer:
         """What the layer makes of tokens behind the entries of `kv`. place_S: where those and these stand; path_NS: which of
         them stand on the way to each, None: all up to itself."""
-        weights, place_N = self.drafter.weights, place_S[len(place_S) - len(tokens) :]
+        weights = self.drafter.weights
+        place_N = place_S[len(place_S) - len(tokens) :]
         sees = place_S[None] > place_N[:, None] - weights.window
         sees &= place_S[None] <= place_N[:, None] if path_NS is None else path_NS
         asked = LongSpecQuery(self.session.embed(tokens), place_N, kv, sees, rows, memory)
@@ -136,17 +137,16 @@ class WindowLaws:
     def __init__(
         self, guess: LongSpecGuess, state_W: Tensor, memory: tuple[Tensor, Tensor]
     ) -> None:
-        self._guess, self._memory, self._laws, self._kv = (
-            guess,
-            memory,
-            StateLaws(guess.session),
-            guess.kv,
-        )
+        self._guess = guess
+        self._memory = memory
+        self._laws = StateLaws(guess.session)
+        self._kv = guess.kv
         self._laws.add((0,), state_W[None])
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         if new := self._laws.new(draft):
-            guess, past = self._guess, self._guess.kv.shape[2]
+            guess = self._guess
+            past = self._guess.kv.shape[2]
             place_S = torch.tensor(
                 [
                     *range(guess.stop - past, guess.stop),

@@ -112,7 +112,8 @@ class LookaheadGuess(DraftGuess):
 
     def columns(self) -> Iterator[tuple[int, ...]]:
         """Of each column the path to its uppermost cell."""
-        chain, above = self.levels[0], self.levels[1:]
+        chain = self.levels[0]
+        above = self.levels[1:]
         for j in range(len(chain) + 1):
             yield (*chain[:j], *[level[j] for level in above])
 

@@ -83,7 +83,8 @@ class LookupGuess(DraftGuess):
         return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        text, most = self.windows.text, min(budget.depth, budget.nodes)
+        text = self.windows.text
+        most = min(budget.depth, budget.nodes)
         n, start = self.match()
         if not n:
             return Draft.chain(root)

@@ -87,11 +87,9 @@ class TreeMerger:
         """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
         tree, place = self.tree, [0]  # of each node of the draft its node here, -1: left out
         for i in range(1, len(draft.token)):
-            at, token, probe = (
-                place[draft.parent[i]],
-                draft.token[i],
-                draft.probe is not None and draft.probe[i],
-            )
+            at = place[draft.parent[i]]
+            token = draft.token[i]
+            probe = draft.probe is not None and draft.probe[i]
             if at < 0 or (not whole and (probe or draft.law[i] is not None)):
                 place.append(-1)
                 continue
@@ -116,7 +114,8 @@ class TreeMerger:
             if len(kids) > 1:
                 first, second = sorted([chances[i] for i in kids.values()], reverse=True)[:2]
                 for i in kids.values():
-                    c, r = chances[i], second if chances[i] == first else first
+                    c = chances[i]
+                    r = second if chances[i] == first else first
                     self.tree.chance[i] = c * (1.0 - r) / (c * (1.0 - r) + 1.0 - c)
 
     def best(self, whole: int, most: int, floor: float) -> list[int]:

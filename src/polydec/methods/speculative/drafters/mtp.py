@@ -63,7 +63,9 @@ class MtpGuess:
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        config, draft, known = self.config, Draft.chain(root), self.state_KH
+        config = self.config
+        draft = Draft.chain(root)
+        known = self.state_KH
         if budget.depth < 1:
             return draft
         if known is not None and (most := config.room(budget.nodes)):
@@ -78,7 +80,10 @@ class MtpGuess:
 
     def _with_masks(self, draft: Draft, budget: DraftBudget) -> Draft:
         """The draft, and its masks behind it."""
-        mtp, n, parent, states = self.config.mtp, len(draft), list(draft.parent), list[Tensor]()
+        mtp = self.config.mtp
+        n = len(draft)
+        parent = list(draft.parent)
+        states = list[Tensor]()
         for node in range(n):
             if draft.children[node] and not self.config.quadratic:
                 continue
@@ -115,7 +120,9 @@ class SampledLaws:
     """The laws at the nodes of a draft: each depends on its level's mask and on the node's token."""
 
     def __init__(self, state_KH: Tensor, session: Session, mtp: MtpModel) -> None:
-        self._state_KH, self._mtp, self._laws = state_KH, mtp, StateLaws(session)
+        self._state_KH = state_KH
+        self._mtp = mtp
+        self._laws = StateLaws(session)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         new = self._laws.new(draft)

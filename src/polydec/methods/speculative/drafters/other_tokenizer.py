@@ -65,7 +65,8 @@ class OtherTokenizerGuess(DraftGuess):
         if place is None:
             return Draft.chain(root)
         (session, first), draft = place, self.config.draft.vocab
-        chain, end = Draft.chain(first), False
+        chain = Draft.chain(first)
+        end = False
         for depth in range(1, most + 1):
             scores = await session.score(chain, ScoreRequest(law=RowDetail.ARGMAX))
             token = scores.argmax(depth - 1)
@@ -75,7 +76,8 @@ class OtherTokenizerGuess(DraftGuess):
             chain = chain.grown(token, depth - 1, DrawKind.CERTAIN, None)
             if not budget.go_on(depth, 1.0):
                 break
-        words, spell = self.reader.words, words_of(draft, "the draft")
+        words = self.reader.words
+        spell = words_of(draft, "the draft")
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *chain.token))
         ids = (

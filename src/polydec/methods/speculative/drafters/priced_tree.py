@@ -18,11 +18,13 @@ best chance of a first token that these know, in six equal parts. Measured with 
 that are there for tuning."""
 RIGHT = 0.545
 """How often zoo:smollm2-states is right in the first token, as its file says."""
-TRUST, FORGET = 12.0, 64.0
+TRUST = 12.0
+FORGET = 64.0
 """Steps that the above is worth; counts of a class are halved at so many."""
 FADE = 0.995
 """What is kept of a class's counts in a step in which it was not worth asking, so that one bad stretch is not for good."""
-DEEPEST, MOST = 8, 24
+DEEPEST = 8
+MOST = 24
 """Levels and tokens of its tree, at most."""
 GOES_ON = 0.5
 """How often a token below a likely path is right, as far as is known before it is named."""

@@ -77,8 +77,11 @@ class ProbesGuess:
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        draft, known, config = Draft.chain(root), self.state_LEH, self.config
-        plan, tree = None, config.tree
+        draft = Draft.chain(root)
+        known = self.state_LEH
+        config = self.config
+        plan = None
+        tree = config.tree
         if config.by_state:
             plan, tree = config.by_state[0 if known is None else len(known)]
         if known is not None:
@@ -95,7 +98,8 @@ class ProbesGuess:
         self, draft: Draft, budget: DraftBudget, plan: StateTree | None
     ) -> Draft:
         """The draft, and behind its nodes as many probes as there is room for."""
-        probes, n = self.config.probes, len(draft)
+        probes = self.config.probes
+        n = len(draft)
         room = min(budget.nodes, self.config.rows) + 1 - n
         room //= probes.copies
         whole = plan is not None and len(plan.paths) == n - 1 and sum(plan.probes) <= room
@@ -111,10 +115,12 @@ class ProbesGuess:
             for j in range(count)
         ]
         chains.sort(key=lambda probe: probe[0])  # what enters further up stands behind
-        more, place = len(chains), {probe[1:]: n + i for i, probe in enumerate(chains)}
+        more = len(chains)
+        place = {probe[1:]: n + i for i, probe in enumerate(chains)}
         if not more:
             return draft
-        parent, states = list(draft.parent), list[Tensor | None]([None] * n)
+        parent = list(draft.parent)
+        states = list[Tensor | None]([None] * n)
         for _, node, copy, j in chains:
             parent.append(place[node, copy, j - 1] if j else node)
             states.append(entering[node, copy * len(probes) + j])
@@ -139,7 +145,8 @@ class ProbesGuess:
         ).hidden_NH
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        state_NH, copies = states_behind(draft, scores, verdict), self.config.probes.copies
+        state_NH = states_behind(draft, scores, verdict)
+        copies = self.config.probes.copies
         if state_NH is not None and self.config.sure:
             last = verdict.path[-1] if verdict.path else 0
             chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
@@ -159,14 +166,13 @@ class LevelLaws:
     """The laws at the nodes of a draft: nodes of a level share one, of the mean of its copies' logits."""
 
     def __init__(self, state_LEH: Tensor, session: Session) -> None:
-        self._state_LEH, self._laws = state_LEH, StateLaws(session)
+        self._state_LEH = state_LEH
+        self._laws = StateLaws(session)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
-            nodes, state_EH = (
-                [i for i in self._laws.new(draft) if draft.depth[i] == k],
-                self._state_LEH[k],
-            )
+            nodes = [i for i in self._laws.new(draft) if draft.depth[i] == k]
+            state_EH = self._state_LEH[k]
             self._laws.add_mean(nodes, state_EH)
         return self._laws.scores(draft)
 
@@ -174,11 +180,9 @@ class LevelLaws:
 def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor | None:
     """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
     there."""
-    probe, node, nodes = (
-        draft.probe or (False,) * len(draft),
-        verdict.path[-1] if verdict.path else 0,
-        list[int](),
-    )
+    probe = draft.probe or (False,) * len(draft)
+    node = verdict.path[-1] if verdict.path else 0
+    nodes = list[int]()
     # they stand behind all tokens, each behind the one before it, and each copy's first behind the token
     for i in range(node + 1, len(draft)):
         if probe[i] and draft.parent[i] in (node, nodes[-1] if nodes else node):
@@ -202,7 +206,8 @@ def allot_probes(
     stop = [
         max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))
     ]
-    worth, product = list[float](), 1.0
+    worth = list[float]()
+    product = 1.0
     for level in rates:
         product *= min(1.0, sum(level))
         worth.append(product)

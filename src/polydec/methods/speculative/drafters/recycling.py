@@ -117,7 +117,8 @@ class RecyclingGuess(DraftGuess):
         )
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        tree, rates = TreeBuilder(root), self.config.rates
+        tree = TreeBuilder(root)
+        rates = self.config.rates
         place: list[int | None] = [
             0
         ]  # of each node of the template its node in the draft, None: left out

@@ -87,7 +87,8 @@ class SharedTokensGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        most, draft = min(budget.depth, budget.nodes), Draft.chain(root)
+        most = min(budget.depth, budget.nodes)
+        draft = Draft.chain(root)
         place = await self.reader.catch_up() if most > 0 and self.shared.twin else None
         if place is None:
             return draft
@@ -96,13 +97,17 @@ class SharedTokensGuess(DraftGuess):
         shared = self.shared
         for depth in range(1, most + 1):
             scores = await session.score(chain, ScoreRequest())
-            only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, DrawKind.CERTAIN
+            only = scores.certain(depth - 1)
+            law_V = None
+            p = 1.0
+            draw = DrawKind.CERTAIN
             if only is not None:
                 if only not in shared.twin:
                     break
                 token = shared.twin[only]
             else:
-                row_V, draw = scores.row(depth - 1), DrawKind.INDEPENDENT
+                row_V = scores.row(depth - 1)
+                draw = DrawKind.INDEPENDENT
                 shared_K = row_V[shared.ours_K.to(row_V.device)]
                 if not float(shared_K.max()) > NEG_INF:
                     break

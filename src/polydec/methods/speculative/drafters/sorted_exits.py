@@ -79,7 +79,8 @@ class SortedGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        draft, most = Draft.chain(root), min(budget.depth, budget.nodes)
+        draft = Draft.chain(root)
+        most = min(budget.depth, budget.nodes)
         if most:
             await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         for depth in range(1, most + 1):

@@ -20,7 +20,8 @@ from polydec.models.learned.kinds.ngrams import NGrams
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
 """Visits, and the tokens."""
-C1, C2 = 32.0, 8.0
+C1 = 32.0
+C2 = 8.0
 """How much the search trusts the table's weights against the visits, and how slowly that grows."""
 
 
@@ -146,8 +147,11 @@ class TrigramSearchNode:
     __slots__ = ("kids", "pair", "score", "token", "visits", "weight")
 
     def __init__(self, pair: Pair, weight: float) -> None:
-        self.pair, self.token, self.weight = pair, pair[1], weight
-        self.visits, self.score = 0, 0.0
+        self.pair = pair
+        self.token = pair[1]
+        self.weight = weight
+        self.visits = 0
+        self.score = 0.0
         self.kids: list[TrigramSearchNode] | None = None
 
     def choose(self) -> TrigramSearchNode:
@@ -208,7 +212,8 @@ class TrigramGuess(DraftGuess):
         """The most visited sentences, each with its likeliest next token."""
         top = TrigramSearchNode(start, 0.0)
         for i in range(self.config.iterations):
-            way, node = [top], top
+            way = [top]
+            node = top
             while node.kids and len(way) <= self.config.length:
                 node = node.choose()
                 way.append(node)
@@ -235,7 +240,8 @@ class TrigramGuess(DraftGuess):
 
     def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
         """The weights on a random way of so many steps. One uniform serves all: what is left of it is uniform again."""
-        out, u = 0.0, rng.uniform() if steps else 0.0
+        out = 0.0
+        u = rng.uniform() if steps else 0.0
         for _ in range(steps):
             row = self.likeliest(pair)
             total = sum(w for _, w in row)
@@ -247,22 +253,23 @@ class TrigramGuess(DraftGuess):
                 left -= row[at][1]
                 at += 1
             token, weight = row[at]
-            out, u, pair = out + weight, min(left / weight, 1.0 - 2.0**-53), (pair[1], token)
+            out = out + weight
+            u = min(left / weight, 1.0 - 2.0**-53)
+            pair = (pair[1], token)
         return out
 
     def _tree(self, start: Pair, sentences: Sequence[tuple[int, ...]], most: int) -> Draft:
         """A trie of the sentences, as many as fit."""
         tree = TreeBuilder(start[1])
         for tokens in sentences:
-            node, context = 0, start
+            node = 0
+            context = start
             for x in tokens:
                 if x not in tree.children[node] and len(tree) > most:
                     break
                 row = self.row(context)
-                node, context = (
-                    tree.put(node, x, min(row[x] / sum(row.values()), 1.0)),
-                    (context[1], x),
-                )
+                node = tree.put(node, x, min(row[x] / sum(row.values()), 1.0))
+                context = (context[1], x)
         return tree.draft()
 
     def _best_first(self, start: Pair, budget: DraftBudget) -> Draft:

@@ -87,15 +87,20 @@ class PearlDecoder:
     async def _write(
         self, big: Session, small: Session, text: AnswerText, rng: Rng, into: Transcript
     ) -> Result:
-        choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
-        told, words = into.told(ProposedEvent), self.vocab.words
+        choice = text.choice or 0
+        asked = into.request.logprobs
+        counted = DraftCount()
+        told = into.told(ProposedEvent)
+        words = self.vocab.words
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
         )
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
         while True:
-            n, waiting, known = text.position, len(pending) - 1, len(line)
+            n = text.position
+            waiting = len(pending) - 1
+            known = len(line)
             more = (
                 0
                 if waiting and pending.token[-1] in text.ends
@@ -132,7 +137,8 @@ class PearlDecoder:
     ) -> Draft:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""
         for k in range(more):
-            scores, tip = await session.score(line, ScoreRequest()), len(line) - 1
+            scores = await session.score(line, ScoreRequest())
+            tip = len(line) - 1
             token, draw, law_V, q = draw_draft_token(
                 scores, tip, categorical_pick(rng.at("draft", n, k))
             )

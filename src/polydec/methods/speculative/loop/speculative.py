@@ -69,8 +69,11 @@ async def _write(
     walk: Walk, text: AnswerText, rng: Rng, into: Transcript, words: TokenCodec | None
 ) -> Result:
     """Round after round until the text ends. words: how an observer is told drafted tokens."""
-    choice, asked = text.choice or 0, into.request.logprobs
-    told, guard, count = into.told(ProposedEvent), into.request.guard, DraftCount()
+    choice = text.choice or 0
+    asked = into.request.logprobs
+    told = into.told(ProposedEvent)
+    guard = into.request.guard
+    count = DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
         if told:

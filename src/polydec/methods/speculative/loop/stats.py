@@ -97,7 +97,8 @@ class DraftCount:
     def __init__(self) -> None:
         self._passes = self._drafts = self._drafted = self._accepted = self._first = 0
         self._judged = 0
-        self._accepted_at, self._tried_at = list[int](), list[int]()
+        self._accepted_at = list[int]()
+        self._tried_at = list[int]()
         self._expected: float | None = 0.0
         self._kept = list[float]()
 
@@ -108,7 +109,8 @@ class DraftCount:
         self._passes += 1
         if len(draft.token) == 1:
             return
-        probe, got = draft.probe, len(verdict.path)
+        probe = draft.probe
+        got = len(verdict.path)
         nodes = [i for i in range(1, len(draft.token)) if probe is None or not probe[i]]
         deepest = max((draft.depth[i] for i in nodes), default=0)
         self._drafts += bool(nodes)

@@ -55,7 +55,8 @@ class DraftBudget:
 
 def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
-    node, last = 0, len(draft.token) - 1
+    node = 0
+    last = len(draft.token) - 1
     path: list[int] = []
     while True:
         token = pick(node, len(path))

@@ -70,12 +70,16 @@ class Walk:
         position: int,
         base: RowDetail,
     ) -> None:
-        self._method, self._session, self._guess = method, session, guess
+        self._method = method
+        self._session = session
+        self._guess = guess
         self._state = method.policy.start()
         self._want = replace(
             guess.want, law=RowDetail.ROW, prompt=False, last=False, base=max(guess.want.base, base)
         )
-        self.root, self.position, self._open = root, position, True
+        self.root = root
+        self.position = position
+        self._open = True
 
     @staticmethod
     async def open(
@@ -112,7 +116,8 @@ class Walk:
 
     async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> WalkRound:
         """One pass of the target. room: how many tokens may be added, at least 1; ends: ids behind which nothing follows."""
-        policy, position = self._method.policy, self.position
+        policy = self._method.policy
+        position = self.position
         joined = getattr(policy, "joined", None)
         if joined is not None:
             self._state = joined(self._state, self._session.peers)
@@ -130,7 +135,8 @@ class Walk:
     async def given(self, tokens: Sequence[int]) -> WalkRound:
         """One pass of the target over tokens that somebody else wrote, at least one: as if all had been drafted and accepted,
         whatever the law says of them."""
-        position, draft = self.position, Draft.chain(self.root, tokens[:-1])
+        position = self.position
+        draft = Draft.chain(self.root, tokens[:-1])
         scores = await self._session.score(draft, self._want)
         return WalkRound(
             position,
@@ -153,7 +159,8 @@ class Walk:
         self._session.commit((self.root, *tokens[:-1]))
         self._guess.learn(round.draft, round.scores, verdict)
         self._state = self._method.policy.observe(self._state, round.draft, verdict)
-        self.root, self.position = tokens[-1], self.position + len(tokens)
+        self.root = tokens[-1]
+        self.position = self.position + len(tokens)
 
     async def state(self) -> Tensor:
         """What left the model's last layer behind the text, before the final norm (H): for whoever judges it. The root is fed
@@ -172,8 +179,11 @@ class Walk:
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""
         twin = object.__new__(Walk)
-        twin._method, twin._state, twin._want = self._method, self._state, self._want
-        twin.root, twin.position = self.root, self.position
+        twin._method = self._method
+        twin._state = self._state
+        twin._want = self._want
+        twin.root = self.root
+        twin.position = self.position
         twin._session = self._session.fork(choice)
         twin._guess = self._guess.fork(twin._session, choice)
         twin._open = True

@@ -72,7 +72,9 @@ class GoodputPolicy:
         return DraftBudget(self.depth, self.depth, go_on=go_on, graded=True)
 
     def observe(self, state: GoodputTrack, draft: Draft, verdict: Verdict) -> GoodputTrack:
-        got, rates, first = len(verdict.path), state.rates.copy(), state.first
+        got = len(verdict.path)
+        rates = state.rates.copy()
+        first = state.first
         drafted = sum(map(len, draft.children))
         accepted = set(verdict.path)
         for node in (0, *verdict.path):

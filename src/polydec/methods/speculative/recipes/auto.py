@@ -70,11 +70,9 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
-    rows_are_cheap, table, copies = (
-        kit.costs.share(4) < 1.5 * kit.costs.share(1),
-        kit.find(NGrams),
-        SuffixDrafter(floor=0.05),
-    )
+    rows_are_cheap = kit.costs.share(4) < 1.5 * kit.costs.share(1)
+    table = kit.find(NGrams)
+    copies = SuffixDrafter(floor=0.05)
     free = with_source_text(
         copies if table is None else CopyNGramMixtureDrafter(copies, table), kit.source
     )

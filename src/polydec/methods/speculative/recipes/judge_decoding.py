@@ -44,7 +44,8 @@ def build(
     from polydec.methods.speculative.verifiers.judged import JudgeVerifier
     from polydec.models.learned.kinds.judge import JudgeProbe
 
-    judge, ends = kit.need(JudgeProbe), frozenset(kit.target.vocab.eos)
+    judge = kit.need(JudgeProbe)
+    ends = frozenset(kit.target.vocab.eos)
     chain = RankedTree(tuple((0,) * n for n in range(1, depth + 1)))
     drafter = WithStatesDrafter(ModelDrafter(kit.drafting, chain))
     return SpeculativeDecoder(

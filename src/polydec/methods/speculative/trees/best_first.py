@@ -51,7 +51,9 @@ class BestFirstTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        fed, tips, nodes = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
+        fed = Draft.chain(root)
+        tips = [(0, (1.0, (), 1.0))]
+        nodes = list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
@@ -84,7 +86,8 @@ class BestFirstTree:
 
 def _tree(root: int, nodes: list[Node]) -> Draft:
     """The tree of these paths, which hold every prefix of theirs: level by level, likelier siblings first."""
-    tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})
+    tree = TreeBuilder(root)
+    place = dict[tuple[int, ...], int]({(): 0})
     for _, path, q in sorted(nodes, key=lambda node: len(node[1])):
         place[path] = tree.add(place[path[:-1]], path[-1], q)
     return tree.draft()

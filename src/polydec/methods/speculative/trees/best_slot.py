@@ -45,8 +45,10 @@ class BestSlotTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, scores = Draft.chain(root), None
-        here, open_ = rng.at("draft", position), {}
+        draft = Draft.chain(root)
+        scores = None
+        here = rng.at("draft", position)
+        open_ = {}
         places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
@@ -63,7 +65,8 @@ class BestSlotTree:
             a = assumed_acceptance_chance(
                 self.floor, self.fade, child.share, len(draft.children[node])
             )
-            sibling, first = value * (1.0 - a), value * a
+            sibling = value * (1.0 - a)
+            first = value * a
             if sibling < 0.0 and -sibling >= self.least:
                 heappush(places, (sibling, depth, node))
             if on and first < 0.0 and -first >= self.least:

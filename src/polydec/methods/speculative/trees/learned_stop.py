@@ -53,7 +53,9 @@ class LearnedStopTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, chances, all_ = Draft.chain(root), [1.0], 1.0
+        draft = Draft.chain(root)
+        chances = [1.0]
+        all_ = 1.0
         want = (
             replace(tree_score_want(budget), hidden=True)
             if self.threshold < 1.0

@@ -44,7 +44,8 @@ class NucleusTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, tips = Draft.chain(root), [(0, 1.0)]
+        draft = Draft.chain(root)
+        tips = [(0, 1.0)]
         for depth in range(1, budget.depth + 1):
             left = budget.nodes + 1 - len(draft)
             if not tips or not left:
@@ -68,7 +69,9 @@ class NucleusTree:
     ) -> list[tuple[int, float, float]]:
         """(token, probability, what to ask go_on with) of a node's candidates, best first; no more than can be drawn."""
         rows = likeliest_children(scores, at, min(left, TRIED), budget)
-        kept, seen, top = list[tuple[int, float, float]](), 0.0, max(q for _, q, _ in rows)
+        kept = list[tuple[int, float, float]]()
+        seen = 0.0
+        top = max(q for _, q, _ in rows)
         for row in rows:
             if seen >= self.mass or row[1] < self.share * top:
                 break

@@ -52,7 +52,8 @@ class RankedTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        tree, fed = TreeBuilder(root), Draft.chain(root)
+        tree = TreeBuilder(root)
+        fed = Draft.chain(root)
         tips: dict[Path, tuple[int, int]] = {
             (): (0, 0)
         }  # of each path that goes on its node in the tree, and in `fed`
@@ -63,10 +64,8 @@ class RankedTree:
             ]
             if not level:
                 break
-            scores, below = (
-                await laws.score(fed, ScoreRequest(base=RowDetail.ROW)),
-                dict[Path, tuple[int, int]](),
-            )
+            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
+            below = dict[Path, tuple[int, int]]()
             most = max(path[-1] for path in level) + 1
             ranks = {
                 p: likeliest_children(scores, tips[p][1], most, budget)

@@ -45,7 +45,8 @@ class SequencesTree:
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
-            scores, below = await laws.score(draft, tree_score_want(budget)), dict[int, int]()
+            scores = await laws.score(draft, tree_score_want(budget))
+            below = dict[int, int]()
             first: dict[
                 tuple[int, int], int
             ] = {}  # (parent, token): the child that has the tree below

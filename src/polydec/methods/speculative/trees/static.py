@@ -43,7 +43,8 @@ class StaticTree:
         here = rng.at("draft", position)
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
-            p_V, child = float64_probabilities(law_V), here.at(node)
+            p_V = float64_probabilities(law_V)
+            child = here.at(node)
             return (
                 tuple(child.at(i).categorical(p_V) for i in range(k))
                 if self.replace
@@ -64,17 +65,21 @@ async def grow_level_tree(
 ) -> Draft:
     """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
     law, k) draws k of them."""
-    draft, tips = Draft.chain(root), [0]
+    draft = Draft.chain(root)
+    tips = [0]
     for depth, width in enumerate(levels[: budget.depth], 1):
         if not tips or len(draft) > budget.nodes:
             break
-        scores, below = await laws.score(draft, tree_score_want(budget)), list[int]()
+        scores = await laws.score(draft, tree_score_want(budget))
+        below = list[int]()
         for node in tips:
-            only, room = scores.certain(node), budget.nodes + 1 - len(draft)
+            only = scores.certain(node)
+            room = budget.nodes + 1 - len(draft)
             if room < 1:
                 break
             if only is not None:
-                law_V, tokens = None, (only,)
+                law_V = None
+                tokens = (only,)
             else:
                 law_V = scores.row(node)
                 tokens = pick(node, depth, law_V, min(width, room))

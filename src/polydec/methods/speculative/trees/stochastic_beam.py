@@ -82,14 +82,13 @@ class StochasticBeamTree:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[tuple[int, float, bool]]]:
-        waiting, arrived, kids, absent = (
-            beam[::-1],
-            list[_ArrivedParent](),
-            list[tuple[int, float, bool]](),
-            1.0,
-        )
+        waiting = beam[::-1]
+        arrived = list[_ArrivedParent]()
+        kids = list[tuple[int, float, bool]]()
+        absent = 1.0
         while len(kids) < width and (waiting or any(a.left > 0.0 for a in arrived)):
-            here, open_ = rng.at(len(kids), len(waiting)), sum(a.mass * a.left for a in arrived)
+            here = rng.at(len(kids), len(waiting))
+            open_ = sum(a.mass * a.left for a in arrived)
             if waiting and not (
                 open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))
             ):
@@ -108,12 +107,10 @@ class StochasticBeamTree:
                 weights = torch.tensor([a.mass * a.left for a in arrived], dtype=torch.float64)
                 parent = arrived[here.at("parent").categorical(weights)]
             if parent.only is not None:
-                token, q, share, parent.left = (
-                    parent.only,
-                    certain_draw_chance(scores, parent.node, parent.only, budget.graded),
-                    1.0,
-                    0.0,
-                )
+                token = parent.only
+                q = certain_draw_chance(scores, parent.node, parent.only, budget.graded)
+                share = 1.0
+                parent.left = 0.0
             else:
                 assert parent.q_V is not None and parent.left_V is not None
                 token = here.categorical(parent.left_V)

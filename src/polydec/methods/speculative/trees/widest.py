@@ -41,7 +41,8 @@ class WidestTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        tree, fed = TreeBuilder(root), Draft.chain(root)
+        tree = TreeBuilder(root)
+        fed = Draft.chain(root)
         tips = [
             (1.0, 0, 0)
         ]  # of each path that goes on: its probability, its nodes in `tree` and `fed`

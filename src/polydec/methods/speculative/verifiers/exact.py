@@ -40,7 +40,8 @@ def walk_by_rejection(
 ) -> Verdict:
     """The path that the rule takes from the root down. lenience: a drawn child is accepted with probability
     min(1, p(x) / (lenience q(x))), which is the rule itself at 1."""
-    node, path = 0, list[int]()
+    node = 0
+    path = list[int]()
     while True:
         here = rng.at("token", position + len(path))
         child, token = _down(draft, node, scores, here, lenience)
@@ -57,19 +58,22 @@ def _down(
     only = scores.certain(node)
     if only is not None:
         return draft.child(node, only), only
-    p_V, children = float64_probabilities(scores.row(node)), draft.children[node]
+    p_V = float64_probabilities(scores.row(node))
+    children = draft.children[node]
     left: dict[
         int, Tensor
     ] = {}  # of each law that is drawn without replacement: what is left of it
     drawn = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0)
     for k, child in enumerate(children[:drawn]):
-        token, law_V = draft.token[child], draft.law[child]
+        token = draft.token[child]
+        law_V = draft.law[child]
         q_V = None
         if law_V is not None:
             q_V = left[id(law_V)] if id(law_V) in left else float64_probabilities(law_V)
         if q_V is not None and not float(q_V.sum()) > 0.0:
             q_V = None  # the last of its law: a point mass, as a certain one is
-        p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
+        p = float(p_V[token])
+        q = 1.0 if q_V is None else float(q_V[token])
         share = 1.0 if law_V is None else lenience  # what is certain was drawn from no law
         chance = min(1.0, p / (share * q)) if q > 0.0 else 1.0
         if p > 0.0 and here.at("accept", k).bernoulli(chance):

@@ -37,7 +37,8 @@ class JudgeVerifier:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
-        state_NH, kept = scores.hidden_NH, set[int]()
+        state_NH = scores.hidden_NH
+        kept = set[int]()
 
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)

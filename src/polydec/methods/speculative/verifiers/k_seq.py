@@ -46,15 +46,17 @@ class KSeqVerifier:
         only = scores.certain(node)
         if only is not None:
             return only
-        p_V, children = float64_probabilities(scores.row(node)), draft.children[node]
-        drawn, left, k = (
-            max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0),
-            {},
-            0,
-        )
+        p_V = float64_probabilities(scores.row(node))
+        children = draft.children[node]
+        drawn = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0)
+        left = {}
+        k = 0
         while k < drawn:
-            child, law_V = children[k], draft.law[children[k]]
-            token, size, rho = draft.token[child], 1, 1.0
+            child = children[k]
+            law_V = draft.law[children[k]]
+            token = draft.token[child]
+            size = 1
+            rho = 1.0
             q_V = None if law_V is None else left.get(id(law_V))
             q_V = float64_probabilities(law_V) if law_V is not None and q_V is None else q_V
             if (
@@ -75,10 +77,12 @@ class KSeqVerifier:
                 rho = smallest_rho(p_V, q_V, size)
             for j in range(k, k + size):
                 x = draft.token[children[j]]
-                p, q = float(p_V[x]), rho * float(q_V[x])
+                p = float(p_V[x])
+                q = rho * float(q_V[x])
                 if p > 0.0 and here.at("accept", j).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
                     return x
-            p_V, k = k_trial_residual(p_V, q_V, size, rho), k + size
+            p_V = k_trial_residual(p_V, q_V, size, rho)
+            k = k + size
         return here.categorical(p_V)
 
 
@@ -88,7 +92,8 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
     if k == 1:
         return 1.0
     both = (p_V > 0.0) & (q_V > 0.0)
-    p, q = p_V[both], q_V[both]
+    p = p_V[both]
+    q = q_V[both]
     low, high, whole, part = (
         1.0,
         float(k),
@@ -106,9 +111,11 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
         return low
     while high - low > 1e-12 * high:
         if len(p):  # most tokens are on one side of the bend for all that is left of (low, high)
-            sure, weak = q * high <= p, q * low >= p
+            sure = q * high <= p
+            weak = q * low >= p
             whole, part = whole + float(q[sure].sum()), part + float(p[weak].sum())
-            p, q = p[~(sure | weak)], q[~(sure | weak)]
+            p = p[~(sure | weak)]
+            q = q[~(sure | weak)]
         middle = (low + high) / 2
         low, high = (middle, high) if gives_too_much(middle) else (low, middle)
     return high

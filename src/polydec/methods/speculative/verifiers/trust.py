@@ -27,7 +27,8 @@ class TrustVerifier:
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
-        path, node = list[int](), 0
+        path = list[int]()
+        node = 0
         while draft.children[node]:
             node = draft.children[node][0]
             path.append(node)

@@ -57,7 +57,8 @@ def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:
     """A random one for tests, which looks at all of a text: what it fills in depends on that."""
-    shape, g = T5Shape(vocab.size, 8, 4, 8, 1, 1), torch.Generator().manual_seed(4)
+    shape = T5Shape(vocab.size, 8, 4, 8, 1, 1)
+    g = torch.Generator().manual_seed(4)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
         for name, size in t5_tensor_shapes(shape).items()
@@ -70,7 +71,8 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Bloc
 
 def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor."""
-    W, inner = shape.width, shape.heads * shape.head
+    W = shape.width
+    inner = shape.heads * shape.head
     out: dict[str, tuple[int, ...]] = {"shared.weight": (shape.vocab + 1, W)}
     for tower, count, attentions in (
         ("encoder", shape.first, ("SelfAttention",)),

@@ -145,7 +145,8 @@ class ChunkEncoder:
 
 def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) -> dict[str, Tensor]:
     """Random tensors to begin with; spread: of the decoder's embeddings."""
-    dice, out = torch.Generator().manual_seed(seed), dict[str, Tensor]()
+    dice = torch.Generator().manual_seed(seed)
+    out = dict[str, Tensor]()
     for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
         out |= {f"{part}-{name}": x for name, x in reader.drawn(dice).items()}
     for name in ("table", "projector", "policy-in", "policy-out"):

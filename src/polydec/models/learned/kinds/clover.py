@@ -94,7 +94,8 @@ class CloverModel:
 
     def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """The state that the tokens of these nodes leave, and the states guessed there."""
-        token_NH, heads = rms_normalised(embed_NH), self.layer.heads
+        token_NH = rms_normalised(embed_NH)
+        heads = self.layer.heads
         query, key, value = (
             linear(x, w)
             for x, w in zip(
@@ -118,7 +119,8 @@ def new_clover_tensors(
     width: int, seed: int, scale: float
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
     """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
-    g, same_WW = torch.Generator().manual_seed(seed), torch.eye(width)
+    g = torch.Generator().manual_seed(seed)
+    same_WW = torch.eye(width)
     noise = torch.rand(3, width, width, generator=g) * scale / width
     out = (
         new_draft_heads(width, 1, False, seed, scale)[0],

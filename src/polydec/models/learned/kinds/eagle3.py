@@ -126,7 +126,8 @@ class Eagle3Model:
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagle3Model, ...]:
     """A random one for tests: it knows all tokens but the first."""
-    g, count = torch.Generator().manual_seed(8), vocab.size - 1
+    g = torch.Generator().manual_seed(8)
+    count = vocab.size - 1
     own = DraftVocabularyHead(
         torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
     )

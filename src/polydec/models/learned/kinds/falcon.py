@@ -117,19 +117,17 @@ class FalconNetwork:
     layers = 1
 
     def __init__(self, falcon: FalconModel) -> None:
-        layer, self._lstm, self._block = (
-            falcon.layer,
-            {n: t.detach().float() for n, t in falcon.lstm.items()},
-            falcon.block,
-        )
-        self._w, self._heads = (
-            {n: t.detach().float() for n, t in layer.tensors.items()},
-            (layer.heads, layer.kv_heads),
-        )
-        self._width, self._head = layer.width, layer.width // layer.heads
+        layer = falcon.layer
+        self._lstm = {n: t.detach().float() for n, t in falcon.lstm.items()}
+        self._block = falcon.block
+        self._w = {n: t.detach().float() for n, t in layer.tensors.items()}
+        self._heads = (layer.heads, layer.kv_heads)
+        self._width = layer.width
+        self._head = layer.width // layer.heads
         self._keys = self._head * layer.kv_heads
         self._inverse = layer.theta ** (-torch.arange(0, self._head, 2).double() / self._head)
-        self.context, self.cost = 1 << 20, falcon.cost
+        self.context = 1 << 20
+        self.cost = falcon.cost
 
     def new_cache(self) -> KVCache:
         return KVCache(torch.empty(1, 0, 2 * self._keys + 4 * self._width))
@@ -153,7 +151,8 @@ class FalconNetwork:
         )
 
     def _write(self, cache: KVCache, slot: int, x: Tensor) -> None:
-        path, keys = path_to(cache, slot), 2 * self._keys
+        path = path_to(cache, slot)
+        keys = 2 * self._keys
         before = (
             cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
         )
@@ -169,7 +168,9 @@ class FalconNetwork:
     def _guess(self, entry_NE: Tensor, path: Sequence[int]) -> Tensor:
         """Of the block that ends with a path, [block, H]. Of a shorter path the first entry is repeated."""
         places = [max(0, len(path) - self._block + j) for j in range(self._block)]
-        seen_NE, width, keys = entry_NE[list(path)], self._width, self._keys
+        seen_NE = entry_NE[list(path)]
+        width = self._width
+        keys = self._keys
         x_KH = seen_NE[places, -width:]
         q = linear(self._norm(x_KH, "input_layernorm.weight"), self._w["self_attn.q_proj.weight"])
         q = self._split(self._turned(q, torch.tensor(places)))

@@ -142,7 +142,8 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Draf
 
 def save(path: str | Path, heads: DraftHeads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
-    own, tensors = heads.layer, dict[str, Tensor]()
+    own = heads.layer
+    tensors = dict[str, Tensor]()
     tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)

@@ -76,7 +76,9 @@ class JointSamplerLayer:
         return state_BTH + _norm(u + F.linear(inner, w["mlp.down_proj.weight"]), self.out_H)
 
     def _attention(self, n_BTH: Tensor) -> Tensor:
-        layer, w, T = self.layer, self.layer.tensors, n_BTH.shape[1]
+        layer = self.layer
+        w = self.layer.tensors
+        T = n_BTH.shape[1]
         head = layer.width // layer.heads
         q, k, v = (
             F.linear(n_BTH, w[f"self_attn.{name}_proj.weight"])
@@ -86,7 +88,8 @@ class JointSamplerLayer:
         )
         inverse = layer.theta ** (-torch.arange(0, head, 2).double() / head)
         angle_TD = torch.outer(torch.arange(T).double(), inverse).repeat(1, 2)
-        cos, sin = angle_TD.cos().float(), angle_TD.sin().float()
+        cos = angle_TD.cos().float()
+        sin = angle_TD.sin().float()
         k, v = (
             z.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
             for z in (_turned(k, cos, sin), v)

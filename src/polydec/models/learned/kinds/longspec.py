@@ -38,7 +38,9 @@ class LongSpecSizes:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor. cross_attn has no keys and values of its own: the target's are those."""
-        W, q, kv = self.width, self.heads * self.head, self.kv_heads * self.head
+        W = self.width
+        q = self.heads * self.head
+        kv = self.kv_heads * self.head
         return {
             "self_attn.q_proj.weight": (q, W),
             "self_attn.k_proj.weight": (kv, W),
@@ -89,7 +91,8 @@ class LongSpec:
             ) from None
         finally:
             session.close()
-        have, own = (keys_KNH.shape[0], keys_KNH.shape[2]), (self.sizes.kv_heads, self.sizes.head)
+        have = (keys_KNH.shape[0], keys_KNH.shape[2])
+        own = (self.sizes.kv_heads, self.sizes.head)
         if have != own:
             raise FileError(
                 f"LongSpec's weights read {own[0]} heads of {own[1]} numbers in the target's last layer: this "
@@ -133,10 +136,8 @@ class LongSpecNetwork:
     """In fp32; each query is computed by itself."""
 
     def __init__(self, trained: LongSpec) -> None:
-        self._w, self._s = (
-            {n: t.detach().float() for n, t in trained.tensors.items()},
-            trained.sizes,
-        )
+        self._w = {n: t.detach().float() for n, t in trained.tensors.items()}
+        self._s = trained.sizes
         self._inverse = trained.sizes.theta ** (
             -torch.arange(0, trained.sizes.head, 2).double() / trained.sizes.head
         )
@@ -147,7 +148,8 @@ class LongSpecNetwork:
         return [self._made(q) for q in queries]
 
     def _made(self, q: LongSpecQuery) -> LongSpecAnswer:
-        x, rows = rms_normalised(q.embed_NW), list(q.rows)
+        x = rms_normalised(q.embed_NW)
+        rows = list(q.rows)
         n = self._norm(x, "input_layernorm.weight")
         new = torch.stack(
             [
@@ -158,7 +160,9 @@ class LongSpecNetwork:
         kv = torch.cat([q.kv, new], 2)
         if not rows:
             return LongSpecAnswer(x[:0], kv)
-        x, n, place_R = x[rows], n[rows], q.place_N[rows]
+        x = x[rows]
+        n = n[rows]
+        place_R = q.place_N[rows]
         query = self._queries("self_attn", n, place_R)
         x = x + self._out(
             "self_attn", hybrid_tree_attention(query, kv, q.kv.shape[2], q.sees[rows])

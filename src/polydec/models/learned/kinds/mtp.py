@@ -87,7 +87,8 @@ class MtpModel:
 
 def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
     """A sampler to train, at random."""
-    g, out = torch.Generator().manual_seed(seed), list[Tensor]()
+    g = torch.Generator().manual_seed(seed)
+    out = list[Tensor]()
     for inputs in (2 * width, width):
         out += [
             torch.randn(width, inputs, generator=g) * inputs**-0.5,
@@ -135,7 +136,8 @@ def load(path: str | Path) -> MtpModel:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(MtpFields, config, artefact.CONFIG)
-        H, R = c.width, c.rank
+        H = c.width
+        R = c.rank
         sizes = {
             "qkv": (H, c.qkv),
             "out": (c.gathered, H),

@@ -56,19 +56,21 @@ class JoiningNetwork:
     runs it, else None."""
 
     def __init__(self, join_HS: Tensor, inner: NeuralNetwork) -> None:
-        self.step, self._inner = inner if isinstance(inner, CpuStep) else None, inner
+        self.step = inner if isinstance(inner, CpuStep) else None
+        self._inner = inner
         self._join = (
             partial(linear, weight=join_HS)
             if self.step is None
             else add_native_matrix(self.step, "join", join_HS)
         )
-        self.layers, self.context, self.cost = (
-            inner.layers,
-            inner.context,
-            inner.cost + join_HS.numel(),
-        )
-        self.tree, self.rollback, self.partial = inner.tree, inner.rollback, False
-        self.new_cache, self.head = inner.new_cache, inner.head
+        self.layers = inner.layers
+        self.context = inner.context
+        self.cost = inner.cost + join_HS.numel()
+        self.tree = inner.tree
+        self.rollback = inner.rollback
+        self.partial = False
+        self.new_cache = inner.new_cache
+        self.head = inner.head
 
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         return self._inner.forward([self._joined(q) for q in queries])
@@ -106,7 +108,8 @@ class UnboundNarrowEagle:
                 f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
                 f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
             )
-        narrow, layer = self.eagle.layer, self.eagle.layer
+        narrow = self.eagle.layer
+        layer = self.eagle.layer
         if isinstance(narrow, NarrowLayer):  # it takes turns with the target, on the same cores
             threads = getattr(getattr(target, "network", None), "threads", None)
             layer = replace(narrow, layer=replace(narrow.layer, threads=threads))
@@ -218,11 +221,10 @@ def load(path: str | Path) -> UnboundNarrowEagle:
     path = edge.at_home(path)
     config, packed = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
-        c, t = (
-            edge.validate_record(NarrowFields, config, artefact.CONFIG),
-            rows8.dequantise_rows(packed),
-        )
-        H, D = c.width, len(c.depths)
+        c = edge.validate_record(NarrowFields, config, artefact.CONFIG)
+        t = rows8.dequantise_rows(packed)
+        H = c.width
+        D = len(c.depths)
         if list(c.depths) != sorted(set(c.depths)):
             raise FileError(f"depths is {c.depths}: they must ascend")
         own = DraftVocabularyHead(

@@ -21,7 +21,8 @@ from polydec.models.learned import artefact
 from polydec.models.native import copies
 
 KIND = artefact.ArtefactKind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
-MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+MIX = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
 LAST = 0xFFFF
 """Stands where a context has fewer followers than the table has columns; tokens are 16 bits wide."""
 
@@ -89,7 +90,9 @@ class NGrams:
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """Where the contexts that end these tokens stand, the last token alone first, as far as they are known."""
-        at, key, out = self._at, 0, list[int]()
+        at = self._at
+        key = 0
+        out = list[int]()
         for i in range(1, min(self.order, len(tokens)) + 1):
             # `longer`, without the call: this runs for every token
             key = (key ^ (tokens[-i] + 1)) * MIX & MASK
@@ -108,7 +111,8 @@ class NGrams:
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGrams, ...]:
     """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
-    size, keys = min(vocab.size, 64), dict[int, int]()
+    size = min(vocab.size, 64)
+    keys = dict[int, int]()
     for b in range(size):
         keys[single := extend_context_key(0, b)] = b
         keys |= {extend_context_key(single, a): a + b for a in range(0, size, 2)}

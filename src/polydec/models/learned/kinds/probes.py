@@ -124,7 +124,8 @@ def load(path: str | Path) -> SoftProbes:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(ProbeFields, config, artefact.CONFIG)
-        count, H = len(c.rates), c.width
+        count = len(c.rates)
+        H = c.width
         # an older file has one layer for all
         enter = (c.enter,) * count if isinstance(c.enter, int) else tuple(c.enter)
         if any(enter) and not c.maps:

@@ -63,7 +63,8 @@ class NgramTextClassifier:
 
 def byte_ngram_frequencies(text: str, size: int, order: int) -> Tensor:
     """Of a text's sequences of 1 to `order` bytes the share of each of `size` places, all lengths together."""
-    out_S, data = torch.zeros(size), text.encode()
+    out_S = torch.zeros(size)
+    data = text.encode()
     for n in range(1, order + 1):
         count = len(data) - n + 1
         for i in range(max(count, 0)):

@@ -63,7 +63,9 @@ class TextRouterSizes:
 
     def shapes(self, vocab: int) -> dict[str, tuple[int, ...]]:
         """Of every tensor, by its published name."""
-        W, inner, kv = self.width, self.inner, self.width // self.heads * self.kv_heads
+        W = self.width
+        inner = self.inner
+        kv = self.width // self.heads * self.kv_heads
         out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, W)}
         for i in range(self.layers):
             at = f"model.layers.{i}."
@@ -113,12 +115,14 @@ class TextRouter:
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextRouter, ...]:
     """A random one for tests."""
-    sizes, g = TextRouterSizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5), torch.Generator().manual_seed(15)
+    sizes = TextRouterSizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5)
+    g = torch.Generator().manual_seed(15)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
         for name, size in sizes.shapes(vocab.size + MARKS).items()
     }
-    inner, out = (torch.randn(8, 8, generator=g), torch.zeros(8)), torch.randn(1, 8, generator=g)
+    inner = (torch.randn(8, 8, generator=g), torch.zeros(8))
+    out = torch.randn(1, 8, generator=g)
     return (TextRouter(vocab, sizes, tensors, StepReward(inner, (out, torch.zeros(1)), vocab)),)
 
 
