@@ -50,7 +50,7 @@ MOST_PARALLEL_ASSIGNMENTS = 149
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case."""
+    """The words of a name, as they are written there."""
     return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
 
 

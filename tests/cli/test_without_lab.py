@@ -35,6 +35,17 @@ def test_a_program_imports_nothing_of_the_lab():
     assert run("-c", code).stdout.splitlines()[-1] == "[]"
 
 
+def test_a_command_of_the_engine_imports_nothing_of_the_lab():
+    args = ["generate", "--model", "zoo:tiny", "--max-tokens", "4", "The old mill"]
+    code = (
+        f"import sys; sys.argv = ['polydec', *{args!r}]\n"
+        "from polydec.cli.main import main\n"
+        "try: main()\n"
+        "finally: print([m for m in sys.modules if m.startswith('polydec.lab')])\n"
+    )
+    assert run("-c", code).stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     "args, asker",
     [

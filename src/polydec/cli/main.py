@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -49,11 +50,20 @@ class LazyCommandGroup(TyperGroup):
     """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
 
     def __init__(self, **settings: Any) -> None:
-        listed = {name: TyperCommand(name, help=about) for name, about in every_command().items()}
-        super().__init__(**{**settings, "commands": listed})
+        super().__init__(**{**settings, "commands": _listed_commands(COMMANDS)})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._add_lab_commands()
+        return super().list_commands(ctx)
+
+    def _add_lab_commands(self) -> None:
+        """Only a list, or a name that is not the engine's, asks for them: nothing else imports a part of the lab."""
+        self.commands.update(_listed_commands(every_command()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        require_lab(args[0])
+        if args[0] not in COMMANDS:
+            require_lab(args[0])
+            self._add_lab_commands()
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and load_command(str(name)), rest
 
@@ -64,6 +74,11 @@ class LazyCommandGroup(TyperGroup):
             if str(stop):  # what is kept, and how to go on
                 _fail(str(stop))
             raise typer.Exit(130) from None
+
+
+def _listed_commands(sentences: Mapping[str, str]) -> dict[str, Any]:
+    """What a list shows of commands that are not loaded yet, by their names."""
+    return {name: TyperCommand(name, help=about) for name, about in sentences.items()}
 
 
 def every_command() -> dict[str, str]:
