@@ -5,6 +5,7 @@ import json
 import pytest
 
 from forked import run
+from polydec.cli import lab_commands
 
 ABSENT = "import sys; sys.modules['polydec.lab'] = None\n"  # as if there were no such folder
 COMMAND = ABSENT + "sys.argv = ['polydec', *{!r}]\nfrom polydec.cli.main import main\nmain()\n"
@@ -65,6 +66,10 @@ def test_what_needs_the_lab_says_so(args, asker, tmp_path):
     assert refused.stderr.strip().endswith(
         f"{asker} needs the lab, which is not here: pip install 'polydec[lab]'"
     ), refused.stderr
+
+
+def test_the_engine_knows_by_name_what_the_lab_brings():
+    assert sorted(lab_commands.lab_commands()) == sorted(lab_commands.LAB_COMMANDS)
 
 
 def test_the_lab_is_found_where_it_is():

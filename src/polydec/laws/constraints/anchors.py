@@ -124,7 +124,6 @@ class ReferenceResolver:
 
     def _pointed(self, schema: Any, base: str, pointer: str, called: str) -> tuple[Any, str]:
         at = schema
-        base = base
         for part in pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(at, list) and name.isdecimal() and int(name) < len(at):
