@@ -79,7 +79,10 @@ def validate_record(kind: type[R], data: Any, what: str) -> R:
             .removeprefix("Input ")
             .replace("should be", "must be")
         )
-        subject = f"{field} is {_spoken(first['input'])}" if field else "it"
+        if field:
+            subject = f"{field} is {_spoken(first['input'])}"
+        else:
+            subject = "it"
         raise RequestError(error_sentence(f"{what}: {subject}: {message}")) from None
 
 
@@ -197,7 +200,10 @@ def path_text(value: object, what: str) -> str:
     Raises:
         RequestError: Where it is something else, with one sentence.
     """
-    path = value.__fspath__() if isinstance(value, os.PathLike) else value
+    if isinstance(value, os.PathLike):
+        path = value.__fspath__()
+    else:
+        path = value
     if not isinstance(path, str):
         raise RequestError(
             error_sentence(
@@ -233,11 +239,9 @@ def require_integer(name: str, value: int, low: int, high: int) -> int:
 
 
 def _short(value: int) -> str:
-    return (
-        str(value)
-        if abs(value) < 10**30
-        else f"{'-' if value < 0 else ''}a number of about {_digits(value)} digits"
-    )
+    if abs(value) < 10**30:
+        return str(value)
+    return f"{'-' if value < 0 else ''}a number of about {_digits(value)} digits"
 
 
 def _digits(value: int) -> int:

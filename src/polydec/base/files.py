@@ -111,7 +111,10 @@ def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     at = path.with_name(f".{path.name}.lock")
     end = time.monotonic() + wait
-    hold = _with_fcntl if fcntl is not None else _without
+    if fcntl is not None:
+        hold = _with_fcntl
+    else:
+        hold = _without
     while (release := hold(at)) is None:
         if time.monotonic() >= end:
             raise FileLockedError(f"{str(path)!r} is being written to by another process")

@@ -37,7 +37,10 @@ def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
 
 def answers_html(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
     """Some answers, which are HTML already, and a line of facts below them; legend: say what the colour means."""
-    notes = [f'<span style="{DRAFTED}">drafted and accepted</span>'] if legend else []
+    if legend:
+        notes = [f'<span style="{DRAFTED}">drafted and accepted</span>']
+    else:
+        notes = []
     line = " · ".join([*notes, *map(escape, facts)])
     return f'{"<hr>".join(texts)}<div style="opacity:.7;font-size:85%">{line}</div>'
 
@@ -98,7 +101,10 @@ def _nothing() -> None:
 def _display() -> Any:
     """What shows something below a notebook's cell; None where this is no notebook. IPython is there before us if so."""
     python = sys.modules.get("IPython")
-    shell = None if python is None else python.get_ipython()
+    if python is None:
+        shell = None
+    else:
+        shell = python.get_ipython()
     if python is None or getattr(shell, "kernel", None) is None:
         return None
     return python.display.display

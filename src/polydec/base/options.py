@@ -161,11 +161,9 @@ class EntryCount:
 
     @property
     def spoken(self) -> str:
-        return (
-            f"at least {self.low} of them"
-            if self.high == ENTRIES
-            else f"{self.low} to {self.high} of them"
-        )
+        if self.high == ENTRIES:
+            return f"at least {self.low} of them"
+        return f"{self.low} to {self.high} of them"
 
     def allows(self, value: Any) -> bool:
         return self.low <= len(value) <= self.high
@@ -312,11 +310,10 @@ class Option:
         out = _SCHEMA[self.form](each) | whole
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
-        default = (
-            self.default
-            if self.kind is not tuple or self.default is None
-            else list(_entries(self.default))
-        )
+        if self.kind is not tuple or self.default is None:
+            default = self.default
+        else:
+            default = list(_entries(self.default))
         return {
             **out,
             "default": default,
@@ -326,20 +323,33 @@ class Option:
     def _complaint(self, value: Any, within: bool = False) -> str:
         """within: the value is of the right type, and outside of a range."""
         words = [str(c) for x in self.limits if isinstance(x, OneOf) for c in x.choices]
-        near = get_close_matches(value[:DIGITS], words, 1, 0.5) if isinstance(value, str) else []
-        limit = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
-        must = f"lie {limit}" if limit.startswith("in ") else f"be {limit or self.legal}"
+        if isinstance(value, str):
+            near = get_close_matches(value[:DIGITS], words, 1, 0.5)
+        else:
+            near = []
+        if within and len(self.limits) == 1 and not self.note:
+            limit = self.limits[0].spoken
+        else:
+            limit = ""
+        if limit.startswith("in "):
+            must = f"lie {limit}"
+        else:
+            must = f"be {limit or self.legal}"
         sentence = f"{self.name} is {short_repr(value)}: it must {must}" + (
             f"; did you mean {near[0]}?" if near else ""
         )
-        return sentence if len(sentence) <= 300 else sentence[:299] + "…"
+        if len(sentence) <= 300:
+            return sentence
+        return sentence[:299] + "…"
 
 
 def name_suggestion(name: str, known: Collection[str], called: str, most: int = 3) -> str:
     """What a wrong name may mean: the nearest of those that are known, `most` of them at most, else all. called: what they
     are, as "the options"."""
     near = get_close_matches(name[:100], list(known), most, 0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"{called} are {', '.join(known)}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"{called} are {', '.join(known)}"
 
 
 def callable_options(build: Callable[..., Any]) -> tuple[Option, ...]:
@@ -392,7 +402,9 @@ def _field(name: str, hint: Any, default: Any) -> Option:
             f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
         )
     apart = any(isinstance(x, ParsedElsewhere) for x in _unfold(hint)[1])
-    return out if apart or out.python_only or default is REQUIRED else _whole_declaration(out)
+    if apart or out.python_only or default is REQUIRED:
+        return out
+    return _whole_declaration(out)
 
 
 def keep_ranges(spec: Any) -> None:
@@ -481,11 +493,16 @@ def short_repr(value: Any) -> str:
         entries = _entries(value)
         kind = cast(object, type(value))
         whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
-        text = as_text(entries[:9]) + ",…" * (len(entries) > 9) if whole else _REPR.repr(value)
+        if whole:
+            text = as_text(entries[:9]) + ",…" * (len(entries) > 9)
+        else:
+            text = _REPR.repr(value)
     except Exception:  # whole numbers of too many digits, and whatever a foreign object's repr does
         text = f"of type {type(value).__name__} and cannot be shown"
     text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= 60 else text[:59] + "…"
+    if len(text) <= 60:
+        return text
+    return text[:59] + "…"
 
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -563,14 +580,20 @@ def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    entries = (value,) if isinstance(value, str) else _several(value)
+    if isinstance(value, str):
+        entries = (value,)
+    else:
+        entries = _several(value)
     if not all(isinstance(x, str) and 1 <= len(x) <= LETTERS for x in entries):
         raise RequestError
     return entries
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    entries = _parts(value) if isinstance(value, str) else _several(value)
+    if isinstance(value, str):
+        entries = _parts(value)
+    else:
+        entries = _several(value)
     words = [_word(x).strip() for x in entries]
     return tuple(word for word in words if word)
 
@@ -619,14 +642,18 @@ def _by_token(value: Any) -> dict[int, float]:
 
 
 def _parts(text: str) -> list[str]:
-    return text.split(",", ENTRIES) if text.strip() else []
+    if text.strip():
+        return text.split(",", ENTRIES)
+    return []
 
 
 def _entries(value: Any) -> tuple[Any, ...]:
     """What limits are asked of: the entries of a tuple, the values of a mapping, else the value itself."""
     if isinstance(value, Mapping):
         return tuple(cast(Mapping[int, float], value).values())
-    return cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple):
+        return cast(tuple[Any, ...], value)
+    return (value,)
 
 
 _MANY: tuple[Any, ...] = (tuple, Mapping)

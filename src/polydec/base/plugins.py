@@ -83,7 +83,9 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
 
 
 def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "a package"
+    if point.dist:
+        return point.dist.name
+    return "a package"
 
 
 def _told_by(error: BaseException) -> str:
@@ -93,7 +95,9 @@ def _told_by(error: BaseException) -> str:
     except Exception:
         message = ""
     name = type(error).__name__
-    return f"{name}: {message}" if message else name
+    if message:
+        return f"{name}: {message}"
+    return name
 
 
 def _warn(point: EntryPoint, why: str) -> None:
@@ -106,7 +110,9 @@ def with_card(module: Any, name: str) -> Any:
     """A recipe or steering: a module with a CARD of that name, and a `build` that makes what it describes."""
     card = getattr(module, "CARD", None)
     fits = getattr(card, "name", None) == name and callable(getattr(module, "build", None))
-    return module if fits else None
+    if fits:
+        return module
+    return None
 
 
 def with_rule(module: Any, name: str) -> Any:
@@ -125,7 +131,9 @@ def with_artefact(module: Any, name: str) -> Any:
     classed = any(
         isinstance(x, type) and x.__dict__.get("kind") == name for x in vars(module).values()
     )
-    return module if loads and classed and _called("KIND", module, name) is not None else None
+    if loads and classed and _called("KIND", module, name) is not None:
+        return module
+    return None
 
 
 def with_command(module: Any, name: str) -> Any:
@@ -136,4 +144,6 @@ def with_command(module: Any, name: str) -> Any:
 def _called(constant: str, module: Any, name: str) -> Any:
     """A module's constant whose own name is the entry point's; None where it has none."""
     thing = getattr(module, constant, None)
-    return thing if getattr(thing, "name", None) == name else None
+    if getattr(thing, "name", None) == name:
+        return thing
+    return None

@@ -170,11 +170,10 @@ def _job(
     request = flags.request(lm)
 
     def own(line: rows.BatchLine) -> api.Ask:
-        row = (
-            prompts.PromptRow(line.text.strip(), "")
-            if as_text
-            else prompts.parse_prompt_row(line.text, line.at, path, "", lm, None)
-        )
+        if as_text:
+            row = prompts.PromptRow(line.text.strip(), "")
+        else:
+            row = prompts.parse_prompt_row(line.text, line.at, path, "", lm, None)
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
     return rows.BatchRunner(

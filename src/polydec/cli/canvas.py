@@ -69,11 +69,10 @@ def canvas_line(frame: CanvasFrame) -> Text:
     """The canvas on one line: gaps as dots, what was just written in green."""
     out = Text()
     for c in frame.cells:
-        piece = (
-            GAP
-            if c.piece is None
-            else escape_control_characters(c.piece).replace("\n", "⏎").replace("\t", "⇥") or "∎"
-        )
+        if c.piece is None:
+            piece = GAP
+        else:
+            piece = escape_control_characters(c.piece).replace("\n", "⏎").replace("\t", "⇥") or "∎"
         out.append(piece, "bold green" if c.new else "dim" if c.piece is None else "")
     return out
 

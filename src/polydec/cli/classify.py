@@ -64,7 +64,10 @@ def classify(
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
-    known = [] if examples is None else read_labelled_texts(examples)
+    if examples is None:
+        known = []
+    else:
+        known = read_labelled_texts(examples)
     if not known and not label:
         raise RequestError("there is no class: name classes (--label), or give --examples")
     lm = api.load(model, draft=None, ngrams=None, dtype=dtype)
@@ -81,7 +84,10 @@ def read_labelled_texts(path: Path) -> list[tuple[str, str]]:
             continue
         what = f"line {i} of {str(path)!r}"
         row = validate_record(_LabelledTextRecord, parse_object(line, what), what)
-        label = row.intent if row.label is None else row.label
+        if row.label is None:
+            label = row.intent
+        else:
+            label = row.label
         if label is None:
             raise RequestError(f"{what} has no class: it must have `label` or `intent`")
         out.append((whole_text(row.text, what), whole_text(label, what)))

@@ -43,9 +43,18 @@ def flag_field(
     the field's own."""
     repeated = option.kind in (tuple, Mapping)
     if default is SAME:
-        default = None if repeated or option.kind is object else option.default
-    names = (spelt,) if isinstance(spelt, str) else spelt
-    help_text = f"{option.help} ({option.range})" if option.range else option.help
+        if repeated or option.kind is object:
+            default = None
+        else:
+            default = option.default
+    if isinstance(spelt, str):
+        names = (spelt,)
+    else:
+        names = spelt
+    if option.range:
+        help_text = f"{option.help} ({option.range})"
+    else:
+        help_text = option.help
     help_text += f"; {more}" if more else ""
     made = CommandFlag(
         option,
@@ -127,5 +136,8 @@ def typer_annotation(declared: CommandFlag, name: str) -> Any:
     spelt: Iterable[str] = declared.spelt
     if not spelt and declared.type is bool:  # without a --no-…
         spelt = (f"--{name.rstrip('_').replace('_', '-')}",)
-    panel = None if declared.panel == "Options" else declared.panel
+    if declared.panel == "Options":
+        panel = None
+    else:
+        panel = declared.panel
     return Annotated[declared.type, typer.Option(*spelt, help=declared.help, rich_help_panel=panel)]

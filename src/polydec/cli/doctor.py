@@ -178,7 +178,10 @@ def print_doctor_report(report: dict[str, Any]) -> None:
         return
     for who, m in (("asked", model), ("draft", model["draft"])):
         if m:
-            why = f"; not the native step: {m['why_not_native']}" if m["why_not_native"] else ""
+            if m["why_not_native"]:
+                why = f"; not the native step: {m['why_not_native']}"
+            else:
+                why = ""
             out.print(f"{who:11} {m['name']}: {m['kernel']}, weights {m['weights']}{why}")
     if table := model["ngrams"]:
         out.print(

@@ -33,7 +33,10 @@ def export(
     require_integer("tokens", tokens, 1, 64)
     from polydec.models.learned.export import export_for_engines as write
 
-    model = None if target is None else api.load(target, draft=None, ngrams=None)
+    if target is None:
+        model = None
+    else:
+        model = api.load(target, draft=None, ngrams=None)
     done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)
     print(escape_control_characters(f"{out}: {done.what}"))
     print("vLLM:   --speculative-config " + shlex.quote(json.dumps(dict(done.vllm))))

@@ -252,7 +252,9 @@ class RequestFlags:
         """What an encoder-decoder model writes from; None: nothing beside the prompt. Raises RequestError where it is given
         twice, or holds something else than text."""
         if self.source_file is None:
-            return None if self.source is None else whole_text(self.source, "source")
+            if self.source is None:
+                return None
+            return whole_text(self.source, "source")
         if self.source is not None:
             raise RequestError("source and --source-file are both given: give one of them")
         return prompts.read_text(self.source_file)

@@ -54,7 +54,10 @@ def generate(
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     sourced = flags.written_from is not None
     alone = sourced and prompt is None and prompt_file is None
-    text = "" if alone else read_prompt_text(prompt, prompt_file)
+    if alone:
+        text = ""
+    else:
+        text = read_prompt_text(prompt, prompt_file)
     if not alone and not text:
         raise RequestError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
@@ -94,7 +97,10 @@ def generate(
         )
 
     ask = api.Ask(text, **flags.request(lm), **steering)
-    passes = None if flags.trace is None else list[RequestPass]()
+    if flags.trace is None:
+        passes = None
+    else:
+        passes = list[RequestPass]()
     ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on, passes=passes)
     opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
     print_unused_settings(lm, ask, ticket.plan)
@@ -133,7 +139,10 @@ def read_prompt_text(prompt: str | None, file: Path | None) -> str:
     text = prompts.standard_input()
     if not text:
         raise RequestError("prompt is missing: nothing came on standard input")
-    line_end = "\r\n" if text.endswith("\r\n") else "\n"
+    if text.endswith("\r\n"):
+        line_end = "\r\n"
+    else:
+        line_end = "\n"
     return text.removesuffix(line_end) or text  # what ends the line of a shell is no part of it
 
 
@@ -154,8 +163,14 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
     stream = not quiet and ticket.plan.request.n == 1
     interrupted = False
     thinking = ticket.plan.thinking
-    reader = None if thinking is None else thinking.writes_marks
-    apart = None if reader is None else ThinkingPrinter(reader, console)
+    if thinking is None:
+        reader = None
+    else:
+        reader = thinking.writes_marks
+    if reader is None:
+        apart = None
+    else:
+        apart = ThinkingPrinter(reader, console)
     try:
         for piece in api.stream_ticket(engine, ticket):
             if stream and apart is None:
@@ -237,18 +252,28 @@ def print_completion_figures(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
     unit = f"{answer.unit}s"
-    speed = (
-        f"{m['tokens_per_second']:.1f} {unit}/s" if m["tokens_per_second"] else "too short to time"
-    )
-    ended = f" ({m['steered_tokens']} tokens to end in time)" if m.get("steered_tokens") else ""
+    if m["tokens_per_second"]:
+        speed = f"{m['tokens_per_second']:.1f} {unit}/s"
+    else:
+        speed = "too short to time"
+    if m.get("steered_tokens"):
+        ended = f" ({m['steered_tokens']} tokens to end in time)"
+    else:
+        ended = ""
     each = (
         f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     )  # of some passes
     cache = answer.method.get("cache")
-    towards = "" if cache is None else f", over cache {cache['name']}"
+    if cache is None:
+        towards = ""
+    else:
+        towards = f", over cache {cache['name']}"
     reuse = answer.method.get("reuse")
     if reuse is not None and reuse["positions"]:
-        nearly = ", so its law is approximate" if reuse["approximate"] else ""
+        if reuse["approximate"]:
+            nearly = ", so its law is approximate"
+        else:
+            nearly = ""
         towards += f", {reuse['positions']} positions of an earlier text taken{nearly}"
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "

@@ -90,7 +90,10 @@ def every_command() -> dict[str, str]:
 @cache
 def load_command(name: str) -> Any:
     """A command or group with all its flags."""
-    package = "polydec.cli" if name in COMMANDS else lab_commands()[name].__name__
+    if name in COMMANDS:
+        package = "polydec.cli"
+    else:
+        package = lab_commands()[name].__name__
     module = import_module(f"{package}.{name}")
     alone = typer.Typer(add_completion=False, **_LOOK)
     if hasattr(module, "app"):
@@ -150,9 +153,10 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
             raise
-        code = (
-            _fail(_reason(error)) if isinstance(error, (PolydecError, OSError)) else _fault(error)
-        )
+        if isinstance(error, (PolydecError, OSError)):
+            code = _fail(_reason(error))
+        else:
+            code = _fault(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -77,13 +77,12 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
         "published",
     ):
         if value := r.get(key):
-            shown = (
-                ", ".join(map(str, value))
-                if isinstance(value, list)
-                else "yes"
-                if value is True
-                else value
-            )
+            if isinstance(value, list):
+                shown = ", ".join(map(str, value))
+            elif value is True:
+                shown = "yes"
+            else:
+                shown = value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
         console.print(f"  {flag} {option}={option_default_text(facts['default'])}  {facts['help']}")
@@ -153,4 +152,6 @@ def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
 
 def option_default_text(value: object) -> str:
     """A default as --set takes it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower()

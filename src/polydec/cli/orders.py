@@ -29,7 +29,10 @@ class ChatConversation:
     @property
     def messages(self) -> list[dict[str, str]]:
         """All that the model is shown."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        if self.system is None:
+            system = []
+        else:
+            system = [{"role": "system", "content": self.system}]
         return [*system, *map(dict, self.turns)]
 
     @property

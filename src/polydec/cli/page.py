@@ -76,9 +76,15 @@ def svg_chart(
     if not points:
         return '<p class="note">Nothing was measured here.</p>'
     tops = [y for _, y in points] + [b for line in lines for _, b in line.spread]
-    x0 = min(x for x, _ in points) if low[0] is None else low[0]
+    if low[0] is None:
+        x0 = min(x for x, _ in points)
+    else:
+        x0 = low[0]
     x1 = max(x for x, _ in points) * (1.0 if joined else 1.08)
-    y0 = min(y for _, y in points) if low[1] is None else low[1]
+    if low[1] is None:
+        y0 = min(y for _, y in points)
+    else:
+        y0 = low[1]
     y1 = max(tops) if most is None else most
     x1 = x1 if x1 > x0 else x0 + 1
     y1 = y1 if y1 > y0 else y0 + 1
@@ -92,7 +98,10 @@ def svg_chart(
     out = list[str]()
     for y in axis_ticks(y0, y1):
         _, h = at(x0, y)
-        label = f"{100 * y:.0f} %" if percent else f"{y:g}"
+        if percent:
+            label = f"{100 * y:.0f} %"
+        else:
+            label = f"{y:g}"
         out.append(f'<path d="M{LEFT} {h:.1f}H{WIDE - RIGHT}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{label}</text>')
     for x in (x for x in axis_ticks(x0, x1) if not whole or x == int(x)):
@@ -110,7 +119,10 @@ def svg_chart(
                 f'<path class="line" style="stroke:{line.ink};opacity:.5" d="M{w:.1f} {down:.1f}V{above:.1f}"/>'
             )
         for (x, y), (w, h) in zip(line.points, places, strict=True):
-            told = f"{100 * y:.1f} %" if percent else f"{y:.4g}"
+            if percent:
+                told = f"{100 * y:.1f} %"
+            else:
+                told = f"{y:.4g}"
             out.append(
                 f'<circle cx="{w:.1f}" cy="{h:.1f}" r="{3 if joined else 5}" style="fill:{line.ink}">'
                 f"<title>{escape_html(line.name)}: {told} at {x:.4g}</title></circle>"
@@ -137,7 +149,10 @@ def axis_ticks(low: float, high: float) -> list[float]:
     """Round numbers from low to high, four to eight of them."""
     size = 10.0 ** ceil(log10(high - low))
     step = next(s for p in (1, 2, 2.5, 5, 10, 20, 25, 50) if (high - low) / (s := size / p) >= 3.9)
-    first = int(low / step) if low >= 0 else int(low / step) - 1
+    if low >= 0:
+        first = int(low / step)
+    else:
+        first = int(low / step) - 1
     marks = [round(step * i, 9) for i in range(first, first + 20)]
     return [x for x in marks if low - 1e-9 <= x <= high + 1e-9]
 

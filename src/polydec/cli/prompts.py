@@ -37,7 +37,9 @@ class PromptRow:
 
     @property
     def key(self) -> str:
-        return self.prompt if isinstance(self.prompt, str) else str(self.prompt)
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return str(self.prompt)
 
 
 def read_text(path: Path) -> str:
@@ -104,7 +106,10 @@ def parse_prompt_row(
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
     if j.asked is not None:
-        answer = None if j.answer is None else whole_text(str(j.answer), f"{what}: answer")
+        if j.answer is None:
+            answer = None
+        else:
+            answer = whole_text(str(j.answer), f"{what}: answer")
         return PromptRow(_prompt(j.asked, f"{what}: prompt"), workload, answer=answer)
     if j.turns is not None:
         return PromptRow(_prompt(j.turns[0], f"{what}: the first turn"), workload)

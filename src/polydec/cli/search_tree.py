@@ -162,7 +162,12 @@ def search_tree_html(root: SearchTreeNode) -> str:
     for i, node in enumerate(nodes):
         x = column[depth[i]]
         y = row[i] * ROW + 16
-        kind = "ok" if node.chosen else "no" if node.pruned else ""
+        if node.chosen:
+            kind = "ok"
+        elif node.pruned:
+            kind = "no"
+        else:
+            kind = ""
         words.append(_node(node, i, x, y, kind))
         if i:
             p = parent[i]
@@ -174,7 +179,10 @@ def search_tree_html(root: SearchTreeNode) -> str:
     wide = column[-1]
     tall = free * ROW + 12
     total = _count(root)
-    more = f" The first {len(nodes)} of {total} parts." if total > len(nodes) else ""
+    if total > len(nodes):
+        more = f" The first {len(nodes)} of {total} parts."
+    else:
+        more = ""
     gone = sum(n.pruned for n in nodes)
     return (
         f'<h3>The search: {total} parts of texts were tried</h3><p class="note">From left to right, beginning behind the '
@@ -212,9 +220,18 @@ def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
         return f'<text class="ok" x="0" y="{y}">prompt</text>'
     text = "".join(node.pieces)
     label = escape_html(_label(node))
-    strike = ' text-decoration="line-through"' if kind == "no" else ""
-    told = "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip(".")
-    score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>' if told else ""
+    if kind == "no":
+        strike = ' text-decoration="line-through"'
+    else:
+        strike = ""
+    if node.score is None:
+        told = ""
+    else:
+        told = f"{node.score:.3f}".rstrip("0").rstrip(".")
+    if told:
+        score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>'
+    else:
+        score = ""
     at = f'x="{x:.0f}" y="{y}" xml:space="preserve"'
     return (
         f'<text class="{kind}" {at}{strike}>{label}<title>{escape_html(text)}</title></text>{score}'

@@ -113,7 +113,10 @@ class ServeFlags:
     @property
     def limits(self) -> RequestLimits:
         """What clients may take. Raises RequestError for a value out of its range."""
-        positions = 0 if self.max_positions == "auto" else self.max_positions
+        if self.max_positions == "auto":
+            positions = 0
+        else:
+            positions = self.max_positions
         settings = {
             known.option.name: getattr(self, name)
             for name, known in flags_of(type(self), "limits").items()
@@ -216,7 +219,10 @@ def _named(models: list[str]) -> dict[str, str]:
     """What each model is loaded from, by the name under which it is served."""
     out: dict[str, str] = {}
     for entry in models:
-        name, _, source = ("", "", entry) if _here(entry) else entry.rpartition("=")
+        if _here(entry):
+            name, _, source = ("", "", entry)
+        else:
+            name, _, source = entry.rpartition("=")
         # where it lies on this machine is nothing that clients need to know
         name = name or (Path(source).resolve().name if _here(source) else source)
         if name in out:
@@ -239,7 +245,10 @@ def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str
     """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
     out: dict[str, list[str]] = {name: [] for name in names}
     for entry in entries:
-        name, _, source = ("", "", entry) if _here(entry) else entry.rpartition("=")
+        if _here(entry):
+            name, _, source = ("", "", entry)
+        else:
+            name, _, source = entry.rpartition("=")
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:

@@ -17,7 +17,9 @@ from polydec.base.errors import RequestError
 
 def terminal_text(text: str) -> str:
     """A model's or a file's text for standard output: a terminal gets no control characters, a pipe the text as it is."""
-    return escape_control_characters(text) if sys.stdout.isatty() else text
+    if sys.stdout.isatty():
+        return escape_control_characters(text)
+    return text
 
 
 def table_cell_text(text: str, longest: int = 200) -> Text:

@@ -152,7 +152,10 @@ def write_trace_page(
         for (request, _), s in stories.items()
         if s.passes and _several(stories)
     ]
-    page = file.with_suffix(".html") if out is None else out
+    if out is None:
+        page = file.with_suffix(".html")
+    else:
+        page = out
     text = trace_page.trace_page_html(file.name, trace_heading(file), parts, together)
     files.replace_file_atomically(page, lambda at: Path(at).write_text(text, encoding="utf-8"))
     print_result(f"{page}: {len(text) // 1024 + 1} KB")
@@ -182,7 +185,10 @@ def replay(
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
     --against what the replay says of another run against that run itself."""
     trace_replay = lab_module("trace_replay", "polydec trace replay")
-    live = None if against is None else read_choice_traces(against)
+    if against is None:
+        live = None
+    else:
+        live = read_choice_traces(against)
     found = trace_replay.made_again(
         file,
         read_choice_traces(file),
@@ -253,12 +259,18 @@ def choice_trace_summary(story: ChoiceTrace) -> str:
     if story.branches:
         tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
         gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
-        passes = f" in {len(story.passes)} passes" if story.passes else ""
+        if story.passes:
+            passes = f" in {len(story.passes)} passes"
+        else:
+            passes = ""
         return f"{story.tokens} tokens{passes}; {tried} texts tried, {gone} given up"
     if story.canvas:
         return f"{story.tokens} tokens in {len(story.canvas)} passes, {story.tokens / len(story.canvas):.2f} tokens a pass"
     drafts = [r for r in story.rounds if r.drafted]
-    each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
+    if story.rounds:
+        each = f"{story.tokens / len(story.rounds):.2f} tokens a pass"
+    else:
+        each = "no pass"
     drafted = sum(r.drafted for r in drafts)
     accepted = sum(r.accepted for r in drafts)
     forced = sum(len(r.forced) for r in story.rounds)
@@ -280,7 +292,9 @@ def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -
         return f"{word}{choice}"
     if word and sum(r == request for r, _ in stories) == 1:
         return f"request {request}"
-    return f"request {request}, choice {choice}" if word else f"{request}.{choice}"
+    if word:
+        return f"request {request}, choice {choice}"
+    return f"{request}.{choice}"
 
 
 def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:

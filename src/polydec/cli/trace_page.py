@@ -82,11 +82,10 @@ def trace_page_html(
             f"<details><summary>{escape_html(p.title)}</summary>{_part(p)}</details>"
             for p in parts[:FOLDED]
         )
-        more = (
-            f'<p class="note">The first {FOLDED} of {len(parts)}.</p>'
-            if len(parts) > FOLDED
-            else ""
-        )
+        if len(parts) > FOLDED:
+            more = f'<p class="note">The first {FOLDED} of {len(parts)}.</p>'
+        else:
+            more = ""
         body = f"{_company(together)}<h2>Each by itself</h2>{folded}{more}"
     return html_document(title, _STYLE, f'<p class="note">{escape_html(about)}</p>{body}')
 
@@ -134,7 +133,10 @@ def _company(lanes: Sequence[Lane]) -> str:
     )
     shared = sum(p.queries > 1 for p in shown) / len(shown)
     models = ", ".join(f'<b style="color:{c}">{escape_html(m, 60)}</b>' for m, c in ink.items())
-    more = f" The first {PASSES} of {len(every)}." if len(every) > PASSES else ""
+    if len(every) > PASSES:
+        more = f" The first {PASSES} of {len(every)}."
+    else:
+        more = ""
     return (
         f"<h2>{len(lanes)} requests in company</h2>"
         f'<p class="note">{len(every)} passes, {shared:.0%} of them over several texts at once. '
@@ -178,7 +180,10 @@ def _text(rounds: Sequence[Written]) -> str:
     out = list[str]()
     for n, (accepted, pieces, forced) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):
-            kind, what = ("d", "a draft") if i < accepted else ("p", "the model's own")
+            if i < accepted:
+                kind, what = ("d", "a draft")
+            else:
+                kind, what = ("p", "the model's own")
             if i in forced:
                 kind = f"{kind} f"
                 what = f"{what}, forced"
@@ -219,7 +224,10 @@ def _timeline(passes: Sequence[PassedEvent]) -> str:
         f'<text class="no" x="0" y="{tall - 3}">0 s</text>'
         f'<text class="no" x="{width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
-    more = f" The first {PASSES} of {len(passes)}." if len(passes) > PASSES else ""
+    if len(passes) > PASSES:
+        more = f" The first {PASSES} of {len(passes)}."
+    else:
+        more = ""
     return (
         f'<h3>When: {len(passes)} passes</h3><p class="note">A bar a pass; its height grows with the positions that were '
         f"fed.{more}</p>"
@@ -232,7 +240,10 @@ def _trees(trees: Sequence[Tree]) -> str:
     """Each draft as a tree, the accepted path in green."""
     drawn = [(n, t) for n, t in enumerate(trees, 1) if len(t[1]) > 1]
     figures = "".join(_tree(n, t) for n, t in drawn[:TREES])
-    more = f" The first {TREES} of {len(drawn)}." if len(drawn) > TREES else ""
+    if len(drawn) > TREES:
+        more = f" The first {TREES} of {len(drawn)}."
+    else:
+        more = ""
     return (
         f'<h3>Drafts: {len(drawn)}</h3><p class="note">On the left the last token that stood; green is what the model '
         f"accepted, ∎ is the end of the text.{more}</p>"

@@ -55,8 +55,14 @@ def tune(
     require_integer("limit", limit, 1, 10_000)
     require_integer("max_tokens", max_tokens, 2, 1 << 20)
     require_integer("best", best, 1, 8)
-    rows = None if on is None else prompts.first_prompt_rows(prompts.read_prompt_rows(on), limit)
-    on_prompts = None if rows is None else lab_module("tune_on", "polydec tune --on")
+    if on is None:
+        rows = None
+    else:
+        rows = prompts.first_prompt_rows(prompts.read_prompt_rows(on), limit)
+    if rows is None:
+        on_prompts = None
+    else:
+        on_prompts = lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
     check_profile_folder(profile.pass_profiles_path().parent)
@@ -111,11 +117,10 @@ def tune(
         f"rows   ms behind {measured.context:4} tokens   times t(1)   ms behind {measured.far_context:4} tokens   times t(1)"
     )
     for m, t in sorted(measured.rows.items()):
-        far = (
-            f"{measured.far[m]:23.2f} {measured.far[m] / measured.far[1]:12.2f}"
-            if m in measured.far
-            else ""
-        )
+        if m in measured.far:
+            far = f"{measured.far[m]:23.2f} {measured.far[m] / measured.far[1]:12.2f}"
+        else:
+            far = ""
         out.print(f"{m:4} {t:22.2f} {t / measured.rows[1]:12.2f} {far}".rstrip())
     for k, t in measured.beside.items():
         out.print(

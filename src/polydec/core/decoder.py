@@ -54,5 +54,8 @@ async def answer_one(
     def stream_of(choice: int) -> Rng:
         return rng
 
-    of = request_streams(request) if rng is None else stream_of
+    if rng is None:
+        of = request_streams(request)
+    else:
+        of = stream_of
     return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

@@ -53,7 +53,9 @@ class PauseEffect:
 
 async def gather_coroutines(*coros: Coro) -> list[Any]:
     """All results, in order. The first that fails closes the others and raises here."""
-    return await JoinEffect(coros, False) if coros else []
+    if coros:
+        return await JoinEffect(coros, False)
+    return []
 
 
 async def race_coroutines(*coros: Coro) -> tuple[int, Any]:

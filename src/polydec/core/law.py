@@ -29,7 +29,9 @@ def residual_law(p_V: Tensor, q_V: Tensor) -> Tensor:
     """What a rejected draw from q leaves of p: (p - q)+ renormalised; p itself where rounding left nothing."""
     r = (p_V - q_V).clamp_(min=0.0)
     total = float(r.sum())
-    return r / total if total > 0.0 else p_V
+    if total > 0.0:
+        return r / total
+    return p_V
 
 
 def exclude_token(p_V: Tensor, token: int) -> Tensor:
@@ -37,7 +39,9 @@ def exclude_token(p_V: Tensor, token: int) -> Tensor:
     out = p_V.clone()
     out[token] = 0.0
     total = float(out.sum())
-    return out / total if total > 0.0 else out
+    if total > 0.0:
+        return out / total
+    return out
 
 
 def jensen_shannon_divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:

@@ -65,7 +65,10 @@ def _notes(scores: DraftScores, tokens: Sequence[int], k: int) -> list[PromptLog
     out = list[PromptLogprob]()
     for node, token in enumerate(tokens):
         row_V = scores.row(node)
-        top = zip(*scores.topk(node, k), strict=True) if k else ()
+        if k:
+            top = zip(*scores.topk(node, k), strict=True)
+        else:
+            top = ()
         out.append(
             PromptLogprob(
                 token, float(row_V[token]), int((row_V > row_V[token]).sum()) + 1, tuple(top)

@@ -195,4 +195,6 @@ def of_choice(shaper: Shaper[S], choice: int) -> Shaper[S]:
     """The shaper for another choice of the same request: what its own `for_choice` gives, else itself. A rule that draws
     has one; states of one choice serve the other."""
     another: Callable[[int], Shaper[S]] | None = getattr(shaper, "for_choice", None)
-    return shaper if another is None else another(choice)
+    if another is None:
+        return shaper
+    return another(choice)

@@ -78,7 +78,9 @@ class Rng:
         total = float(cdf_V[-1])
         i = int(torch.searchsorted(cdf_V, self.uniform() * total, right=True))
         # u * total can round up to the total: then the last entry that has weight is meant
-        return i if i < len(cdf_V) else int(torch.searchsorted(cdf_V, total))
+        if i < len(cdf_V):
+            return i
+        return int(torch.searchsorted(cdf_V, total))
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         """k draws by the weights p_V in order, each from what the earlier ones left; fewer where fewer have weight."""

@@ -86,7 +86,10 @@ class ScheduledTask:
     def __init__(
         self, coro: Coro, parent: ScheduledTask | None = None, slot: int = 0, cache_salt: str = ""
     ) -> None:
-        self.cache_salt = cache_salt if parent is None else parent.cache_salt
+        if parent is None:
+            self.cache_salt = cache_salt
+        else:
+            self.cache_salt = parent.cache_salt
         self.coro = coro
         self.parent = parent
         self.slot = slot
@@ -371,7 +374,10 @@ class Scheduler:
             use.seconds += each * f.size
             if task.passes is not None:
                 before = watched.get(id(task.passes))
-                size_before = 0 if before is None else before[1]
+                if before is None:
+                    size_before = 0
+                else:
+                    size_before = before[1]
                 watched[id(task.passes)] = task.passes, f.size + size_before, task.cache_salt
             if f.rest is None:
                 self._ready.append((task, answer, None))
@@ -390,7 +396,10 @@ class Scheduler:
         task.running = True
         token = _current.set(task.root)
         try:
-            effect = task.coro.send(value) if error is None else task.coro.throw(error)
+            if error is None:
+                effect = task.coro.send(value)
+            else:
+                effect = task.coro.throw(error)
         except StopIteration as stop:
             self._finish(task, stop.value, None)
         except Exception as failure:

@@ -112,15 +112,24 @@ class AnswerText:
         self._record = record
         self._writer = writer
         self.choice = choice
-        self.branch = -1 if choice is not None else record.number()
-        self.owner = request.choices.start if choice is None else choice
+        if choice is not None:
+            self.branch = -1
+        else:
+            self.branch = record.number()
+        if choice is None:
+            self.owner = request.choices.start
+        else:
+            self.owner = choice
         self.went_on = False  # whether another text begins with this one
         self._begin = len(request.prompt)
         self._asked = request.logprobs is not None
         self.ends = record.ends
         self.limit = request.max_tokens
         self._guard = request.guard
-        self._guarded = None if request.guard is None else request.guard.start(request.prompt)
+        if request.guard is None:
+            self._guarded = None
+        else:
+            self._guarded = request.guard.start(request.prompt)
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self._score: float | None = None
@@ -218,16 +227,18 @@ class AnswerText:
             last = self.position + len(self._ahead) - 1
             raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
         ready = 0
-        stop = (
-            len(self._ahead)
-            if final is None
-            else min(len(self._ahead), max(0, final - self.position))
-        )
+        if final is None:
+            stop = len(self._ahead)
+        else:
+            stop = min(len(self._ahead), max(0, final - self.position))
         while ready < stop and self._ahead[ready] is not None:
             ready += 1
         at = self.position
         new = [x for x in self._ahead[:ready] if x is not None]
-        noted = [notes[p] for p in range(at, at + ready)] if notes and self._asked else ()
+        if notes and self._asked:
+            noted = [notes[p] for p in range(at, at + ready)]
+        else:
+            noted = ()
         pieces = self._take(new, noted)
         del self._ahead[: len(pieces)]
         self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
@@ -237,7 +248,10 @@ class AnswerText:
         """A hypothesis that has the same tokens, and a writer that has seen them. owner: the answer that it may become; None:
         that of this one."""
         twin = AnswerText(self._record, None, self._writer.fork())
-        twin.owner = self.owner if owner is None else owner
+        if owner is None:
+            twin.owner = self.owner
+        else:
+            twin.owner = owner
         twin.tokens = list(self.tokens)
         twin.notes = list(self.notes)
         twin._score = self.score
@@ -252,7 +266,10 @@ class AnswerText:
     def follow(self, other: AnswerText, length: int | None = None) -> None:
         """Become as `other` is, up to so many tokens (None: all): this text must be a beginning of it."""
         have = len(self.tokens)
-        stop = len(other.tokens) if length is None else length
+        if length is None:
+            stop = len(other.tokens)
+        else:
+            stop = length
         if other.tokens[:have] != self.tokens:
             raise RequestError("the text to follow begins otherwise")
         if length is None:
@@ -264,7 +281,10 @@ class AnswerText:
         """The finished answer."""
         if self.finish_reason is None:
             raise RequestError("the answer has not ended")
-        notes = tuple(self.notes) if self._asked else None
+        if self._asked:
+            notes = tuple(self.notes)
+        else:
+            notes = None
         return Result(
             tuple(self.tokens),
             self.text,
@@ -339,7 +359,10 @@ def logprobs_at_nodes(
     """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
     out: list[TokenLogprob] = []
     for node, x in zip(nodes, tokens, strict=False):
-        top = zip(*scores.base.topk(node, k), strict=True) if k else ()
+        if k:
+            top = zip(*scores.base.topk(node, k), strict=True)
+        else:
+            top = ()
         out.append(
             TokenLogprob(x, scores.logp(node, (x,))[0], scores.base.logp(node, (x,))[0], tuple(top))
         )

@@ -182,7 +182,9 @@ class Draft:
     @property
     def probes(self) -> tuple[int, ...]:
         """The nodes that are fed for their hidden states alone."""
-        return () if self.probe is None else tuple(i for i, p in enumerate(self.probe) if p)
+        if self.probe is None:
+            return ()
+        return tuple(i for i, p in enumerate(self.probe) if p)
 
     @cached_property
     def depth(self) -> tuple[int, ...]:
@@ -221,11 +223,16 @@ class Draft:
         """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered. chance: of all nodes, in
         place of what the proposer said; None: that."""
         n = len(keep)
-        chance = self.chance if chance is None else chance
+        if chance is None:
+            chance = self.chance
+        else:
+            chance = chance
         first = keep[-1] == n - 1  # then all keep their numbers
 
         def kept(each: tuple[T, ...]) -> tuple[T, ...]:
-            return each[:n] if first else tuple([each[i] for i in keep])
+            if first:
+                return each[:n]
+            return tuple([each[i] for i in keep])
 
         parent = self.parent[:n]
         if not first:
@@ -289,7 +296,10 @@ class Draft:
 
     def nodes_of(self, tokens: Sequence[int]) -> list[int]:
         """The nodes that these tokens, the root's first, follow from the root down, until one is not there."""
-        out = [0] if tokens and tokens[0] == self.token[0] else list[int]()
+        if tokens and tokens[0] == self.token[0]:
+            out = [0]
+        else:
+            out = list[int]()
         for token in tokens[1:] if out else ():
             child = self.child(out[-1], token)
             if child is None:
@@ -340,7 +350,9 @@ class Draft:
             ):
                 kept.add(i)
                 keep.append(i)
-        return self if len(keep) == len(self.token) else self.only(keep)
+        if len(keep) == len(self.token):
+            return self
+        return self.only(keep)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,10 @@ def plan_steering(
         if steer_fields["steer_options"]:
             raise RequestError("steer_options is given without steer: name the way to steer")
         return None
-    name = "cfg" if steer_fields["steer"] is None else steer_fields["steer"]
+    if steer_fields["steer"] is None:
+        name = "cfg"
+    else:
+        name = steer_fields["steer"]
     options = steer.steering_option_values(name, steer_fields["steer_options"])
     steer.check_second(name, ask.negative_prompt is not None)
     second = ask.negative_prompt
@@ -144,10 +147,10 @@ def plan_steering(
     if isinstance(second, str) and not second:
         other = model.empty(raw=raw) or ids[-1:]
     else:
-        other = (
-            None
-            if second is None
-            else model.ids(
+        if second is None:
+            other = None
+        else:
+            other = model.ids(
                 second,
                 raw=raw,
                 who="negative_prompt",
@@ -155,7 +158,6 @@ def plan_steering(
                 most=most,
                 sanitize_control_tokens=ask.sanitize_control_tokens,
             )
-        )
     return SteeringSettings(steer.get_steering_module(name).CARD, options, other)
 
 
@@ -261,13 +263,15 @@ def plan_request(
         raise RequestError(
             f"steer is {short_repr(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
         )
-    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    if ask.sampling is None:
+        sampling = model.sampling()
+    else:
+        sampling = ask.sampling
     sampling.check(point.lm.vocab.size)
-    template_filled = (
-        ()
-        if ask.infill is None
-        else infill_token_ids(model, ask.infill, end=not values["ignore_eos"])
-    )
+    if ask.infill is None:
+        template_filled = ()
+    else:
+        template_filled = infill_token_ids(model, ask.infill, end=not values["ignore_eos"])
     length = _length(
         model, card, max(ids, fed, key=len), len(template_filled) or values["max_tokens"], steered
     )
@@ -287,21 +291,27 @@ def plan_request(
         min_tokens=sampling.min_tokens,
         thinking=None if thinking is None else thinking.writes_marks,
     )
-    eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
-    language = (
-        None
-        if ask.constraint is None
-        else _language(ask.constraint, model, sampling, family, eos, stop_ids)
-    )
+    if values["ignore_eos"]:
+        eos = frozenset[int]()
+    else:
+        eos = point.lm.vocab.eos
+    if ask.constraint is None:
+        language = None
+    else:
+        language = _language(ask.constraint, model, sampling, family, eos, stop_ids)
     if values["finish"] and sampling.min_tokens:
         raise RequestError(
             f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
             "earlier, so leave one of them out"
         )
-    ending = (
-        _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
-    )
-    language = language if ending is None else ending
+    if values["finish"]:
+        ending = _ending(language, length, model, _ends(model, eos, stop_ids))
+    else:
+        ending = None
+    if ending is None:
+        language = language
+    else:
+        language = ending
     if thinking is not None:
         ends = _ends(model, eos, stop_ids)
         language = thinking.language(point, language, ends) or language
@@ -321,7 +331,10 @@ def plan_request(
         values["prompt_logprobs"],
     )
     shape = _SHAPES[family]
-    law = lm if steered is None else steered.law(model, ids, lm)
+    if steered is None:
+        law = lm
+    else:
+        law = steered.law(model, ids, lm)
     if steered is not None:
         check_together(model, card, law, f"steering {steered.card.name}", "steer another way")
     elif pressed is not None:
@@ -373,7 +386,10 @@ def _begun_answer(prompt: Prompt, ending: str, messages: bool) -> str | None:
     if ending != prompt_ending.CONTINUED:
         return None
     last = prompt[-1]
-    content = last["content"] if isinstance(last, Mapping) else ""
+    if isinstance(last, Mapping):
+        content = last["content"]
+    else:
+        content = ""
     return str(joined_text(content))
 
 
@@ -460,7 +476,9 @@ class DecoderBuilder:
             return PassCosts()
 
         first = self._build(unmeasured)
-        return self._build(measure) if asked else first
+        if asked:
+            return self._build(measure)
+        return first
 
     def _build(self, measure: Callable[[], PassCosts]) -> Decoder:
         kit = Kit(
@@ -522,7 +540,10 @@ def _shaped(
     """The target's law, which may be steered, and what gives the draft's, as the request bends them (no shapers are left
     over); a draft that may have another vocabulary takes the rules that name no token."""
     lm = model.checkpoint.lm
-    eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
+    if request.ignore_eos:
+        eos = frozenset[int]()
+    else:
+        eos = lm.vocab.eos
     shapers = build_shapers(
         sampling,
         order=order,
@@ -534,7 +555,10 @@ def _shaped(
         geometry=lm.geometry,
         language=language,
     )
-    target = ShapedTarget(law, *shapers) if shapers else law
+    if shapers:
+        target = ShapedTarget(law, *shapers)
+    else:
+        target = law
 
     @cache
     def small() -> Any:
@@ -555,7 +579,9 @@ def _shaped(
                 words=draft.vocab.words,
                 geometry=draft.geometry,
             )
-        return ShapedTarget(draft, *bent) if bent else draft
+        if bent:
+            return ShapedTarget(draft, *bent)
+        return draft
 
     return target, small, ()
 
@@ -642,13 +668,12 @@ def infill_token_ids(
     out = list[int | None]()
     if isinstance(answer, str):
         for i, part in enumerate(_GAPS.split(answer)):
-            out += (
-                (None,) * int(part)
-                if i % 2
-                else model.checkpoint.text.encode(part, special=False)
-                if part
-                else ()
-            )
+            if i % 2:
+                out += (None,) * int(part)
+            elif part:
+                out += model.checkpoint.text.encode(part, special=False)
+            else:
+                out += ()
     else:
         for at, x in enumerate(answer):
             if x is not None and (type(x) is not int or not 0 <= x < size):
@@ -659,7 +684,9 @@ def infill_token_ids(
     if None not in out:
         raise RequestError("infill has no gap: write [[3]] where three tokens are to be filled in")
     eos = min(model.checkpoint.lm.vocab.eos, default=None)
-    return (*out, eos) if end and eos is not None else tuple(out)
+    if end and eos is not None:
+        return (*out, eos)
+    return tuple(out)
 
 
 def answer_token_room(
@@ -676,15 +703,20 @@ def answer_token_room(
     if draft is not None and DRAFT in needs:
         contexts.append((draft.lm.network.context, draft.name, draft.lm))
     context, who, lm = min(contexts, key=lambda entry: entry[0])
-    second = () if steered is None or steered.second is None else steered.second
-    own = (
-        0
-        if steered is None
-        else steer.steering_vector_positions(steered.card.name, steered.options)
-    )
+    if steered is None or steered.second is None:
+        second = ()
+    else:
+        second = steered.second
+    if steered is None:
+        own = 0
+    else:
+        own = steer.steering_vector_positions(steered.card.name, steered.options)
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if context - count_context_tokens(lm, text) - own < 1:
-            vectors = f" and {own} vectors stand in it" if own else ""
+            if own:
+                vectors = f" and {own} vectors stand in it"
+            else:
+                vectors = ""
             raise RequestError(
                 f"{name} has {_count(lm, text)}{vectors}: the context of {who} holds {context}, the answer included"
             )
@@ -695,13 +727,18 @@ def answer_token_room(
 def count_context_tokens(lm: Any, text: Sequence[int]) -> int:
     """Tokens of a model's context that a text takes: as many as it has, or fewer where it is written in bytes."""
     measure = getattr(lm, "tokens_of", None)
-    return measure(text) if measure is not None and text else len(text)
+    if measure is not None and text:
+        return measure(text)
+    return len(text)
 
 
 def _count(lm: Any, text: Sequence[int]) -> str:
     """How long a text is, in words."""
     tokens = count_context_tokens(lm, text)
-    bytes_ = f"{len(text)} bytes, which are " if hasattr(lm, "tokens_of") else ""
+    if hasattr(lm, "tokens_of"):
+        bytes_ = f"{len(text)} bytes, which are "
+    else:
+        bytes_ = ""
     return f"{bytes_}{tokens} tokens"
 
 
@@ -718,7 +755,9 @@ def _length(
         raise RequestError(
             f"max_tokens is {asked}: the prompt has {_count(model.checkpoint.lm, ids)} and {why}, so it can be at most {most}"
         )
-    return min(LENGTH, most) if asked is None else asked
+    if asked is None:
+        return min(LENGTH, most)
+    return asked
 
 
 def _are_ids(prompt: Prompt) -> bool:

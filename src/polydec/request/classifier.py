@@ -138,7 +138,10 @@ def of_states(
     calm_PV = _laws(model, _calm(model, prompts))
     words = _words(model, names, _typical(model, state_NPH, label_N, len(names)), how.words)
     most = max(1.0, len(labels) / len(names))
-    weight = 1.0 / most if how.weight is None else how.weight
+    if how.weight is None:
+        weight = 1.0 / most
+    else:
+        weight = how.weight
     if not labels:
         return TextClassifier(model, names, prompts, words, calm_PV, weight, None)
     beside_NC = weight * calibrated_class_scores(model, state_NPH, calm_PV, words)

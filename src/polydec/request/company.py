@@ -86,7 +86,10 @@ def pass_events(
     """The passes of a request as events; they are of all its answers together, and stand under the first. begun: the moment
     from which seconds count, None: the first of these passes."""
     names = lm.names
-    begun = min((p.start for p in passes), default=0.0) if begun is None else begun
+    if begun is None:
+        begun = min((p.start for p in passes), default=0.0)
+    else:
+        begun = begun
     for p in passes:
         yield PassedEvent(
             0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries

@@ -48,7 +48,10 @@ def detect_watermark(
         raise RequestError(
             f"size is {size}: all of so few tokens are green, so nothing can be told"
         )
-    pairs = pairs if repeats else list(dict.fromkeys(pairs))
+    if repeats:
+        pairs = pairs
+    else:
+        pairs = list(dict.fromkeys(pairs))
     hits = sum(bool(green_token_mask(key, before, share, size)[x]) for before, x in pairs)
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))
     return WatermarkDetection(len(pairs), hits, z, 0.5 * math.erfc(z / math.sqrt(2.0)))

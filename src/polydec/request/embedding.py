@@ -71,7 +71,10 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
     (models/formats/sentences.py); of other models the last state, and no prompt. Raises
     RequestError for a prompt that the model has not, FileError for a layout that is not read."""
     says = sentences.read_embedding_config(Path(model.checkpoint.path))
-    prompts = {} if says is None else says.prompts
+    if says is None:
+        prompts = {}
+    else:
+        prompts = says.prompts
     if how.prompt is not None and how.prompt not in prompts:
         raise RequestError(
             f"prompt is {short_repr(how.prompt)}: {model.name} has "
@@ -84,7 +87,10 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
     name = how.prompt
     if says is not None and name is None and how.template is None and not how.prepend_to:
         name = says.usual
-    before = None if name is None else prompts[name] + TEXT
+    if name is None:
+        before = None
+    else:
+        before = prompts[name] + TEXT
     pool = how.pool or ("last" if says is None else says.pool)
     return replace(how, pool=pool, prompt=None, template=how.template if before is None else before)
 
@@ -102,7 +108,10 @@ def prepare_embedding_inputs(
         raise RequestError(f"layer is {how.layer}: {model.name} runs as a whole only")
     depth = max(how.layer or 1, how.prepend_to)
     if depth > lm.network.layers or (how.prepend_to and not lm.layers):
-        name = "layer" if how.layer == depth else "prepend_to"
+        if how.layer == depth:
+            name = "layer"
+        else:
+            name = "prepend_to"
         raise RequestError(
             f"{name} is {depth}: {model.name} has {lm.layers} layers that can run alone"
         )
@@ -118,7 +127,10 @@ def prepare_embedding_inputs(
     left = most
     for at, text in enumerate(texts):
         text_read = _prepared(model, text, how, f"text {at + 1}", left)
-        left = None if left is None else left - len(text_read.ids)
+        if left is None:
+            left = None
+        else:
+            left = left - len(text_read.ids)
         out.append(text_read)
     return out
 
@@ -130,7 +142,10 @@ def _prepared(
     who: str,
     most: int | None,
 ) -> EmbeddingInput:
-    room = model.checkpoint.lm.context if most is None else min(most, model.checkpoint.lm.context)
+    if most is None:
+        room = model.checkpoint.lm.context
+    else:
+        room = min(most, model.checkpoint.lm.context)
     parts = list[int]()
     place = None
     if not isinstance(text, str):
@@ -143,7 +158,10 @@ def _prepared(
         raise RequestError(f"{who} has more than {room} tokens: there is room for those")
     else:
         before, placed, behind = how.around.rpartition(PLACE)
-        parts += model.checkpoint.text.encode(before) if before else ()
+        if before:
+            parts += model.checkpoint.text.encode(before)
+        else:
+            parts += ()
         if placed:
             place = len(parts)
             parts.append(0)
@@ -177,7 +195,9 @@ async def embedding_vectors(
         read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
         states.append(torch.stack(read).float())  # a copy: a row alone would keep all of its pass
     rows = torch.cat(states)
-    return normalize(rows, dim=-1) if how.normalised else rows
+    if how.normalised:
+        return normalize(rows, dim=-1)
+    return rows
 
 
 async def last_state(lm: Any, text: EmbeddingInput) -> Tensor:
@@ -186,8 +206,14 @@ async def last_state(lm: Any, text: EmbeddingInput) -> Tensor:
 
 
 async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tensor:
-    depth = lm.network.layers if how.layer is None else how.layer
-    rows = _prepending if text.place is not None else _plainly
+    if how.layer is None:
+        depth = lm.network.layers
+    else:
+        depth = how.layer
+    if text.place is not None:
+        rows = _prepending
+    else:
+        rows = _plainly
     state_NH = await rows(lm, text, how, depth)
     if depth == lm.network.layers:  # as transformers has them
         state_NH = lm.network.normed(state_NH)
@@ -200,7 +226,10 @@ async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth:
     cache_ = lm.network.new_cache()
     out = list[Tensor]()
     n = len(text.ids)
-    layers = None if depth == net.layers else tuple(range(depth))
+    if depth == net.layers:
+        layers = None
+    else:
+        layers = tuple(range(depth))
     for first in range(0, n, lm.chunk):
         tokens = text.ids[first : first + lm.chunk]
         rows = _rows(how, first, first + len(tokens), n)
@@ -234,7 +263,9 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
             )
             answer = await ForwardQuery(net, query, len(state_CH), behind=first)
             out.append(answer.hidden_RH)
-        return torch.cat(out) if out else state_NH
+        if out:
+            return torch.cat(out)
+        return state_NH
 
     state_NH = net.embed(text.ids).float().clone()
     state_NH[text.place] = _placeholder(net).to(state_NH)

@@ -86,7 +86,10 @@ class Completion:
         return tuple(_pieces(self.edits))
 
     def __repr__(self) -> str:
-        begun = self.text if len(self.text) <= 60 else f"{self.text[:59]}…"
+        if len(self.text) <= 60:
+            begun = self.text
+        else:
+            begun = f"{self.text[:59]}…"
         return f"Completion({begun!r}, {', '.join(self._facts())})"
 
     def _repr_html_(self) -> str:
@@ -157,7 +160,9 @@ def _choice_json(c: Choice) -> dict[str, Any]:
         "finish_reason": c.finish_reason,
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
     }
-    return out if c.score is None else {**out, "score": c.score}
+    if c.score is None:
+        return out
+    return {**out, "score": c.score}
 
 
 @dataclass
@@ -172,16 +177,18 @@ class TicketObserver:
     taken: list[EditedEvent] = field(default_factory=list[EditedEvent])
 
     def __post_init__(self) -> None:
-        self.kinds = (
-            (OpenedEvent, EditedEvent)
-            if self.on is ignore_event
-            else getattr(self.on, "kinds", _EVERY)
-        )
+        if self.on is ignore_event:
+            self.kinds = (OpenedEvent, EditedEvent)
+        else:
+            self.kinds = getattr(self.on, "kinds", _EVERY)
 
     def __call__(self, event: TraceEvent) -> None:
         if isinstance(event, EditedEvent):
             self.last = time.perf_counter()
-            self.first = self.last if self.first is None else self.first
+            if self.first is None:
+                self.first = self.last
+            else:
+                self.first = self.first
             self.edits.append(event)
         elif isinstance(event, OpenedEvent) and not self.opened:
             self.opened = self.last = time.perf_counter()
@@ -254,7 +261,9 @@ class Ticket:
     @property
     def results(self) -> list[Result]:
         """The answers of a request that has run to its end; else none."""
-        return [] if self.task is None or self.task.result is None else self.task.result
+        if self.task is None or self.task.result is None:
+            return []
+        return self.task.result
 
     def completion(self) -> Completion:
         """The answers, or what there is of them (finish_reason "abort"). Raises what the request's coroutine raised."""
@@ -275,7 +284,10 @@ class Ticket:
         if thinking is not None:
             thought = (thinking.track.thought_tokens(c.token_ids) for c in choices)
             usage["reasoning_tokens"] = sum(thought)
-        noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
+        if self.plan.request.prompt_logprobs is None:
+            noted = None
+        else:
+            noted = self.transcript.prompt
         return Completion(
             choices,
             usage,
@@ -319,14 +331,23 @@ class Ticket:
     def _metrics(self, count: int) -> dict[str, Any]:
         watch = self.watch
         results = self.results
-        first = watch.last if watch.first is None else watch.first
+        if watch.first is None:
+            first = watch.last
+        else:
+            first = watch.first
         later = count - sum(r.stats.first for r in results)
         decoding = watch.last - first
         stats = None
         for r in results:
-            stats = r.stats if stats is None else stats.plus(r.stats)
+            if stats is None:
+                stats = r.stats
+            else:
+                stats = stats.plus(r.stats)
         passes = 0 if stats is None else stats.passes
-        use = {} if self.task is None else self.task.usage
+        if self.task is None:
+            use = {}
+        else:
+            use = self.task.usage
         names = self.engine.model.names
         target = self.engine.model.network
         ending = self.plan.ending
@@ -410,7 +431,10 @@ class Engine:
                 raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
             raise RequestError(f"doubling is {doubling!r}: it must be above 0")
-        self.model = model if batching is None else batching.model(model)
+        if batching is None:
+            self.model = model
+        else:
+            self.model = batching.model(model)
         self.max_running = max_running
         self.max_cache_bytes = max_cache_bytes
         self.preempted = 0  # how often a request was put on hold

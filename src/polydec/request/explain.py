@@ -139,13 +139,10 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
     )
     if model.draft is not None:
         draft = model.draft
-        says = (
-            "read by what needs it below"
-            if _needs_draft(made)
-            else (
-                "nothing below needs it; a method that chooses for itself, such as auto, may draft with it"
-            )
-        )
+        if _needs_draft(made):
+            says = "read by what needs it below"
+        else:
+            says = "nothing below needs it; a method that chooses for itself, such as auto, may draft with it"
         yield RequestPart(
             "draft",
             draft.name,
@@ -153,11 +150,10 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
             {},
         )
     for name, artefact in zip(model.given, model.artefacts):
-        says = (
-            "read by what needs it below"
-            if _reads(made, artefact)
-            else f"nothing below reads it{_readers(artefact)}"
-        )
+        if _reads(made, artefact):
+            says = "read by what needs it below"
+        else:
+            says = f"nothing below reads it{_readers(artefact)}"
         yield RequestPart("trained", name, f"{artefact.called}; {says}", {})
 
 
@@ -223,7 +219,9 @@ def _readers(artefact: ModelArtefact) -> str:
         return any(isinstance(n, ArtefactNeed) and n.fits(artefact) for n in card.needs)
 
     methods = [name for name, recipe in registry.recipe_modules().items() if needs(recipe.CARD)]
-    return f": {join_names(methods)} would" if methods else ""
+    if methods:
+        return f": {join_names(methods)} would"
+    return ""
 
 
 def _pressed(made: RequestPlan) -> Iterator[RequestPart]:
@@ -291,7 +289,9 @@ def _rules(model: LoadedModel, ask: Ask) -> Iterator[RequestPart]:
 
 
 def _sampling(model: LoadedModel, ask: Ask) -> Sampling:
-    return model.sampling() if ask.sampling is None else ask.sampling
+    if ask.sampling is None:
+        return model.sampling()
+    return ask.sampling
 
 
 def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
@@ -299,8 +299,14 @@ def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
     lm = model.checkpoint.lm
     sampling = _sampling(model, ask)
     some_end = (min(lm.vocab.eos, default=0),)
-    language = None if ask.constraint is None else UnrestrictedLanguage(lm.vocab.size)
-    geometry = lm.geometry if family_of(lm) == "ar" else None
+    if ask.constraint is None:
+        language = None
+    else:
+        language = UnrestrictedLanguage(lm.vocab.size)
+    if family_of(lm) == "ar":
+        geometry = lm.geometry
+    else:
+        geometry = None
     setting = SamplingRuleContext(
         some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
     )
@@ -334,7 +340,10 @@ def _method(made: RequestPlan) -> Iterator[RequestPart]:
 def _length(model: LoadedModel, ask: Ask, made: RequestPlan) -> Iterator[RequestPart]:
     request = made.request
     most, why = answer_token_room(model, made.card.name, request.prompt, made.steering)
-    source = f"{made.source} tokens of source, " if made.source else ""
+    if made.source:
+        source = f"{made.source} tokens of source, "
+    else:
+        source = ""
     says = (
         f"{source}{len(request.prompt)} {made.unit}s of prompt, at most {request.max_tokens} of an answer; there is room for "
         f"{most}, as {why}"

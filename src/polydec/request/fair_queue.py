@@ -42,7 +42,9 @@ class FairQueue(Generic[T]):
     def pop(self, running: Counter[str]) -> T | None:
         """What `first` and `take` give, for whoever is not alone in taking; None where nothing waits."""
         with self._lock:
-            return self._taken(self._next(running)) if self._lines else None
+            if self._lines:
+                return self._taken(self._next(running))
+            return None
 
     def _next(self, running: Counter[str]) -> str:
         return min(self._lines, key=lambda name: (running[name], self._lines[name][0][0]))

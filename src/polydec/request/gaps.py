@@ -57,7 +57,9 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
 def _mark(model: LoadedModel, mark: str) -> int | None:
     """The token of a mark; None where the tokenizer has none."""
     ids = model.checkpoint.text.encode(mark, special=False)
-    return ids[0] if len(ids) == 1 else None
+    if len(ids) == 1:
+        return ids[0]
+    return None
 
 
 def _known(model: LoadedModel) -> int:

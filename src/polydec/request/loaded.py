@@ -129,7 +129,9 @@ class LoadedModel:
 
     def small(self) -> Any:
         """The draft model's law, loaded now where it was not yet; None: there is no draft."""
-        return None if self.draft is None else self.draft.lm
+        if self.draft is None:
+            return None
+        return self.draft.lm
 
     @property
     def ready(self) -> tuple[ModelBundle | DeferredBundle, ...]:
@@ -240,9 +242,15 @@ class LoadedModel:
         """
         point = self.checkpoint
         text = self.checkpoint.text
-        source = ask.prompt if ask.source is None else ask.source
+        if ask.source is None:
+            source = ask.prompt
+        else:
+            source = ask.source
         begins = tuple[int, ...]()
-        who = "prompt" if ask.source is None else "source"
+        if ask.source is None:
+            who = "prompt"
+        else:
+            who = "source"
         if isinstance(source, bytes):
             try:
                 source = source.decode()
@@ -258,11 +266,10 @@ class LoadedModel:
             prompt = ask.prompt
             if isinstance(prompt, str):
                 said = whole_text(prompt, "prompt")
-                begins = (
-                    text.encode_sanitized(text.control_tokens.marked(said), special=False)
-                    if sanitized
-                    else text.encode(said, special=False)
-                )
+                if sanitized:
+                    begins = text.encode_sanitized(text.control_tokens.marked(said), special=False)
+                else:
+                    begins = text.encode(said, special=False)
             else:
                 begins = self.ids(prompt, raw=True)
         salt = ask.cache_salt
@@ -334,11 +341,9 @@ class LoadedModel:
         """Token ids of a prompt that asks nothing: an empty turn of a chat, or (raw, or without a template) what a tokenizer
         sets before every text."""
         text = self.checkpoint.text
-        return (
-            text.encode("")
-            if raw or not text.has_chat
-            else text.chat([{"role": "user", "content": ""}])
-        )
+        if raw or not text.has_chat:
+            return text.encode("")
+        return text.chat([{"role": "user", "content": ""}])
 
     def ids(
         self,
@@ -409,7 +414,10 @@ class LoadedModel:
             raise RequestError(
                 f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
             )
-        encode = self.checkpoint.text.encode_sanitized if sanitized else self.checkpoint.text.encode
+        if sanitized:
+            encode = self.checkpoint.text.encode_sanitized
+        else:
+            encode = self.checkpoint.text.encode
         return encode(text, special)
 
     def _with_tools(
@@ -506,7 +514,9 @@ def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:
 def _given(point: ModelBundle, source: tuple[int, ...], cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
     behind_source = getattr(point.lm, "given", None)
-    return point if behind_source is None else replace(point, lm=behind_source(source, cache_salt))
+    if behind_source is None:
+        return point
+    return replace(point, lm=behind_source(source, cache_salt))
 
 
 def _message(at: int, message: Any) -> dict[str, Any]:
@@ -561,8 +571,14 @@ def assemble_loaded_model(
     draft, ngrams = (
         None if x == "none" else x for x in (draft, ngrams)
     )  # as the command line has it
-    small = None if draft is None else _small(draft, named, model, dtype, device, threads, opened)
-    table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
+    if draft is None:
+        small = None
+    else:
+        small = _small(draft, named, model, dtype, device, threads, opened)
+    if ngrams == "default":
+        table = zoo.default_ngrams(name)
+    else:
+        table = ngrams
     paths = [*trained, *([] if table is None else [table])]
     called = tuple(trained if ngrams == "default" else paths)
     fitted = tuple(
@@ -628,7 +644,9 @@ def _small(
         _share_threads(model, small, device, threads)
         return small
 
-    return make() if named else DeferredBundle(name, make)
+    if named:
+        return make()
+    return DeferredBundle(name, make)
 
 
 def _share_threads(

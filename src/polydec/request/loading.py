@@ -79,7 +79,10 @@ def load(
         key: None if value is None else path_text(value, key)
         for key, value in {"draft": draft, "ngrams": ngrams}.items()
     }
-    several = [trained] if isinstance(trained, (str, PathLike)) else trained
+    if isinstance(trained, (str, PathLike)):
+        several = [trained]
+    else:
+        several = trained
     if not isinstance(several, Sequence) or isinstance(several, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RequestError(
             f"trained is of the type {type(trained).__name__}: it must be a name, a path or a list of those"

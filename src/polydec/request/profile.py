@@ -129,7 +129,10 @@ class PassProfile:
             / (self.far_context - self.context)
             * 1000
         )
-        crowd = min(max(1.0, behind / more[0]), MOST_CROWD) if more[0] > 0 else 1.0
+        if more[0] > 0:
+            crowd = min(max(1.0, behind / more[0]), MOST_CROWD)
+        else:
+            crowd = 1.0
         apart = (
             self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000
         ) / (many - 1)
@@ -153,7 +156,10 @@ def _filled(table: dict[int, float]) -> list[float]:
     for m in range(1, known[-1] + 1):
         above = next(k for k in known if k >= m)
         below = max(k for k in known if k <= m)
-        part = (m - below) / (above - below) if above > below else 0.0
+        if above > below:
+            part = (m - below) / (above - below)
+        else:
+            part = 0.0
         out.append(table[below] * (1 - part) + table[above] * part)
     return out
 
@@ -422,4 +428,6 @@ def keep_surely(lm: ProfiledModel, profile: PassProfile) -> None:
 
 def _known() -> dict[str, Any]:
     """All entries of the file. Raises PolydecError where it is no JSON object."""
-    return edge.read_json(pass_profiles_path()) if pass_profiles_path().exists() else {}
+    if pass_profiles_path().exists():
+        return edge.read_json(pass_profiles_path())
+    return {}

@@ -90,7 +90,9 @@ class EmbeddingSettings:
         if self.template is not None:
             return self.template
         published = 'This sentence : {placeholder} "{text}" means in one word:"'
-        return published if self.prepend_to else TEXT
+        if self.prepend_to:
+            return published
+        return TEXT
 
 
 @cache

@@ -40,7 +40,9 @@ class ThinkingSettings:
     @property
     def writes_marks(self) -> ThinkingReader | None:
         """What texts are written with, where marks stay in them to be read again."""
-        return self.reader if self.shown_apart else None
+        if self.shown_apart:
+            return self.reader
+        return None
 
     def language(
         self, point: ModelBundle, inner: TokenLanguage[Any] | None, ends: frozenset[int]
@@ -70,7 +72,10 @@ class ThinkingSettings:
         if isinstance(inner, DeadlineLanguage):  # what is thought leaves room for a whole answer
             begin = inner.begin
             most = max(0, inner.most - len(inner.whole) - min(ROOM, inner.most // 4))
-            budget = most if budget is None else min(budget, most)
+            if budget is None:
+                budget = most
+            else:
+                budget = min(budget, most)
         return after_thinking(
             inner,
             point.lm.vocab,

@@ -50,7 +50,9 @@ class TokenPace:
     def used(self) -> float:
         """The share of their tokens that answers take, in 0 to 1; 1 where none has ended yet."""
         used = tuple(self._used)
-        return sum(used) / len(used) if used else 1.0
+        if used:
+            return sum(used) / len(used)
+        return 1.0
 
     @property
     def rate(self) -> float:
@@ -121,7 +123,10 @@ class AdmissionControl:
         """Seconds until a request that comes now would have its turn."""
         rate = self.pace.rate
         beyond = self.under_way.total() + 1 - self.limits.running
-        seconds = seconds_until(max(1, beyond), loads, rate) if rate else UNMEASURED
+        if rate:
+            seconds = seconds_until(max(1, beyond), loads, rate)
+        else:
+            seconds = UNMEASURED
         return max(1, ceil(min(seconds, self.limits.seconds)))
 
     def _wait(self, account: str, of_all: int, of_own: int | None, loads: list[RequestLoad]) -> int:
@@ -135,6 +140,9 @@ class AdmissionControl:
                 own = [x for x in loads if x.account == account]
                 others = sum(x.answers for x in loads if x.running and x.account != account)
                 mine = sum(x.answers for x in own if x.running)
-                part = rate * mine / (mine + others) if mine else rate
+                if mine:
+                    part = rate * mine / (mine + others)
+                else:
+                    part = rate
                 seconds = min(seconds, seconds_until(of_own, own, part))
         return max(1, ceil(min(seconds, self.limits.seconds)))

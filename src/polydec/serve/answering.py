@@ -60,7 +60,10 @@ async def respond_to_request(
         listed = 0
         most = answers.limits.entries
         async for news in answers.news():
-            listed += count_delta_entries(news) if wanted.details else 0
+            if wanted.details:
+                listed += count_delta_entries(news)
+            else:
+                listed += 0
             if listed > most:
                 raise RefusalError(
                     f"polydec is given, and the answers have more than {most} tokens, drafts and passes to list, which is "
@@ -180,7 +183,9 @@ def server_sent_event(chunk: Mapping[str, Any]) -> str:
 
 
 def _head(chunk: Mapping[str, Any]) -> str:
-    return f"event: {chunk['type']}\ndata: " if "type" in chunk else "data: "
+    if "type" in chunk:
+        return f"event: {chunk['type']}\ndata: "
+    return "data: "
 
 
 def count_delta_entries(news: AnswerDelta) -> int:
@@ -191,7 +196,9 @@ def count_delta_entries(news: AnswerDelta) -> int:
 
 def _listed(notes: Sequence[Any]) -> int:
     """Log-probabilities of some tokens. The first one of a prompt has none."""
-    return len(notes) * (1 + len(notes[-1].top)) if notes else 0
+    if notes:
+        return len(notes) * (1 + len(notes[-1].top))
+    return 0
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

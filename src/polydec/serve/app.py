@@ -178,7 +178,10 @@ def create_app(
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
-        about = {} if known is None else {"max_model_len": known.model.network.context}
+        if known is None:
+            about = {}
+        else:
+            about = {"max_model_len": known.model.network.context}
         return {
             "id": name,
             "object": "model",
@@ -244,11 +247,10 @@ def create_app(
     @app.get("/health", summary="200 where all models are ready")
     async def health() -> JSONResponse:
         states = models.states
-        state = (
-            "stopping"
-            if models.draining
-            else next((s for s in ("failed", "loading") if s in states.values()), "ready")
-        )
+        if models.draining:
+            state = "stopping"
+        else:
+            state = next((s for s in ("failed", "loading") if s in states.values()), "ready")
         return JSONResponse({"status": state, "models": states}, 200 if state == "ready" else 503)
 
     @app.get("/metrics", summary="for Prometheus")
@@ -272,11 +274,20 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
     """The token ids of a text or of messages."""
     model = models.find(body.take("model")).model
     most = limits.prompt
-    special = body.take("add_special_tokens", True) if "prompt" in body.fields else True
+    if "prompt" in body.fields:
+        special = body.take("add_special_tokens", True)
+    else:
+        special = True
     prompt = body.take("prompt")
     messages = body.take("messages")
-    read = None if messages is None else read_messages(body, messages)
-    ending = prompt_ending.OPENED if messages is None else chat_ending(body)
+    if messages is None:
+        read = None
+    else:
+        read = read_messages(body, messages)
+    if messages is None:
+        ending = prompt_ending.OPENED
+    else:
+        ending = chat_ending(body)
     body.end()
     if (prompt is None) == (messages is None):
         raise RefusalError("give one of prompt and messages", param="prompt")
@@ -291,7 +302,10 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
     else:
         ids = model.checkpoint.text.encode(prompt, bool(special))
     if len(ids) > most:
-        name = "messages" if prompt is None else "prompt"
+        if prompt is None:
+            name = "messages"
+        else:
+            name = "prompt"
         raise RefusalError(
             f"{name} has {len(ids)} tokens: at most {most} are told at a time", param=name
         )
@@ -309,7 +323,10 @@ def _detokenized(body: RequestBody, models: ServedModels, limits: RequestLimits)
         raise RefusalError(
             f"tokens is {short_repr(tokens)}: it must be a list of token ids", param="tokens"
         )
-    ids = model.ids(tokens, who="tokens", most=limits.prompt) if tokens else ()
+    if tokens:
+        ids = model.ids(tokens, who="tokens", most=limits.prompt)
+    else:
+        ids = ()
     return JSONResponse({"prompt": model.checkpoint.text.decode(ids)})
 
 
@@ -318,7 +335,10 @@ def _told(ignored: Sequence[str]) -> dict[str, str]:
     if not ignored:
         return {}
     names = [quote(name[:60], safe=" !#$&'()*+-./:<=>?@[]^_`{|}~") for name in ignored[:32]]
-    more = [f"and {len(ignored) - 32} more"] if len(ignored) > 32 else []
+    if len(ignored) > 32:
+        more = [f"and {len(ignored) - 32} more"]
+    else:
+        more = []
     return {IGNORED: ", ".join(names + more)}
 
 

@@ -23,7 +23,10 @@ async def read_bytes(request: Request, most: int) -> bytes:
     parts = list[bytes]()
     size = 0
     declared = request.headers.get("content-length", "0")
-    wanted = int(declared) if declared.isdigit() and len(declared) < 20 else 0
+    if declared.isdigit() and len(declared) < 20:
+        wanted = int(declared)
+    else:
+        wanted = 0
     waits = request.headers.get("expect", "").lower() == "100-continue"
     if wanted > most and (waits or wanted > SWALLOWED):
         raise _too_large(most)

@@ -66,7 +66,10 @@ class BatchProgress:
     def sentence(self) -> str:
         """One line for people."""
         seconds = max(time.perf_counter() - self.began, 1e-9)
-        kept = f" ({self.before} were there)" if self.before else ""
+        if self.before:
+            kept = f" ({self.before} were there)"
+        else:
+            kept = ""
         return (
             f"{self.before + self.done} of {self.rows} rows{kept}, {self.wrong} with an error, {self.tokens} tokens, "
             f"{self.tokens / seconds:.1f} tokens/s"
@@ -171,12 +174,18 @@ class BatchRunner:
         try:
             for line in lines:
                 request = is_request(line.text)
-                twice = self._twice(line) if request else None
+                if request:
+                    twice = self._twice(line)
+                else:
+                    twice = None
                 if line.at in known:
                     continue
                 while sum(len(w.tickets) for w in working) >= 2 * self.running:
                     working = list(self._tick(working, write, tally))
-                form = self._request if request else self._prompt
+                if request:
+                    form = self._request
+                else:
+                    form = self._prompt
                 try:
                     working.append(form(line, twice))
                 except _BadLineError as bad:
@@ -248,8 +257,13 @@ class BatchRunner:
     def _twice(self, line: BatchLine) -> int | None:
         """The earlier line that has this one's custom_id."""
         name = parse_object(line.text, "a line").get("custom_id")
-        first = self._named.setdefault(name, line.at) if isinstance(name, str) else line.at
-        return None if first == line.at else first
+        if isinstance(name, str):
+            first = self._named.setdefault(name, line.at)
+        else:
+            first = line.at
+        if first == line.at:
+            return None
+        return first
 
     def _request(self, line: BatchLine, twice: int | None) -> PendingBatchLine:
         fields = parse_object(line.text, "the line")
@@ -349,11 +363,9 @@ def _wrong(fields: Mapping[str, Any], twice: int | None) -> str | None:
     if not isinstance(fields.get("body"), Mapping):
         return f"body is {short_repr(fields.get('body'))}: it must be an object"
     more = next((k for k in fields if k not in ("custom_id", "method", "url", "body")), None)
-    return (
-        None
-        if more is None
-        else f"field {short_repr(more)} is unknown: a line has custom_id, method, url and body"
-    )
+    if more is None:
+        return None
+    return f"field {short_repr(more)} is unknown: a line has custom_id, method, url and body"
 
 
 def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:

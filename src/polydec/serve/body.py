@@ -220,7 +220,9 @@ class RequestBody:
 def _meant(name: str, known: Collection[str]) -> str:
     """The names that an unknown one may stand for; all of them where none is close."""
     near = get_close_matches(name[:100], known, 3, 0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"it holds {', '.join(known)}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"it holds {', '.join(known)}"
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -250,7 +252,10 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if isinstance(text, str):
+        raw = text.encode("utf-8", "surrogatepass")
+    else:
+        raw = text
     data = parse_object(raw, what, pairs, finite=True)
     if twice:
         raise RefusalError(
@@ -414,7 +419,9 @@ def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -
     if option.kind is Mapping:
         return body.mapping(name)
     value = body.take(name, usual.get(field, option.default))
-    return _whole(value, name) if option.kind is object else option.convert(value)
+    if option.kind is object:
+        return _whole(value, name)
+    return option.convert(value)
 
 
 def _entries(body: RequestBody, name: str, size: int) -> None:
@@ -428,7 +435,9 @@ def _entries(body: RequestBody, name: str, size: int) -> None:
 
 def _whole(prompt: Any, name: str) -> Any:
     """A second prompt or a source: a text must hold whole characters, and whatever else it is is looked at with the model."""
-    return whole_text(prompt, name) if isinstance(prompt, str) else prompt
+    if isinstance(prompt, str):
+        return whole_text(prompt, name)
+    return prompt
 
 
 def prompt_logprobs(body: RequestBody, stream: bool) -> int | None:

@@ -29,7 +29,9 @@ class ClientIdentity:
 
     def cache_salt(self, asked: str) -> str:
         """The salt of its requests; asked: what they say themselves."""
-        return f"{self.credential}:{asked}" if self.credential else asked
+        if self.credential:
+            return f"{self.credential}:{asked}"
+        return asked
 
     def to_header(self) -> str:
         """For a replica."""

@@ -37,7 +37,9 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
         """Where the next part goes."""
         sized = all(name != b"transfer-encoding" for name, _ in self.headers or ())
         body = self.conn.their_state is h11.SEND_BODY
-        return self._part if body and sized else self._small
+        if body and sized:
+            return self._part
+        return self._small
 
     def buffer_updated(self, nbytes: int) -> None:
         """A part has come."""

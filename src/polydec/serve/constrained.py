@@ -158,12 +158,21 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     body.members("response_format", value, ("type", *FORMATS[kind]))
     if kind == "text":
         return {}
-    held = value if kind == "json_object" else value.get("json_schema")
-    schema = held.get("schema") if isinstance(held, Mapping) else None
+    if kind == "json_object":
+        held = value
+    else:
+        held = value.get("json_schema")
+    if isinstance(held, Mapping):
+        schema = held.get("schema")
+    else:
+        schema = None
     if kind == "json_object" and schema in (None, {}):
         return {"json_object": True}
     if not isinstance(held, Mapping) or not isinstance(schema, Mapping):
-        where = "response_format" if kind == "json_object" else "response_format.json_schema"
+        if kind == "json_object":
+            where = "response_format"
+        else:
+            where = "response_format.json_schema"
         raise RefusalError(
             f"{where} has no schema: it must hold a JSON schema by that name",
             param="response_format",

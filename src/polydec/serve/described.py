@@ -37,7 +37,10 @@ def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
 def _asked(field: str, about: str = "", **more: Any) -> Schema:
     """A field of an Ask; about: what is to be said beside its own help here."""
     option = ask_options()[field]
-    help_text = f"{option.help}; {about}" if about else option.help
+    if about:
+        help_text = f"{option.help}; {about}"
+    else:
+        help_text = option.help
     return _as_here(replace(option, help=help_text), own=bool(about), **more)
 
 
@@ -230,7 +233,10 @@ def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(field: Mapping[str, Any]) -> str:
-    form = field["anyOf"][0] if "anyOf" in field else field
+    if "anyOf" in field:
+        form = field["anyOf"][0]
+    else:
+        form = field
     if "enum" in form:
         return " | ".join(map(str, form["enum"]))
     edges = [

@@ -49,10 +49,16 @@ class EmbeddingRequest:
     def answer(self, model: str, rows: Tensor) -> dict[str, Any]:
         """OpenAI's object; rows: the vectors."""
         vectors = rows[:, : self.dimensions]
-        vectors = normalize(vectors, dim=-1) if self.how.normalised and self.dimensions else vectors
+        if self.how.normalised and self.dimensions:
+            vectors = normalize(vectors, dim=-1)
+        else:
+            vectors = vectors
 
         def row(at: int) -> dict[str, Any]:
-            vector = _packed(vectors[at]) if self.packed else vectors[at].tolist()
+            if self.packed:
+                vector = _packed(vectors[at])
+            else:
+                vector = vectors[at].tolist()
             return {"object": "embedding", "index": at, "embedding": vector}
 
         return {
@@ -110,7 +116,10 @@ def _texts(value: Any) -> Sequence[Any]:
             f"input is {short_repr(value)}: it must be a text, token ids, or a list of either",
             param="input",
         )
-    texts = (value,) if type(value[0]) is int else value
+    if type(value[0]) is int:
+        texts = (value,)
+    else:
+        texts = value
     if len(texts) > MOST:
         raise RefusalError(f"input has {len(texts)} texts: it may have {MOST}", param="input")
     for at, text in enumerate(texts):

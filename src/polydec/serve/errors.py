@@ -60,14 +60,22 @@ class RefusalError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        out = {"Retry-After": str(self.retry)} if self.retry is not None else {}
-        return {**out, "WWW-Authenticate": "Bearer"} if self.status == 401 else out
+        if self.retry is not None:
+            out = {"Retry-After": str(self.retry)}
+        else:
+            out = {}
+        if self.status == 401:
+            return {**out, "WWW-Authenticate": "Bearer"}
+        return out
 
 
 def refusal_from_error(error: PolydecError, fields: Collection[str]) -> RefusalError:
     """A sentence of the library as a 400. Its first word names the field."""
     first = re.match(r"\w+", str(error))
-    word = "" if first is None else CALLED.get(first[0], first[0])
+    if first is None:
+        word = ""
+    else:
+        word = CALLED.get(first[0], first[0])
     if word not in fields:  # what the library calls so has another name at this endpoint
         word = next((name for name in OTHERS.get(word, ()) if name in fields), word)
     return RefusalError(error, param=word if word in fields else None)

@@ -21,7 +21,9 @@ def field_outcome(path: str, name: str) -> str:
         return IDLE_HERE
     if name in ONLY:
         legal = " or ".join(map(short_repr, ONLY[name]))
-        return f"only {legal}" if legal else "only none"
+        if legal:
+            return f"only {legal}"
+        return "only none"
     return REFUSED
 
 
@@ -35,7 +37,10 @@ def field_table_rows() -> list[tuple[str, ...]]:
         told = [
             field_outcome(p, name) if here else "" for p, here in zip(PATHS, known, strict=True)
         ]
-        why = REASONS.get(name, "") if REFUSED in told or any(x[:4] == "only" for x in told) else ""
+        if REFUSED in told or any(x[:4] == "only" for x in told):
+            why = REASONS.get(name, "")
+        else:
+            why = ""
         out.append((name, ", ".join(whose), *told, why))
     return out
 

@@ -108,17 +108,18 @@ def _digest(key: str) -> bytes:
 def _host(host: str) -> str:
     """Without the port."""
     name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() and (":" not in name or name.endswith("]")) else host
+    if colon and port.isdigit() and (":" not in name or name.endswith("]")):
+        return name
+    return host
 
 
 def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     """Keys from a file (one a line, # begins a remark) and from the environment. Raises RequestError where the file has none,
     or one is too short to keep anybody out."""
-    lines = (
-        []
-        if path is None
-        else read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
-    )
+    if path is None:
+        lines = []
+    else:
+        lines = read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if path is not None and not keys:
         raise RequestError(f"file {str(path)!r} holds no API key: write one a line")

@@ -45,7 +45,10 @@ def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) ->
             sanitize_control_tokens=ask.sanitize_control_tokens,
         )
     steered = plan_steering(model, ask, ids, ask.raw, most)
-    second = () if steered is None or steered.second is None else steered.second
+    if steered is None or steered.second is None:
+        second = ()
+    else:
+        second = steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second), ("source", source)):
         if len(text) > limits.prompt:
             raise RequestError(
@@ -71,14 +74,22 @@ def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) ->
 
 def _each(alternatives: int | None) -> int:
     """Log-probabilities that are listed for one token."""
-    return 0 if alternatives is None else 1 + alternatives
+    if alternatives is None:
+        return 0
+    return 1 + alternatives
 
 
 def _too_many(asks: Sequence[Ask], limits: RequestLimits) -> str:
     first = asks[0]
     prompted = _each(first.prompt_logprobs) > _each(first.logprobs)
-    name = "prompt_logprobs" if prompted else "logprobs"
-    value = first.prompt_logprobs if prompted else first.logprobs
+    if prompted:
+        name = "prompt_logprobs"
+    else:
+        name = "logprobs"
+    if prompted:
+        value = first.prompt_logprobs
+    else:
+        value = first.logprobs
     return (
         f"{name} is {value}: prompts and answers would list more than {limits.entries} log-probabilities, alternatives "
         "included, which is what this server lists: ask for fewer alternatives, tokens, answers or prompts"

@@ -86,7 +86,10 @@ class ThoughtStream:
 
     def __init__(self, reader: ThinkingReader | None) -> None:
         self._reader = reader
-        self._state = None if reader is None else reader.start()
+        if reader is None:
+            self._state = None
+        else:
+            self._state = reader.start()
 
     def feed(self, text: str, finish_reason: str | None) -> tuple[str, str]:
         """What was thought and what was said with one more piece; finish_reason: where it is the last."""

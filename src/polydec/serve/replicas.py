@@ -175,13 +175,14 @@ def create_front(
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        ready = (
-            "stopping"
-            if fleet.draining
-            else "ready"
-            if fleet.ports
-            else next((s for s in ("loading", "failed") if s in fleet.states.values()), "loading")
-        )
+        if fleet.draining:
+            ready = "stopping"
+        elif fleet.ports:
+            ready = "ready"
+        else:
+            ready = next(
+                (s for s in ("loading", "failed") if s in fleet.states.values()), "loading"
+            )
         return JSONResponse(
             {"status": ready, "replicas": fleet.states}, 200 if ready == "ready" else 503
         )
@@ -194,7 +195,10 @@ def create_front(
 
     @app.api_route("/{path:path}", methods=["GET", "POST"])
     async def hand_on(request: Request, path: str) -> Response:
-        body = await read_bytes(request, limits.body) if request.method == "POST" else b""
+        if request.method == "POST":
+            body = await read_bytes(request, limits.body)
+        else:
+            body = b""
         return await _handed_on(fleet, request, body)
 
     return app

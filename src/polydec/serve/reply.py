@@ -90,7 +90,10 @@ class CompletionsAnswer:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         thought, text = self._parted(news)
         parts = list[ToolCallDelta]()
-        logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
+        if news.notes:
+            logprobs = self._logprobs(news.notes, self._offsets[news.index])
+        else:
+            logprobs = None
         if thought and self.wanted.thoughts:
             yield self._chunk([self.shape.delta(news.index, "", logprobs, None, thought=thought)])
             logprobs = None
@@ -229,11 +232,10 @@ class CompletionsAnswer:
                 self.wanted.form,
                 choice.finish_reason == "length",
             )
-        logprobs = (
-            None
-            if choice.logprobs is None
-            else self._logprobs(choice.logprobs, TokenOffsets(len(echo)))
-        )
+        if choice.logprobs is None:
+            logprobs = None
+        else:
+            logprobs = self._logprobs(choice.logprobs, TokenOffsets(len(echo)))
         if (
             logprobs is not None
             and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None
@@ -263,7 +265,10 @@ class CompletionsAnswer:
 
     def _usage(self, done: Sequence[Completion]) -> dict[str, Any]:
         prompt = sum(c.usage["prompt_tokens"] for c in done)
-        written = 0 if self.wanted.silent else sum(c.usage["completion_tokens"] for c in done)
+        if self.wanted.silent:
+            written = 0
+        else:
+            written = sum(c.usage["completion_tokens"] for c in done)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
@@ -290,7 +295,9 @@ def answer_tokenizer(model: LoadedModel, wanted: ResponseOptions) -> Tokenizer:
 
 def count_unit_field(done: Completion) -> dict[str, Any]:
     """What counts are of, where that is not tokens."""
-    return {} if done.unit == "token" else {"unit": done.unit}
+    if done.unit == "token":
+        return {}
+    return {"unit": done.unit}
 
 
 def cached_prompt(done: Sequence[Completion]) -> dict[str, Any]:
@@ -303,12 +310,16 @@ def cached_prompt(done: Sequence[Completion]) -> dict[str, Any]:
 def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:
     """How many tokens were thinking, where that is known."""
     known = [c.usage["reasoning_tokens"] for c in done if "reasoning_tokens" in c.usage]
-    return {"completion_tokens_details": {"reasoning_tokens": sum(known)}} if known else {}
+    if known:
+        return {"completion_tokens_details": {"reasoning_tokens": sum(known)}}
+    return {}
 
 
 def _reason(finish_reason: str, calls: int, whole: bool) -> str:
     """Why an answer ended: for its calls, where it has some and all of them came to their end."""
-    return "tool_calls" if calls and whole and finish_reason == "stop" else finish_reason
+    if calls and whole and finish_reason == "stop":
+        return "tool_calls"
+    return finish_reason
 
 
 def piece_rows(written: Sequence[Piece]) -> LazyRows:

@@ -148,7 +148,10 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
     messages = list[dict[str, Any]]()
     thought = ""
     for at, item in enumerate(value):
-        kind = item.get("type") if isinstance(item, Mapping) else None
+        if isinstance(item, Mapping):
+            kind = item.get("type")
+        else:
+            kind = None
         if kind == "function_call":
             call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
@@ -185,7 +188,10 @@ def _past_thought(where: str, item: Mapping[str, Any], body: RequestBody) -> str
     """What an earlier response thought."""
     body.members(where, item, ("type", "id", "summary", "content", "status"))
     content = item.get("content") or []
-    parts = content if isinstance(content, list) else [content]
+    if isinstance(content, list):
+        parts = content
+    else:
+        parts = [content]
     every = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     texts = [text for text in every if isinstance(text, str)]
     if len(texts) < len(every):
@@ -252,7 +258,10 @@ class ResponsesAnswer:
         self._stream: ThoughtStream | None = None
         self._notes = list[Any]()  # log-probabilities of a stream so far
         self._pieces = list[Piece]()
-        self._reader = ToolCallReader(wanted.tools, wanted.form) if wanted.tools else None
+        if wanted.tools:
+            self._reader = ToolCallReader(wanted.tools, wanted.form)
+        else:
+            self._reader = None
         self._parts = list[ToolCallDelta]()
         self._order = list[int]()  # what a stream has begun: the numbers of calls, MESSAGE
 
@@ -395,7 +404,10 @@ class ResponsesAnswer:
         """The response."""
         answer = done[0]
         choice = done[0].choices[0]
-        status = "incomplete" if choice.finish_reason == "length" else "completed"
+        if choice.finish_reason == "length":
+            status = "incomplete"
+        else:
+            status = "completed"
         text = choice.text
         calls = list[ToolCall]()
         whole = True
@@ -403,7 +415,10 @@ class ResponsesAnswer:
             text, calls, whole = read_calls(
                 choice.text, self.wanted.tools, self.wanted.form, status == "incomplete"
             )
-        thought = (choice.reasoning or "") if self.wanted.thoughts else ""
+        if self.wanted.thoughts:
+            thought = choice.reasoning or ""
+        else:
+            thought = ""
         items = {
             THOUGHT: self._thought_item(status if not text and not calls else "completed", thought),
             MESSAGE: self._message(
@@ -414,7 +429,10 @@ class ResponsesAnswer:
             ended = whole or at < len(calls) - 1
             items[at] = self._called(at, call, "completed" if ended else "incomplete")
         first = [THOUGHT] if thought else []
-        message = [MESSAGE] if text or not calls else []
+        if text or not calls:
+            message = [MESSAGE]
+        else:
+            message = []
         order = self._order or [*first, *message, *range(len(calls))]
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
@@ -438,7 +456,10 @@ class ResponsesAnswer:
 
     def _thought_item(self, status: str, thought: str) -> dict[str, Any]:
         """What was thought, as an item."""
-        parts = [{"type": "reasoning_text", "text": thought}] if thought else []
+        if thought:
+            parts = [{"type": "reasoning_text", "text": thought}]
+        else:
+            parts = []
         return {
             "id": self._item_name(THOUGHT),
             "type": "reasoning",

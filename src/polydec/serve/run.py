@@ -72,7 +72,10 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
     Its connections send small pieces at once (TCP_NODELAY). asyncio sees to that for sockets that it makes itself only; for
     others the second piece of an answer waits until the client has confirmed the first: 40 ms on Linux.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -138,7 +138,10 @@ class ChatCompletionsShape:
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
             )
         fields["max_tokens"] = read_max_tokens(body, "max_completion_tokens", "max_tokens")
-        fields["logprobs"] = (top or 0) if logprobs else None
+        if logprobs:
+            fields["logprobs"] = top or 0
+        else:
+            fields["logprobs"] = None
         fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
@@ -247,7 +250,10 @@ class CompletionsShape:
         prompt = body.take("prompt")
         echo = body.flag("echo")
         alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
-        prompts = [""] if alone else read_prompts(prompt, body.limits)
+        if alone:
+            prompts = [""]
+        else:
+            prompts = read_prompts(prompt, body.limits)
         if body.limits is not None:
             body.limits.admit(len(prompts) * fields["n"])
         most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
@@ -262,7 +268,10 @@ class CompletionsShape:
         fields["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **fields) for p in prompts)
-        echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n)) if echo else None
+        if echo:
+            echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n))
+        else:
+            echoes = None
         return ResponseOptions(asks, stream, usage, details, echoes, silent, steps, prompted)
 
     def opening(self, index: int) -> dict[str, Any] | None:
@@ -353,17 +362,17 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
 
 def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
     """The bytes of a token; None for a special one."""
-    return text.pieces[token] if token < len(text.pieces) else None
+    if token < len(text.pieces):
+        return text.pieces[token]
+    return None
 
 
 def token_text(text: Tokenizer, token: int) -> str:
     """A token alone. One that is part of a character has U+FFFD; a special token its name."""
     known = bytes_of_token(text, token)
-    return (
-        (text.tokenizer.id_to_token(token) or "")
-        if known is None
-        else known.decode("utf-8", "replace")
-    )
+    if known is None:
+        return text.tokenizer.id_to_token(token) or ""
+    return known.decode("utf-8", "replace")
 
 
 def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:
@@ -467,7 +476,9 @@ def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
                 f"{where}.{name} is {short_repr(thought)}: it must be a text", param="messages"
             )
     thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
-    return {} if thought is None else {"reasoning_content": _whole_text(thought, "messages")}
+    if thought is None:
+        return {}
+    return {"reasoning_content": _whole_text(thought, "messages")}
 
 
 def _said(
@@ -475,7 +486,10 @@ def _said(
 ) -> dict[str, Any]:
     """What a message holds beside its role; more: the field of it that is about tools."""
     content = message.get("content")
-    about = None if more is None else message.get(more)
+    if more is None:
+        about = None
+    else:
+        about = message.get(more)
     extra = dict[str, Any]()
     if more == "tool_calls" and about:
         calls = past_calls(f"{where}.tool_calls", about, body)
@@ -504,7 +518,10 @@ def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
         or part.get("type") != "text"
         or not isinstance(part.get("text"), str)
     ):
-        kind = part.get("type") if isinstance(part, Mapping) else part
+        if isinstance(part, Mapping):
+            kind = part.get("type")
+        else:
+            kind = part
         raise RefusalError(
             f"{where} is {short_repr(kind)}: only parts of type text are legal", param="messages"
         )

@@ -69,11 +69,10 @@ def steps_json(text: Tokenizer, done: Sequence[DecodingStep], begin: float) -> l
     for step in done:
         row: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
         if step.token:
-            bonus = (
-                None
-                if step.bonus is None
-                else {"token": step.bonus, "text": token_text(text, step.bonus)}
-            )
+            if step.bonus is None:
+                bonus = None
+            else:
+                bonus = {"token": step.bonus, "text": token_text(text, step.bonus)}
             row |= {
                 "token": step.token,
                 "text": [token_text(text, t) for t in step.token],

@@ -30,7 +30,10 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
     values = dict(body.mapping("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
     size = LEAST * len(values)
-    size = size if size > LARGEST else len(json.dumps(values))
+    if size > LARGEST:
+        size = size
+    else:
+        size = len(json.dumps(values))
     if size > LARGEST:
         raise RefusalError(
             f"chat_template_kwargs has at least {size} characters: it may have {LARGEST}",
@@ -39,7 +42,10 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
     for name in values:
         _check(name, model)
     effort = _effort(body)
-    told = {} if effort is None else _thinking(effort, model)
+    if effort is None:
+        told = {}
+    else:
+        told = _thinking(effort, model)
     for name, value in told.items():
         if values.get(name, value) != value:
             raise RefusalError(
@@ -63,7 +69,9 @@ def chat_ending(body: RequestBody) -> str:
         )
     if continued:
         return prompt_ending.CONTINUED
-    return prompt_ending.OPENED if opened else prompt_ending.CLOSED
+    if opened:
+        return prompt_ending.OPENED
+    return prompt_ending.CLOSED
 
 
 def no_ending(body: RequestBody) -> None:

@@ -101,7 +101,10 @@ def read_tools(
         )
     strict = any(tool["function"].get("strict") for tool in tools)
     form = _form(model)
-    tagged = asked if isinstance(asked, JsonSchema) and form.tags else None
+    if isinstance(asked, JsonSchema) and form.tags:
+        tagged = asked
+    else:
+        tagged = None
     if not (must or strict or tagged or not many) or asked is not tagged:
         return RequestTools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
@@ -125,8 +128,14 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool, body: RequestBody) ->
     """The name of the function that must be called; None where it may be any. Raises Refusal for a choice that is none."""
     name = None
     if isinstance(choice, Mapping) and choice.get("type") == "function":
-        function = choice if flat else choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
+        if flat:
+            function = choice
+        else:
+            function = choice.get("function")
+        if isinstance(function, Mapping):
+            name = function.get("name")
+        else:
+            name = None
         body.members("tool_choice", choice, ("type", "name" if flat else "function"))
         if not flat and isinstance(function, Mapping):
             body.members("tool_choice.function", function, ("name",))
@@ -153,7 +162,10 @@ def _form(model: LoadedModel) -> ToolCallForm:
     """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
     text = model.checkpoint.text
     template = text.chat_templates[1]
-    source = "" if template is None else template.source
+    if template is None:
+        source = ""
+    else:
+        source = template.source
     if OPEN in source or template is None or not text.shows_tools:
         return ToolCallForm()
     other = '"parameters":' in source and '"arguments":' not in source
@@ -171,13 +183,19 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
             f"function {short_repr(function['name'])} has parameters of type {short_repr(kind)}: arguments are an object"
         )
     empty = schema.get("properties") == {} and "additionalProperties" not in schema
-    more = {"additionalProperties": False} if empty else {}
+    if empty:
+        more = {"additionalProperties": False}
+    else:
+        more = {}
     return JsonSchema.of({"type": "object", **schema, **more})
 
 
 def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, Any]:
     """A tool, checked, as chat templates take it."""
-    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if isinstance(tool, Mapping):
+        function = tool.get("function")
+    else:
+        function = None
     path = f"{where}.function"
     if flat and isinstance(tool, Mapping) and function is None:
         function = {k: v for k, v in tool.items() if k != "type"}
@@ -187,7 +205,10 @@ def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, 
         or not isinstance(function, Mapping)
         or tool.get("type") != "function"
     ):
-        form = "'name': …" if flat else "'function': {…}"
+        if flat:
+            form = "'name': …"
+        else:
+            form = "'function': {…}"
         raise RefusalError(
             f"{where} is {short_repr(tool)}: it must be {{'type': 'function', {form}}}",
             param="tools",
@@ -222,7 +243,10 @@ def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]
     """Calls of an earlier turn as templates take them: the arguments as an object. Raises Refusal."""
     out = list[dict[str, Any]]()
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
-        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(call, Mapping):
+            function = call.get("function")
+        else:
+            function = None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RefusalError(
                 f"{where}[{at}] is {short_repr(call)}: it must have a function with a name",
@@ -232,9 +256,10 @@ def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]
         body.members(f"{where}[{at}].function", function, ("name", "arguments"))
         arguments_sent = function.get("arguments", "{}")
         try:
-            arguments = (
-                json.loads(arguments_sent) if isinstance(arguments_sent, str) else arguments_sent
-            )
+            if isinstance(arguments_sent, str):
+                arguments = json.loads(arguments_sent)
+            else:
+                arguments = arguments_sent
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, Mapping):
@@ -398,7 +423,10 @@ class ToolCallReader:
         else:
             said = self._state == self._begin
         if said:
-            text += inside if self._called else self._held
+            if self._called:
+                text += inside
+            else:
+                text += self._held
         self._held = ""
         return text, parts
 
@@ -422,7 +450,10 @@ class ToolCallReader:
 
     def _text(self) -> bool:
         """Text, in which calls stand in tags."""
-        at = self._held.find(OPEN) if self._tags else -1
+        if self._tags:
+            at = self._held.find(OPEN)
+        else:
+            at = -1
         if at < 0:
             self._say(self._held[: self._safe() if self._tags else None])
             return False
@@ -450,7 +481,10 @@ class ToolCallReader:
         if not self._value.closed:
             return False
         self._fit = self._fit and isinstance(_parsed(self._value.text), Mapping)
-        self._state = self._behind if self._tags else self._between
+        if self._tags:
+            self._state = self._behind
+        else:
+            self._state = self._between
         return True
 
     def _behind(self) -> bool:
@@ -471,7 +505,10 @@ class ToolCallReader:
 
     def _open(self, head: re.Match[str] | None, text: str) -> bool:
         """Begin a call behind its head, if it is one."""
-        name = None if head is None else _parsed(head[1])
+        if head is None:
+            name = None
+        else:
+            name = _parsed(head[1])
         if head is None or not isinstance(name, str) or name not in self.known:
             return False
         self._held, self._value, self._state = (
@@ -565,14 +602,15 @@ def _parsed(text: str) -> Any:
 
 def _one(value: Any, known: frozenset[str]) -> ToolCall | None:
     """A call of a known tool, None where it is none."""
-    name = value.get("name") if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        name = value.get("name")
+    else:
+        name = None
     if not isinstance(name, str) or name not in known:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
-    return (
-        ToolCall(name, json.dumps(arguments, ensure_ascii=False))
-        if isinstance(arguments, Mapping)
-        else None
-    )
+    if isinstance(arguments, Mapping):
+        return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+    return None

@@ -113,6 +113,9 @@ class ServerTraceObserver:
         if self._opening is None:
             return
         for event in self._waiting:
-            more = self._opening if isinstance(event, OpenedEvent) else {}
+            if isinstance(event, OpenedEvent):
+                more = self._opening
+            else:
+                more = {}
             self._trace.write({**to_json(event), "request": self._number, **more})
         self._waiting.clear()

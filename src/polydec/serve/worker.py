@@ -473,7 +473,9 @@ class ModelWorker:
         """Why a request may not go on; empty: it may."""
         if now > job.deadline:
             return LATE
-        return WAITED if ticket.task is None and now > job.arrived + self.limits.wait else ""
+        if ticket.task is None and now > job.arrived + self.limits.wait:
+            return WAITED
+        return ""
 
     def _look(self, now: float) -> None:
         """Tell how full the caches are, from time to time and when nothing is under way."""
@@ -508,8 +510,14 @@ class ModelWorker:
             text = ticket.transcript.texts[choice]
             start = job.written.get(choice, 0)
             stop = job.written[choice] = start + len(pieces)
-            reason = text.finish_reason if stop == len(text.tokens) else None
-            prompt = ticket.transcript.prompt if start == 0 else ()
+            if stop == len(text.tokens):
+                reason = text.finish_reason
+            else:
+                reason = None
+            if start == 0:
+                prompt = ticket.transcript.prompt
+            else:
+                prompt = ()
             thinking = ticket.plan.thinking
             news = AnswerDelta(
                 job.first + choice,

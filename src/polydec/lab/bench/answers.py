@@ -17,7 +17,9 @@ def wanted_answer(answer: str | float | None) -> str | None:
     if answer is None:
         return None
     text = str(answer).rpartition("####")[2].strip()
-    return text if 0 < len(_WORD.findall(text)) <= LONGEST else None
+    if 0 < len(_WORD.findall(text)) <= LONGEST:
+        return text
+    return None
 
 
 def has_right_answer(want: str, text: str) -> bool:
@@ -34,4 +36,6 @@ def has_right_answer(want: str, text: str) -> bool:
 def _value(text: str) -> float | None:
     """The number that a text is; None where it is none, or more than one."""
     bare = text.strip().lstrip("$").rstrip(".%")
-    return float(bare.replace(",", "")) if _NUMBER.fullmatch(bare) else None
+    if _NUMBER.fullmatch(bare):
+        return float(bare.replace(",", ""))
+    return None

@@ -71,7 +71,9 @@ class LawDistances:
 
     @property
     def verdict(self) -> str:
-        return "fault" if self.place else "measured"
+        if self.place:
+            return "fault"
+        return "measured"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -109,7 +111,12 @@ def measure_law_distances(
         **request,
     )
     rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
-    by = "laws" if rows else "greedy texts" if greedy else "samples"
+    if rows:
+        by = "laws"
+    elif greedy:
+        by = "greedy texts"
+    else:
+        by = "samples"
 
     def of(tokens: Sequence[SampledToken], first: int, last: int) -> LawDistance:
         mine = [d for d in tokens if first <= d.at <= last]
@@ -135,13 +142,15 @@ def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ..
     off = [
         d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
     ]
-    results = [] if greedy or not mine else run_law_tests(mine)
+    if greedy or not mine:
+        results = []
+    else:
+        results = run_law_tests(mine)
     if off:
-        what = (
-            "a token that its own law makes impossible"
-            if not greedy
-            else "not its own law's choice"
-        )
+        if not greedy:
+            what = "a token that its own law makes impossible"
+        else:
+            what = "not its own law's choice"
         return tuple(results), f"{describe_sampled_token(off[0])}: {what}"
     worst = min(results, key=lambda t: t.p, default=None)
     alarm = worst is not None and worst.p < ALARM / len(results)

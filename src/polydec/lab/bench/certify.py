@@ -40,7 +40,11 @@ class GreedyComparison:
 
     @property
     def verdict(self) -> str:
-        return "equal" if self.equal else "near-tie" if self.tie else "fault"
+        if self.equal:
+            return "equal"
+        if self.tie:
+            return "near-tie"
+        return "fault"
 
 
 def compare_greedy_texts(

@@ -85,7 +85,9 @@ def check_of(answer: str | AnswerCheck | None) -> AnswerCheck | None:
     if not isinstance(answer, str):
         return answer
     words = answers.wanted_answer(answer)
-    return None if words is None else WordsCheck(words)
+    if words is None:
+        return None
+    return WordsCheck(words)
 
 
 def last_box(text: str) -> str | None:
@@ -126,7 +128,9 @@ _BLOCK = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 def last_code(text: str) -> str:
     """The last block of code of a text; where there is none, the text."""
     blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else text
+    if blocks:
+        return blocks[-1]
+    return text
 
 
 SCRIPT = Path(__file__).with_name("unit_tests.py")

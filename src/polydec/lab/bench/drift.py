@@ -139,7 +139,10 @@ class WatchedBoard:
     ) -> None:
         fresh = self._watched.denoiser.open(len(canvas), self._prompt)
         own = self._watched.block
-        stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own) if own else len(canvas)
+        if own:
+            stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own)
+        else:
+            stop = len(canvas)
         try:
             true_RV = normalise_log_weights(await fresh.score(canvas, rows, range(stop)))
         finally:

@@ -74,7 +74,9 @@ class LawEnumeration:
     def verdict(self) -> str:
         if self.place:
             return "fault"
-        return "keeps it" if self.laws and not self.missing else "not shown"
+        if self.laws and not self.missing:
+            return "keeps it"
+        return "not shown"
 
     @property
     def why(self) -> str:
@@ -83,7 +85,10 @@ class LawEnumeration:
             return ""
         if not self.laws:
             return f"no law was enumerated: {self.unknown}"
-        never = self.missing[:1] if "drafted" in self.missing else self.missing
+        if "drafted" in self.missing:
+            never = self.missing[:1]
+        else:
+            never = self.missing
         return f"in {self.laws} enumerated laws nothing was {' and nothing was '.join(never)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -127,7 +132,10 @@ def enumerate_output_laws(
     try:
         for group in toys.groups:
             for growing in group(method, options):
-                some = islice(growing, 1) if toys.grows in reasons else growing
+                if toys.grows in reasons:
+                    some = islice(growing, 1)
+                else:
+                    some = growing
                 found = _grown(found, some, toys.grows, numbers)
                 if found.place:
                     return found
@@ -137,7 +145,10 @@ def enumerate_output_laws(
                 break
     except PolydecError as error:
         return replace(found, unknown=str(error))
-    few = f"its draws fall in over {MOST} ways" if len(numbers) < LAWS else ""
+    if len(numbers) < LAWS:
+        few = f"its draws fall in over {MOST} ways"
+    else:
+        few = ""
     return replace(found, unknown=few)
 
 
@@ -279,7 +290,9 @@ def _part(toy: ToyCase) -> str:
     ):
         if first:
             _noted(first.pop(), p, seen, laws)
-    return "draft" if any(_off(got, laws[key], key[1]) for key, got in seen.items()) else "verdict"
+    if any(_off(got, laws[key], key[1]) for key, got in seen.items()):
+        return "draft"
+    return "verdict"
 
 
 def _verifies(decoder: Any) -> bool:
@@ -296,7 +309,10 @@ def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
             law_V = draft.law[c]
             if law_V is None:
                 continue
-            known = before if draft.draw[c] is DrawKind.WITHOUT else ()
+            if draft.draw[c] is DrawKind.WITHOUT:
+                known = before
+            else:
+                known = ()
             key = path, known, len(before)
             laws[key] = law_V
             seen[key][draft.token[c]] += p

@@ -131,7 +131,9 @@ def answer_token_fates(
 
 def split_request_rules(target: Target) -> tuple[Target, Shapers]:
     """A law without the rules of the request, and these rules."""
-    return (target.target, target.shapers) if isinstance(target, ShapedTarget) else (target, ())
+    if isinstance(target, ShapedTarget):
+        return (target.target, target.shapers)
+    return (target, ())
 
 
 def told_by_hand(
@@ -152,7 +154,10 @@ def shaped_row_probabilities(
     if not rules:
         return float64_probabilities(scores.row(i)).cpu().numpy()
     logw_V = scores.weights(i)
-    logw_V = logw_V if logw_V.dtype == torch.float64 else logw_V.float()
+    if logw_V.dtype == torch.float64:
+        logw_V = logw_V
+    else:
+        logw_V = logw_V.float()
     for rule, state in zip(rules, states, strict=True):
         logw_V = rule.shape(state, logw_V)
     return float64_probabilities(normalise_log_weights(logw_V)).cpu().numpy()

@@ -81,7 +81,10 @@ class HarnessModel(TemplateLM):
         self.method = chosen.name
         self.options = chosen.options
         # a batch is what requests share, so there is nothing to find out where the harness is told "auto"
-        self.batch_size = 8 if batch_size == "auto" else int(batch_size)
+        if batch_size == "auto":
+            self.batch_size = 8
+        else:
+            self.batch_size = int(batch_size)
         if self.batch_size < 1:
             raise RequestError(f"batch_size is {batch_size}: it must be at least 1")
         self.lm: LoadedModel = load(model, **loading)
@@ -106,7 +109,9 @@ class HarnessModel(TemplateLM):
     def prefix_token_id(self) -> int:
         """What a text without a context stands behind: the tokenizer's own mark, or the end of another text."""
         before = self.lm.checkpoint.text.encode("")
-        return before[0] if before else self.eot_token_id
+        if before:
+            return before[0]
+        return self.eot_token_id
 
     @property
     def tokenizer_name(self) -> str:
@@ -118,7 +123,10 @@ class HarnessModel(TemplateLM):
         text = self.lm.checkpoint.text
         mark = text.names.get("bos_token", "")
         marked = bool(mark) and string.startswith(mark)  # by a chat template
-        special = not marked if add_special_tokens is None else add_special_tokens
+        if add_special_tokens is None:
+            special = not marked
+        else:
+            special = add_special_tokens
         return list(text.encode(string, special))
 
     def apply_chat_template(

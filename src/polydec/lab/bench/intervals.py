@@ -27,7 +27,10 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     n = len(values)
     if n < 2:
         return mean, mean
-    quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 2.23
+    if n - 2 < len(STUDENT):
+        quantile = STUDENT[n - 2]
+    else:
+        quantile = 2.23
     half = quantile * stdev(values) / sqrt(n)
     return mean - half, mean + half
 

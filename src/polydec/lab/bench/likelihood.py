@@ -59,7 +59,10 @@ def text_likelihoods(
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
     if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
-        kind = "an encoder-decoder" if hasattr(law, "encoder") else CALLED[family]
+        if hasattr(law, "encoder"):
+            kind = "an encoder-decoder"
+        else:
+            kind = CALLED[family]
         raise RequestError(
             f"{lm.name} is {kind} model: texts are scored under models that continue texts or fill canvases"
         )
@@ -115,7 +118,10 @@ async def _masked(
     variance = 0.0
     passes = 0
     for number, places in enumerate(_parts(start, len(whole), law.block)):
-        sets = list(_all_sets(places)) if 2 ** len(places) - 1 <= draws else None
+        if 2 ** len(places) - 1 <= draws:
+            sets = list(_all_sets(places))
+        else:
+            sets = None
         chosen = sets or [_drawn(places, rng.at("set", number, draw)) for draw in range(draws)]
         values: list[float] = []
         for at in range(0, len(chosen), at_once):
@@ -137,7 +143,10 @@ async def _masked(
 
 def _parts(start: int, stop: int, block: int) -> Iterator[range]:
     """The positions of the text that are written together."""
-    edges = range(start - start % block + block, stop, block) if block else ()
+    if block:
+        edges = range(start - start % block + block, stop, block)
+    else:
+        edges = ()
     bounds = [start, *edges, stop]
     for first, last in pairwise(bounds):
         yield range(first, last)
@@ -170,7 +179,10 @@ async def _filled_in(
     law: Any, whole: tuple[int, ...], places: range, gaps: tuple[int, ...]
 ) -> float:
     """What one set of gaps says of all places: each of its gaps stands for as many places."""
-    stop = places.stop if law.block else len(whole)
+    if law.block:
+        stop = places.stop
+    else:
+        stop = len(whole)
     logp_RV = await _laws(law, whole, stop, gaps)
     return len(places) / len(gaps) * fsum(logp_RV[i, whole[p]].item() for i, p in enumerate(gaps))
 
@@ -181,7 +193,10 @@ async def _is_greedy(law: Any, whole: tuple[int, ...], start: int) -> tuple[bool
     for places in _parts(start, len(whole), law.block):
         gaps = tuple(places)
         while gaps:
-            stop = places.stop if law.block else len(whole)
+            if law.block:
+                stop = places.stop
+            else:
+                stop = len(whole)
             logp_RV = await _laws(law, whole, stop, gaps)
             passes += 1
             best_R = logp_RV.max(-1)

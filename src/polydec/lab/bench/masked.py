@@ -39,7 +39,9 @@ class ConstraintFindings:
 
     @property
     def verdict(self) -> str:
-        return "fault" if self.place else "keeps it"
+        if self.place:
+            return "fault"
+        return "keeps it"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -128,12 +130,18 @@ def _again(
     temperature, cut by the mask and normalised here; and what weight it has outside the mask. At temperature 0 both are of
     temperature 1."""
     sampling = request["sampling"]
-    warm = sampling if sampling.temperature else Sampling(temperature=1.0)
+    if sampling.temperature:
+        warm = sampling
+    else:
+        warm = Sampling(temperature=1.0)
     asked = {**request, "sampling": warm}
     made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
     decoder: Any = made.decoder
     vocab = lm.checkpoint.lm.vocab
-    eos = frozenset[int]() if request.get("ignore_eos") else lm.checkpoint.lm.vocab.eos
+    if request.get("ignore_eos"):
+        eos = frozenset[int]()
+    else:
+        eos = lm.checkpoint.lm.vocab.eos
     language = request["constraint"].language(vocab, eos | made.request.stop_ids)
 
     async def ask() -> list[tuple[float, float]]:

@@ -125,7 +125,9 @@ LOOK = 16
 def distinct_4grams(ids: Sequence[int]) -> float:
     """The share of different ones among the 4-grams of a text: low where it loops. 1 for shorter texts."""
     grams = [tuple(ids[i : i + 4]) for i in range(len(ids) - 3)]
-    return len(set(grams)) / len(grams) if grams else 1.0
+    if grams:
+        return len(set(grams)) / len(grams)
+    return 1.0
 
 
 def run_task(
@@ -140,7 +142,10 @@ def run_task(
     before = energy.read_energy_counters()
     answers = engine.run(tickets)
     after = energy.read_energy_counters()
-    used = None if before is None or after is None else energy.joules_between(before, after)
+    if before is None or after is None:
+        used = None
+    else:
+        used = energy.joules_between(before, after)
     return summarise_run(tickets, answers, at, repeat, watching, used, task.wanted)
 
 
@@ -163,7 +168,10 @@ def summarise_run(
     drafted = [s for s in stats if isinstance(s, DraftStats)]
     used = [u for t in tickets if t.task is not None for u in t.task.usage.items()]
     target = tickets[0].engine.model.network
-    counted = drafted[0] if drafted else DraftStats()
+    if drafted:
+        counted = drafted[0]
+    else:
+        counted = DraftStats()
     for further in drafted[1:]:
         counted = counted.plus(further)
     return BenchRun(
@@ -243,7 +251,9 @@ def median_speed(runs: Sequence[BenchRun]) -> float:
         mine = [r for r in runs if r.task == at]
         tokens += statistics.median(r.tokens for r in mine)
         seconds += statistics.median(r.seconds for r in mine)
-    return tokens / seconds if seconds > 0 else 0.0
+    if seconds > 0:
+        return tokens / seconds
+    return 0.0
 
 
 def speed_ratio_interval(

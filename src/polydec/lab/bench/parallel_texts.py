@@ -149,5 +149,10 @@ def rouge_l(written: Sequence[str], meant: Sequence[str]) -> float:
     for x in written:
         before = row[:]
         for j, y in enumerate(meant, 1):
-            row[j] = before[j - 1] + 1 if x == y else max(row[j - 1], before[j])
-    return 2 * row[-1] / (len(written) + len(meant)) if row[-1] else 0.0
+            if x == y:
+                row[j] = before[j - 1] + 1
+            else:
+                row[j] = max(row[j - 1], before[j])
+    if row[-1]:
+        return 2 * row[-1] / (len(written) + len(meant))
+    return 0.0

@@ -207,7 +207,10 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
     def right(answer: str) -> bool:
         return digits.is_right_task_answer(name, task.question, answer)
 
-    items = 0 if name == "slots" else digits.ITEMS
+    if name == "slots":
+        items = 0
+    else:
+        items = digits.ITEMS
     infill = f"[[{items}]]" if items else None
     known = task.question in embedded_training_questions(name)
     return BenchProblem(name, task.question, right, right, 13, items, infill, known)
@@ -257,9 +260,9 @@ def parse_last_list(answer: str) -> list[str] | None:
     lists = re.findall(r"\[([^\[\]]*)\]", answer)
     if not lists:
         return None
-    return (
-        [x.strip().strip("\"'").strip() for x in lists[-1].split(",")] if lists[-1].strip() else []
-    )
+    if lists[-1].strip():
+        return [x.strip().strip("\"'").strip() for x in lists[-1].split(",")]
+    return []
 
 
 def _as_asked(answer: str) -> bool:
@@ -298,15 +301,14 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
 
     def right(answer: str) -> bool:
         rows = [row for row in _rows(answer) if set(row) == set("1234")][:4]
-        boxes = (
-            [
+        if len(rows) == 4:
+            boxes = [
                 {rows[i][j], rows[i][j + 1], rows[i + 1][j], rows[i + 1][j + 1]}
                 for i in (0, 2)
                 for j in (0, 2)
             ]
-            if len(rows) == 4
-            else []
-        )
+        else:
+            boxes = []
         kept = all(
             x in ("_", y) for shown_row, row in zip(shown, rows) for x, y in zip(shown_row, row)
         )
@@ -374,7 +376,10 @@ def divergence_floor(task: str, sizes: Sequence[int]) -> float | None:
         elif task in ("replace", "replace_random"):
             share = left / sum(sizes)
             none = 1 - k / left
-            each = -log(1 / left) / left - (1 - 1 / left) * log(1 - 1 / left) if left > 1 else 0.0
+            if left > 1:
+                each = -log(1 / left) / left - (1 - 1 / left) * log(1 - 1 / left)
+            else:
+                each = 0.0
             together = -k / left * log(1 / left) - (none * log(none) if none > 0 else 0.0)
             out += share * (k * each - together)
         else:

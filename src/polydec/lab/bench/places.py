@@ -19,7 +19,10 @@ class TokenPlace:
     drafted: bool
 
     def __str__(self) -> str:
-        what = "an accepted draft" if self.drafted else "the pass's own token"
+        if self.drafted:
+            what = "an accepted draft"
+        else:
+            what = "the pass's own token"
         return f"pass {self.step}, place {self.depth} of its tokens ({what})"
 
 
@@ -45,4 +48,6 @@ class TokenPlaceObserver:
     def at(self, choice: int, token: int) -> TokenPlace | None:
         """The place of a choice's token; None where it was not written."""
         mine = self.of.get(choice, [])
-        return mine[token] if token < len(mine) else None
+        if token < len(mine):
+            return mine[token]
+        return None

@@ -39,11 +39,15 @@ class MethodPrediction:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+        if self.seconds > 0:
+            return self.tokens / self.seconds
+        return 0.0
 
     @property
     def tokens_per_pass(self) -> float:
-        return self.tokens / self.passes if self.passes else 0.0
+        if self.passes:
+            return self.tokens / self.passes
+        return 0.0
 
 
 def predict_plain_decoding(texts: Sequence[RecordedAnswer], costs: PassCosts) -> MethodPrediction:

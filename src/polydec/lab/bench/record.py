@@ -180,4 +180,6 @@ def first_identity_difference(known: Mapping[str, Any], now: Mapping[str, Any]) 
 
 def _short(value: object) -> str:
     text = json.dumps(value)
-    return text if len(text) <= 90 else f"{text[:88]}…"
+    if len(text) <= 90:
+        return text
+    return f"{text[:88]}…"

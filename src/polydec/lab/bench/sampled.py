@@ -160,7 +160,10 @@ def draw_texts(
         prompt, raw = prompts[at]
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=s, **request))
         plain: Any = made.decoder
-        target = plain.target if law is None else law(plain.target)
+        if law is None:
+            target = plain.target
+        else:
+            target = law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
         beside = _draft(lm, method, target)
@@ -184,14 +187,19 @@ def draw_texts(
 def _draft(lm: LoadedModel, method: str, target: Target) -> Target | None:
     """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
     needs = registry.get_recipe_module(registry.of_model(method, "ar")).CARD.needs
-    draft = lm.small() if DRAFT in needs else None
+    if DRAFT in needs:
+        draft = lm.small()
+    else:
+        draft = None
     if draft is None or not isinstance(target, ShapedTarget):
         return draft
     return ShapedTarget(draft, *target.shapers)
 
 
 def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
-    return notes[i] if i < len(notes) else None
+    if i < len(notes):
+        return notes[i]
+    return None
 
 
 def spread_over(samples: int) -> list[int]:
@@ -203,18 +211,19 @@ def spread_over(samples: int) -> list[int]:
 def run_law_tests(drawn: Sequence[SampledToken]) -> list[LawTest]:
     """Every test of these draws against the laws behind them; impossible tokens are left to `impossible`."""
     possible = [d for d in drawn if d.fate.chance > 0.0]
-    more = [draft_lean_test(possible)] if any(d.fate.lean_variance for d in possible) else []
-    return (
-        [
+    if any(d.fate.lean_variance for d in possible):
+        more = [draft_lean_test(possible)]
+    else:
+        more = []
+    if possible:
+        return [
             surprise_test(possible),
             rank_cells_test(possible),
             *more,
             neighbour_rank_test(possible),
             shared_randomness_test(possible),
         ]
-        if possible
-        else []
-    )
+    return []
 
 
 def surprise_test(drawn: Sequence[SampledToken]) -> LawTest:
@@ -227,7 +236,9 @@ def surprise_test(drawn: Sequence[SampledToken]) -> LawTest:
 def _z(drawn: Sequence[SampledToken]) -> float:
     variance = sum(d.fate.variance for d in drawn)
     shift = sum(d.fate.surprise - d.fate.entropy for d in drawn)
-    return shift / sqrt(variance) if variance > 1e-9 else 0.0
+    if variance > 1e-9:
+        return shift / sqrt(variance)
+    return 0.0
 
 
 def rank_cells_test(drawn: Sequence[SampledToken]) -> LawTest:
@@ -254,7 +265,9 @@ def draft_lean_test(drawn: Sequence[SampledToken]) -> LawTest:
 
 def _side(drawn: Sequence[SampledToken]) -> float:
     variance = sum(d.fate.lean_variance for d in drawn)
-    return sum(d.fate.lean for d in drawn) / sqrt(variance) if variance > 1e-9 else 0.0
+    if variance > 1e-9:
+        return sum(d.fate.lean for d in drawn) / sqrt(variance)
+    return 0.0
 
 
 def neighbour_rank_test(drawn: Sequence[SampledToken]) -> LawTest:
@@ -294,7 +307,10 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
         if abs(off) > worst[0]:
             worst = abs(off), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
     variance = sum(q * (1.0 - q) for _, q in steps)
-    z = sum(did - q for did, q in steps) / sqrt(variance) if variance > 1e-9 else 0.0
+    if variance > 1e-9:
+        z = sum(did - q for did, q in steps) / sqrt(variance)
+    else:
+        z = 0.0
     return LawTest("twins", as_often(steps), z, worst[1])
 
 
@@ -353,12 +369,16 @@ def fresh_law_tests(
 
 def _own_off(d: SampledToken) -> float:
     """By how many nats a method's pass and a fresh one differ about a token, before any rule."""
-    return 0.0 if d.told is None else abs(d.told.model_logp - d.fate.own)
+    if d.told is None:
+        return 0.0
+    return abs(d.told.model_logp - d.fate.own)
 
 
 def _shaped_off(d: SampledToken) -> float:
     """The same of the law that the token was drawn from."""
-    return 0.0 if d.told is None or d.fate.chance <= 0.0 else abs(d.told.logp + d.fate.surprise)
+    if d.told is None or d.fate.chance <= 0.0:
+        return 0.0
+    return abs(d.told.logp + d.fate.surprise)
 
 
 def find_impossible_tokens(
@@ -396,7 +416,10 @@ def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTe
     for _ in range(SHUFFLES):
         mixed.append(sum(_apart(table_NW, rng.permutation(first)) for table_NW, first in counted))
     noise = float(np.std(mixed))
-    z = (real - float(np.mean(mixed))) / noise if noise > 1e-12 else 0.0
+    if noise > 1e-12:
+        z = (real - float(np.mean(mixed))) / noise
+    else:
+        z = 0.0
     return LawTest("seeds", two_sided(z) / 2 if z > 0 else 1.0, z, "tokens by place, two samples")
 
 
@@ -437,8 +460,14 @@ def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower
         wide = float(np.exp(-d.fate.best))
         likeliest_C += np.clip(wide - edges, 0.0, 1 / CELLS) / wide
     uneven = CELLS * float(((likeliest_C / len(drawn) - 1 / CELLS) ** 2).sum())
-    by_surprise = far * deviation / lower if lower > 0 else 1.0
-    by_cells = sqrt(more / (len(drawn) * uneven)) if uneven > 0 else 1.0
+    if lower > 0:
+        by_surprise = far * deviation / lower
+    else:
+        by_surprise = 1.0
+    if uneven > 0:
+        by_cells = sqrt(more / (len(drawn) * uneven))
+    else:
+        by_cells = 1.0
     return DetectionPower(
         min(1.0, far / deviation) if deviation > 0 else 1.0,
         min(1.0, by_surprise, by_cells),
@@ -463,7 +492,10 @@ def sample_against_law(
     ours = draw_texts(lm, prompts, method, options, seed=seed, told=True, **asked)
     if plain is None:
         plain = draw_texts(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
-    rules = "steering" if request.get("steer") else "law"
+    if request.get("steer"):
+        rules = "steering"
+    else:
+        rules = "law"
     laws = fresh_law_tests(ours.drawn, plain.drawn, rules)
     results = [*laws, *run_law_tests(ours.drawn), seeds_apart(ours, plain, seed)]
     control = run_law_tests(plain.drawn)
@@ -477,7 +509,10 @@ def sample_against_law(
             ),
         )
     cost = {"method": ours.cost, "plain": plain.cost}
-    tie = f"impossible: {describe_sampled_token(ties[0])}" if ties else ""
+    if ties:
+        tie = f"impossible: {describe_sampled_token(ties[0])}"
+    else:
+        tie = ""
     return conclude_law_tests(results, control, ours, cost, tie)
 
 
@@ -507,4 +542,6 @@ def conclude_law_tests(
 def describe_sampled_token(d: SampledToken) -> str:
     """Which token that is, in words."""
     place = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, token {d.at}"
-    return place if d.place is None else f"{place}, {d.place}"
+    if d.place is None:
+        return place
+    return f"{place}, {d.place}"

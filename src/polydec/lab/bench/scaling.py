@@ -96,8 +96,13 @@ def fit_scaling_law(points: Sequence[ScalingPoint]) -> ScalingLaw:
         if len({getattr(p, name) for p in points}) < 2:
             raise RequestError(f"{name} is the same at all points: it must change")
     plain = _fitted(points, additive_terms)
-    product = _fitted(points, product_terms) if len(points) > LEAST else None
-    return product if product is not None and product.left_out < plain.left_out else plain
+    if len(points) > LEAST:
+        product = _fitted(points, product_terms)
+    else:
+        product = None
+    if product is not None and product.left_out < plain.left_out:
+        return product
+    return plain
 
 
 def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
@@ -184,7 +189,10 @@ class TrainedEagle:
 def drafters_of(at: Path, lm: LoadedModel) -> list[TrainedEagle]:
     """The EAGLE drafters in the folders of a folder, by name. Raises RequestError where there is none, or one is damaged or was
     made for another model."""
-    places = sorted(p for p in at.iterdir() if p.is_dir()) if at.is_dir() else []
+    if at.is_dir():
+        places = sorted(p for p in at.iterdir() if p.is_dir())
+    else:
+        places = []
     out = list[TrainedEagle]()
     for place in (p for p in places if (p / RESULT).is_file()):
         content = read_json(place / RESULT)

@@ -55,7 +55,9 @@ class SearchAudit:
 
     @property
     def verdict(self) -> str:
-        return "fault" if self.place else "keeps it"
+        if self.place:
+            return "fault"
+        return "keeps it"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -165,7 +167,9 @@ class ToyAudit:
 
     @property
     def verdict(self) -> str:
-        return "fault" if self.place else "keeps it"
+        if self.place:
+            return "fault"
+        return "keeps it"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -200,7 +204,9 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
 
 def _second_law(decoder: Any) -> tuple[Target, ...]:
     """The law of the model that writes some steps in the target's place: there a token may be of either."""
-    return (decoder.small.target,) if isinstance(decoder, ArbitrageSearch) else ()
+    if isinstance(decoder, ArbitrageSearch):
+        return (decoder.small.target,)
+    return ()
 
 
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:

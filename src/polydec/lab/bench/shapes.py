@@ -74,7 +74,10 @@ def measure_candidate_gap(
 
     async def fed(width: int | None) -> tuple[list[float], float]:
         """By how much the likeliest of each pair leads at the places before, and the first token here."""
-        begin = text if width is None else text[:start]
+        if width is None:
+            begin = text
+        else:
+            begin = text[:start]
         session = target.open(begin)
         left = text[len(begin) :]
         before = list[float]()
@@ -109,4 +112,6 @@ def measure_candidate_gap(
 
 def finite_difference_range(differences: Sequence[float]) -> float:
     """The largest difference between two of these; 0 where one is not finite, as no rounding makes a token impossible."""
-    return max(differences) - min(differences) if all(map(isfinite, differences)) else 0.0
+    if all(map(isfinite, differences)):
+        return max(differences) - min(differences)
+    return 0.0

@@ -62,7 +62,10 @@ class StepsModel:
 def models_of(at: Path) -> list[StepsModel]:
     """The models of a folder: of itself, or of its folders, by name. Raises RequestError where
     there is none, or the notes of one are damaged."""
-    places = [at, *sorted(p for p in at.iterdir() if p.is_dir())] if at.is_dir() else []
+    if at.is_dir():
+        places = [at, *sorted(p for p in at.iterdir() if p.is_dir())]
+    else:
+        places = []
     models = [m for p in places if (p / RESULT).is_file() if (m := _model(p)) is not None]
     if not models:
         raise RequestError(

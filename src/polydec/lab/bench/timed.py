@@ -42,7 +42,10 @@ class RecordClock:
         passes: of all models; target: the name of the one that was decoded. Passes that fed the prompt come before the others.
         """
         mine = [p for p in passes if p.model == target]
-        last = mine[len(mine) - len(rounds) + 1 :] if len(rounds) > 1 else []
+        if len(rounds) > 1:
+            last = mine[len(mine) - len(rounds) + 1 :]
+        else:
+            last = []
         if not last or len(mine) < len(rounds) or any(p.queries != 1 for p in last):
             return None
         others = (p for p in passes if p.model != target and p.start >= last[0].start)
@@ -63,7 +66,9 @@ class RecordClock:
             - sum(p.seconds for p in self.others if a.start <= p.start < b.start)
             for a, b in pairwise(self.passes)
         ]
-        return max(0.0, median(gaps)) if gaps else 0.0
+        if gaps:
+            return max(0.0, median(gaps))
+        return 0.0
 
     def predict(self, own: ReplayRun, other: ReplayRun, costs: PassCosts | None) -> float:
         """Seconds of decoding of another run.

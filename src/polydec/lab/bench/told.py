@@ -44,7 +44,9 @@ class RecordedAnswer:
     def room(self) -> int:
         """The limit of a run that is made again: a text that no token ended is cut where it was."""
         ended = bool(self.tokens) and self.tokens[-1] in self.ends
-        return max(self.limit, len(self.tokens)) if ended else len(self.tokens)
+        if ended:
+            return max(self.limit, len(self.tokens))
+        return len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,16 @@ class RecordedTarget:
 
     def after(self, at: int) -> int:
         """The token behind position `at`."""
-        return self.text[at + 1] if at + 1 < len(self.text) else self.text[-1]
+        if at + 1 < len(self.text):
+            return self.text[at + 1]
+        return self.text[-1]
 
     def peers(self, at: int) -> int:
         """How many requests shared the pass that wrote behind position `at`."""
         before = bisect(self.company, at + 1, key=lambda since: since[0])
-        return max(1, self.company[before - 1][1]) if before else 1
+        if before:
+            return max(1, self.company[before - 1][1])
+        return 1
 
 
 class RecordedSession(LawsOnlySession):
@@ -90,7 +96,10 @@ class RecordedSession(LawsOnlySession):
         self._at = at
 
     async def prefill(self, want: ScoreRequest) -> RecordedScores:
-        first = 0 if want.prompt else max(0, self._at - 1)
+        if want.prompt:
+            first = 0
+        else:
+            first = max(0, self._at - 1)
         return RecordedScores(self._law, [self._law.after(i) for i in range(first, self._at)])
 
     async def score(self, draft: Draft, want: ScoreRequest) -> RecordedScores:

@@ -158,11 +158,10 @@ def sample_canvas_law(
         shared_randomness_test(possible),
         stale,
     ]
-    tests += (
-        [ORDERS[name](turns, rng)]
-        if (name := registry.get_recipe_module(method).CARD.name) in ORDERS
-        else []
-    )
+    if (name := registry.get_recipe_module(method).CARD.name) in ORDERS:
+        tests += [ORDERS[name](turns, rng)]
+    else:
+        tests += []
     if never:
         d = never[0]
         what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
@@ -175,11 +174,10 @@ def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) ->
     """What a pass that keeps nothing sees at the positions that were written."""
     rows = tuple(sorted(p for p, _ in written.write))
     own = denoiser.block
-    stop = (
-        min(len(written.canvas), -(-written.block.stop // own) * own)
-        if own
-        else len(written.canvas)
-    )
+    if own:
+        stop = min(len(written.canvas), -(-written.block.stop // own) * own)
+    else:
+        stop = len(written.canvas)
 
     async def ask() -> Tensor:
         board = denoiser.open(len(written.canvas), begin)
@@ -223,7 +221,10 @@ def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
 def first_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
     """Whether the leftmost gap is the one that is filled."""
     wrong = sum(i > 0 for i, _ in turns)
-    what = f"{wrong} times a gap was filled that is not the leftmost" if wrong else ""
+    if wrong:
+        what = f"{wrong} times a gap was filled that is not the leftmost"
+    else:
+        what = ""
     return LawTest("order", 0.0 if wrong else 1.0, float(wrong), what)
 
 

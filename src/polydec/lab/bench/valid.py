@@ -17,7 +17,9 @@ def is_valid_text(constraint: Any, text: str) -> bool | None:
     """Whether a finished text is one that the constraint allows; None where nothing here can say (a grammar, a plug-in's kind,
     a pattern that Python reads otherwise, a schema without the package jsonschema)."""
     judge = _JUDGES.get(type(constraint))
-    return None if judge is None else judge(constraint, text)
+    if judge is None:
+        return None
+    return judge(constraint, text)
 
 
 def _matches(constraint: Regex, text: str) -> bool | None:

@@ -140,7 +140,9 @@ def bench(
     def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         if methods is None:
             return parse_methods(USUAL[family])
-        return methods_for_model(lm, family) if methods == "all" else parse_methods(methods)
+        if methods == "all":
+            return methods_for_model(lm, family)
+        return parse_methods(methods)
 
     from polydec.lab.commands import bench_run  # behind the checks: it loads torch
 
@@ -231,7 +233,10 @@ def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
     try:
         out = [kind(x) for x in text.split(",")]
     except ValueError:
-        wanted = "whole numbers" if kind is int else "numbers"
+        if kind is int:
+            wanted = "whole numbers"
+        else:
+            wanted = "numbers"
         raise RequestError(
             f"{name} is {text!r}: it must be {wanted} with commas between them"
         ) from None
@@ -276,7 +281,10 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
 
     problems = list(parallelbench.suite_problems(suite, each, flags.seed))
     lm = flags.load()
-    chosen = parse_methods(methods) if methods else parallelbench.default_suite_methods(lm)
+    if methods:
+        chosen = parse_methods(methods)
+    else:
+        chosen = parallelbench.default_suite_methods(lm)
     sampling = flags.sampling(lm)
     for m in chosen:
         lm.check(m.name, m.options)
@@ -412,7 +420,9 @@ def methods_for_model(lm: api.LoadedModel, family: str) -> list[measure.MethodSe
 
 def _end(name: str, longest: int = 40) -> str:
     """A model's name; of the path of a folder its end."""
-    return name if len(name) <= longest else f"…{name[-longest:]}"
+    if len(name) <= longest:
+        return name
+    return f"…{name[-longest:]}"
 
 
 def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:

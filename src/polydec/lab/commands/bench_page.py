@@ -76,8 +76,14 @@ def _cell(r: Row) -> tuple[str, int, float]:
 
 def _title(at: tuple[str, int, float]) -> str:
     model, batch, temperature = at
-    at_once = "one request at a time" if batch == 1 else f"{batch} requests at once"
-    how = "greedy" if temperature == 0 else f"temperature {temperature:g}"
+    if batch == 1:
+        at_once = "one request at a time"
+    else:
+        at_once = f"{batch} requests at once"
+    if temperature == 0:
+        how = "greedy"
+    else:
+        how = f"temperature {temperature:g}"
     return f"{model}, {at_once}, {how}"
 
 
@@ -101,7 +107,10 @@ def _head(identity: Mapping[str, Any], command: str) -> str:
 def _of_cell(rows: Sequence[Row], ink: Mapping[str, str], title: str) -> str:
     """All that there is to see of one model, batch and temperature."""
     names = list(dict.fromkeys(r["workload"] for r in rows))
-    overall = "all" if len(names) > 1 else names[0]
+    if len(names) > 1:
+        overall = "all"
+    else:
+        overall = names[0]
     total = [r for r in rows if r["workload"] == overall]
     others = [n for n in names if n != overall]
     top = max([1.2, *((r["ratio_interval"] or [0, 0])[1] for r in rows), *map(_ratio, rows)])
@@ -169,11 +178,15 @@ def _columns(rows: Sequence[Row]) -> list[tuple[str, Any]]:
 
 
 def _between(interval: Sequence[float] | None) -> str:
-    return f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "–"
+    if interval:
+        return f"{interval[0]:.2f} to {interval[1]:.2f}"
+    return "–"
 
 
 def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{1000 * seconds:.0f} ms"
+    if seconds is None:
+        return "–"
+    return f"{1000 * seconds:.0f} ms"
 
 
 def _right(r: Row) -> str:
@@ -193,7 +206,10 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
         if interval and interval[1] > interval[0]:
             low, high = (100 * x / top for x in interval)
             stroke = f'<u style="left:{low:.2f}%;width:{max(0.4, high - low):.2f}%"></u>'
-        spread = f" <small>{_between(interval)}</small>" if stroke else ""
+        if stroke:
+            spread = f" <small>{_between(interval)}</small>"
+        else:
+            spread = ""
         bars.append(
             f'<div class="bar"><span class="name"><span>{escape_html(r["method"])}</span><b>{ratio:.2f}{spread}</b></span>'
             f'<span class="track"><i style="width:{100 * ratio / top:.2f}%;background:{ink[r["method"]]}"></i>{stroke}'
@@ -296,11 +312,10 @@ def _passes(name: str, curve: PassProfile) -> str:
     ]
     first = curve.rows[1]
     eight = curve.rows.get(8)
-    cost = (
-        f" A pass over eight rows costs {eight / first:.1f} times as much as one over a single row."
-        if eight
-        else ""
-    )
+    if eight:
+        cost = f" A pass over eight rows costs {eight / first:.1f} times as much as one over a single row."
+    else:
+        cost = ""
     return (
         f"<h2>What a pass of {escape_html(name)} costs here</h2>"
         f'<p class="note">A draft of m - 1 tokens needs a pass over m rows: it pays where it saves more than that costs.'

@@ -114,7 +114,10 @@ class BenchModel:
     def _requests(self, lm: api.LoadedModel) -> Iterator[dict[str, Any]]:
         """A request for each temperature."""
         for heat in self._heats:
-            bent = self.flags.bent if heat is None else {**self.flags.bent, "temperature": heat}
+            if heat is None:
+                bent = self.flags.bent
+            else:
+                bent = {**self.flags.bent, "temperature": heat}
             yield {
                 "sampling": lm.sampling(**bent),
                 "max_tokens": self.flags.max_tokens or 128,
@@ -180,7 +183,10 @@ def measure_cell(
             keep=lambda label, run: kept.keep(at, label, run),
         )
     except BaseException:
-        partly += rows() if any(runs.values()) else []
+        if any(runs.values()):
+            partly += rows()
+        else:
+            partly += []
         raise
     return rows()
 

@@ -37,7 +37,10 @@ def demo(
         require_integer("repeat", repeat, 1, 1000)
     from polydec.lab.bench import measure  # behind the checks: it loads torch
 
-    rows = prompts.read_prompt_rows(prompt_file) if prompt_file else list(prompts.BUILT_IN)
+    if prompt_file:
+        rows = prompts.read_prompt_rows(prompt_file)
+    else:
+        rows = list(prompts.BUILT_IN)
     lm = api.load(model)
     methods = [
         measure.MethodSetting(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None
@@ -71,12 +74,14 @@ def demo(
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
             per_pass = sum(x.generated for x in mine) / sum(x.passes for x in mine)
-            ratio = (
-                measure.median_speed(mine) / measure.median_speed(base)
-                if measure.median_speed(base)
-                else float("nan")
-            )
-            same = "yes" if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)) else "no"
+            if measure.median_speed(base):
+                ratio = measure.median_speed(mine) / measure.median_speed(base)
+            else:
+                ratio = float("nan")
+            if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)):
+                same = "yes"
+            else:
+                same = "no"
             out.print(
                 f"  {m.label:16} {measure.median_speed(mine):7.1f} tokens/s  {per_pass:5.2f} tokens/pass  identical: {same:3}  "
                 f"{ratio:5.2f}x",

@@ -140,7 +140,9 @@ def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
         raise RequestError(
             error_sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
         ) from None
-    return PromptRow(text, name, answer=check) if len(text) <= LONGEST else None
+    if len(text) <= LONGEST:
+        return PromptRow(text, name, answer=check)
+    return None
 
 
 def evenly_spaced_rows(rows: Sequence[PromptRow], count: int) -> list[PromptRow]:

@@ -64,7 +64,10 @@ class ReplayFigures:
         tokens: Sequence[int], rounds: Sequence[ReplayRound], seconds: float | None
     ) -> ReplayFigures:
         """Of one answer."""
-        first = rounds[0].accepted + 1 if rounds else 0
+        if rounds:
+            first = rounds[0].accepted + 1
+        else:
+            first = 0
         return ReplayFigures(len(tokens), len(rounds), seconds, max(0, len(tokens) - first))
 
     def __add__(self, other: ReplayFigures) -> ReplayFigures:
@@ -105,8 +108,14 @@ def made_again(
 
     Raises RequestError for a trace that cannot be replayed, and for a live one of other prompts or with a setting beside it.
     """
-    law = None if draft is None else api.load(draft, draft=None).checkpoint.lm
-    small = None if law is None else ShapedTarget(law, GreedyRule())
+    if draft is None:
+        law = None
+    else:
+        law = api.load(draft, draft=None).checkpoint.lm
+    if law is None:
+        small = None
+    else:
+        small = ShapedTarget(law, GreedyRule())
     if live is not None and (method is not None or changed):
         raise RequestError("against is a run of one setting: give no --method or --set beside it")
     if live is not None and live.keys() != stories.keys():
@@ -115,7 +124,10 @@ def made_again(
     totals = dict[str, list[ReplayFigures]]()
     for (request, choice), story in stories.items():
         known = _known(story, file)
-        told = None if live is None else live[request, choice]
+        if live is None:
+            told = None
+        else:
+            told = live[request, choice]
         if told is None:
             setting = _changed(known.setting, method, changed)
         else:
@@ -172,7 +184,10 @@ def _answer(
     own = again(known.setting)
     other = again(setting)
     clock = RecordClock.of(rounds, story.passes, known.model)
-    predicted = None if clock is None else clock.predict(own, other, known.costs)
+    if clock is None:
+        predicted = None
+    else:
+        predicted = clock.predict(own, other, known.costs)
     figures = {
         "recorded": ReplayFigures.of(tokens, rounds, clock and clock.seconds),
         "made_again": ReplayFigures.of(
@@ -234,7 +249,10 @@ def describe_replay(found: Mapping[str, Any]) -> str:
 
 def _line(name: str, row: Mapping[str, Any], method: str) -> str:
     was, own, other = (row[k] for k in ("recorded", "made_again", "replayed"))
-    exact = "pass for pass" if row["equal"] else _off(own, was, "tokens_per_pass", "tokens a pass")
+    if row["equal"]:
+        exact = "pass for pass"
+    else:
+        exact = _off(own, was, "tokens_per_pass", "tokens a pass")
     parts = [
         f"{name}: {row['tokens']} tokens; recorded {was['tokens_per_pass']:.2f} tokens a pass, made again "
         f"{own['tokens_per_pass']:.2f} ({exact})",
@@ -297,7 +315,9 @@ def _tables(model: str, trained: Any) -> tuple[ModelArtefact, ...]:
     """The table of n-grams that travels with the model, where the run had it."""
     name = zoo.default_ngrams(model)
     had = isinstance(trained, list) and NGrams.kind in trained
-    return (_table(name),) if had and name is not None else ()
+    if had and name is not None:
+        return (_table(name),)
+    return ()
 
 
 def _costs(told: Any, path: Path) -> PassCosts | None:

@@ -69,7 +69,9 @@ class TrainingCommandGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         known = super().get_command(ctx, cmd_name)
-        return _typed(_own(cmd_name)) if cmd_name in _names() else known
+        if cmd_name in _names():
+            return _typed(_own(cmd_name))
+        return known
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, known, rest = super().resolve_command(ctx, args)
@@ -99,7 +101,10 @@ def _table(command: TrainingCommand) -> str:
     rows = ["| flag | default | what it is |", "|---|---|---|"]
     for option in command.options():
         default = command.default(option)
-        shown = "must be given" if default is REQUIRED else f"`{as_text(default) or 'none'}`"
+        if default is REQUIRED:
+            shown = "must be given"
+        else:
+            shown = f"`{as_text(default) or 'none'}`"
         rows.append(f"| `{command.flag(option)}` | {shown} | {command.help(option)} |")
     table = "\n".join(rows)
     return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
@@ -141,12 +146,18 @@ def _stopped(out: Any) -> str:
 def _parameter(option: Option, command: TrainingCommand) -> Parameter:
     default = command.default(option)
     flag = command.flag(option)
-    names = [f"{flag}/--no-{option.name}"] if default is True else [flag]
+    if default is True:
+        names = [f"{flag}/--no-{option.name}"]
+    else:
+        names = [flag]
     if default is REQUIRED:
         shown = Parameter.empty
         kind = _type(option)
     else:
-        shown = as_text(default) if option.kind is tuple else default
+        if option.kind is tuple:
+            shown = as_text(default)
+        else:
+            shown = default
         kind = _type(option)
     return Parameter(
         option.name,
@@ -161,7 +172,9 @@ def _type(option: Option) -> Any:
     if option.kind is tuple:
         return str
     kind: Any = Path if option.name in PATHS else option.kind
-    return kind | None if option.optional else kind
+    if option.optional:
+        return kind | None
+    return kind
 
 
 def _value(option: Option, value: Any, command: TrainingCommand) -> Any:
@@ -170,4 +183,6 @@ def _value(option: Option, value: Any, command: TrainingCommand) -> Any:
         return command.reads[option.name](value)
     if option.kind is tuple:
         return option.convert(value)
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, Path):
+        return str(value)
+    return value

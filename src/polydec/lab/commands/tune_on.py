@@ -125,7 +125,10 @@ def advise_settings(
         texts.append(RecordedAnswer(ids, answer.token_ids, vocab.size, vocab.eos))
     plain = predicted.predict_plain_decoding(texts, costs)
     small = lm.small()
-    draft = None if small is None else ShapedTarget(small, GreedyRule())
+    if small is None:
+        draft = None
+    else:
+        draft = ShapedTarget(small, GreedyRule())
     guesses = list[MethodPrediction]()
     left_out = list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):

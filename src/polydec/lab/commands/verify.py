@@ -312,7 +312,10 @@ def _compared(
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
     verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
     worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
-    place = "" if verdict == "keeps it" else f"prompt {worst[0][0]}, token {worst[0][1].at}"
+    if verdict == "keeps it":
+        place = ""
+    else:
+        place = f"prompt {worst[0][0]}, token {worst[0][1].at}"
     if place and worst[0][1].place:
         place += f", {worst[0][1].place}"
     exercised = {name: sum(getattr(c, name) for c in compared) for name in DRAFT_KINDS}
@@ -386,14 +389,16 @@ def verify_cache_drift(
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
     ]
     stale = next((i for i, d in enumerate(distances, 1) if d.stale is not None), None)
-    verdict = (
-        "fault" if stale else "keeps it" if all(d.most < 1e-6 for d in distances) else "measured"
-    )
-    place = (
-        f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
-        if stale
-        else ""
-    )
+    if stale:
+        verdict = "fault"
+    elif all(d.most < 1e-6 for d in distances):
+        verdict = "keeps it"
+    else:
+        verdict = "measured"
+    if stale:
+        place = f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
+    else:
+        place = ""
     content = {
         "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, distances)],
     }
@@ -423,7 +428,10 @@ def finish_verification(
             "same_verdict": same,
             "same_texts": _digests(old) == _digests(content),
         }
-        texts = "the same texts" if content["repeats"]["same_texts"] else "other texts"
+        if content["repeats"]["same_texts"]:
+            texts = "the same texts"
+        else:
+            texts = "other texts"
         lines.append(
             f"the certificate says: {escape_control_characters(str(old['verdict']))[:40]}; {texts} here "
             f"(it is of {escape_control_characters(str(old['machine']))[:200]})"
@@ -441,7 +449,9 @@ def _digests(content: Mapping[str, Any]) -> list[Any]:
     rows = content.get("prompts")
     if isinstance(law, dict):
         return [law.get("digest")]
-    return [r.get("digest") for r in rows if isinstance(r, dict)] if isinstance(rows, list) else []
+    if isinstance(rows, list):
+        return [r.get("digest") for r in rows if isinstance(r, dict)]
+    return []
 
 
 # What is kept of a request, and how it comes back
@@ -521,7 +531,10 @@ LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
 
 def comparison_line(lm: api.LoadedModel, row: prompts.PromptRow, c: GreedyComparison) -> str:
     """What was found of one prompt."""
-    where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
+    if c.equal:
+        where = ""
+    else:
+        where = f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
     return LINE.format(
         table_cell_text(row.key, 60).plain,
         c.verdict,
@@ -532,7 +545,9 @@ def comparison_line(lm: api.LoadedModel, row: prompts.PromptRow, c: GreedyCompar
 
 
 def _show(lm: api.LoadedModel, token: int | None) -> str:
-    return "end" if token is None else repr(lm.checkpoint.text.decode([token]))
+    if token is None:
+        return "end"
+    return repr(lm.checkpoint.text.decode([token]))
 
 
 def _drift(row: prompts.PromptRow, d: CacheDrift) -> str:
@@ -593,7 +608,10 @@ FAR = "{:>8}  {:>26}  {:>24}  {:>26}"
 
 
 def _apart(name: str, p: LawDistance) -> str:
-    kl = "-" if p.kl is None or p.kl_interval is None else f"{p.kl:.4f} ({_between(p.kl_interval)})"
+    if p.kl is None or p.kl_interval is None:
+        kl = "-"
+    else:
+        kl = f"{p.kl:.4f} ({_between(p.kl_interval)})"
     return FAR.format(
         name,
         kl,

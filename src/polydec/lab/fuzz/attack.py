@@ -114,12 +114,19 @@ def describe_reply_fault(sent: ClientInput, told: ServerReply, right: bytes) -> 
     """What is wrong with an answer, if anything; right: the text of the answer to a right request."""
     status = told.status
     if status is None:
-        return f"there is no answer within {told.took:.0f} s" if sent.whole else ""
+        if sent.whole:
+            return f"there is no answer within {told.took:.0f} s"
+        return ""
     if status >= 500 and status not in MEANT:
         return f"status {status}: {told.text[:300]!r}"
     if sent.kind == "right":
-        answer = _written(told.text) if status == 200 else b""
-        return "" if answer == right or status == 429 else f"another answer: {told.text[:300]!r}"
+        if status == 200:
+            answer = _written(told.text)
+        else:
+            answer = b""
+        if answer == right or status == 429:
+            return ""
+        return f"another answer: {told.text[:300]!r}"
     if status >= 400 and _method(sent) != "HEAD":
         return _unsaid(told.text)
     return ""
@@ -131,7 +138,9 @@ def _unsaid(text: bytes) -> str:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return f"an error in another form: {text[:300]!r}"
-    return "" if message and error_sentence(message) == message else f"no sentence: {message!r}"
+    if message and error_sentence(message) == message:
+        return ""
+    return f"no sentence: {message!r}"
 
 
 def _written(text: bytes) -> bytes:
@@ -269,7 +278,10 @@ def _computed(pid: int) -> tuple[float, float]:
             with suppress(OSError):
                 seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
                 total += seconds
-                first += seconds if task.name == str(pid) else 0.0
+                if task.name == str(pid):
+                    first += seconds
+                else:
+                    first += 0.0
     return first, total
 
 

@@ -149,7 +149,10 @@ def run_cases(
     failures = list[FuzzFailure]()
     end = time.monotonic() + seconds
     with _place() as where:
-        most = 2 * run_clean_inputs(where) if memory else math.inf
+        if memory:
+            most = 2 * run_clean_inputs(where)
+        else:
+            most = math.inf
         for number in range(first, first + count):
             if time.monotonic() > end:
                 break
@@ -174,7 +177,9 @@ def run_cases(
 def peak_bytes() -> int:
     """The most memory that this process has held so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if sys.platform == "darwin":
+        return peak
+    return peak * 1024
 
 
 def run_clean_inputs(where: Path) -> int:
@@ -339,7 +344,10 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
     """A call of `polydec` with random flags, files and standard input."""
     prompt = where / "prompt.jsonl"
     data = where / "trace.jsonl"
-    prompt_text = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
+    if r.random() < 0.6:
+        prompt_text = r.choice(TEXTS)
+    else:
+        prompt_text = "The old river"
     args = list[object]()
     called = r.choice(
         (
@@ -382,7 +390,10 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
                 args += ["--set", f"{r.choice(options).name}={r.choice((*NUMBERS, *TEXTS))}"]
         for flag, values in r.sample(sorted(FLAGS.items()), r.randint(0, 4)):
             value = r.choice(list(values))
-            args += [flag] if value is None else [flag, value]
+            if value is None:
+                args += [flag]
+            else:
+                args += [flag, value]
         if called in ("bench", "verify"):
             args += ["--data", prompt, *(["--limit", 1] if called == "verify" else [])]
         elif called == "generate" and r.random() < 0.7:
@@ -459,7 +470,10 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
 
 def _may_differ(words: Sequence[str]) -> bool:
     """Does this `polydec verify` look at a method that does not promise the greedy text?"""
-    name = words[words.index("--method") + 1] if "--method" in words else "auto"
+    if "--method" in words:
+        name = words[words.index("--method") + 1]
+    else:
+        name = "auto"
     return (
         name in registry.recipe_modules()
         and registry.get_recipe_module(name).CARD.guarantee is Exactness.APPROXIMATE
@@ -484,7 +498,12 @@ def call_command(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, st
             main()
             code = 0
         except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+            if isinstance(stop.code, int):
+                code = stop.code
+            elif stop.code is None:
+                code = 0
+            else:
+                code = 1
     return code, out.getvalue(), err.getvalue()
 
 
@@ -547,7 +566,10 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
         "min_tokens": (0, 1, 3, 9),
     }
     for name, values in r.sample(sorted(ranges.items()), r.randint(0, 4)):
-        fields[name] = r.choice(values) if r.random() < 0.9 else r.choice(NUMBERS)
+        if r.random() < 0.9:
+            fields[name] = r.choice(values)
+        else:
+            fields[name] = r.choice(NUMBERS)
     if r.random() < 0.3:
         fields["allowed_token_ids"] = tuple(r.sample(range(size), r.choice((1, 2, 5, size - 1))))
     if r.random() < 0.3:
@@ -639,7 +661,10 @@ def require_promises(
     """Raise Wrong where an answer breaks a rule that its request states."""
     ids = choice.token_ids
     allowed = fields.get("allowed_token_ids")
-    ends = set() if fields_asked["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
+    if fields_asked["ignore_eos"]:
+        ends = set()
+    else:
+        ends = set(lm.checkpoint.lm.vocab.eos)
     if not 1 <= len(ids) <= fields_asked["max_tokens"]:
         raise FuzzCheckError(f"{len(ids)} tokens")
     for at, x in enumerate(ids):
@@ -649,9 +674,10 @@ def require_promises(
             raise FuzzCheckError(f"token {x} is forbidden")
         if at < fields.get("min_tokens", 0) and x in {*ends, *fields_asked["stop_token_ids"]}:
             raise FuzzCheckError(f"it ends at {at}")
-    stops = (
-        (fields_asked["stop"],) if isinstance(fields_asked["stop"], str) else fields_asked["stop"]
-    )
+    if isinstance(fields_asked["stop"], str):
+        stops = (fields_asked["stop"],)
+    else:
+        stops = fields_asked["stop"]
     if any(s in choice.text for s in stops):
         raise FuzzCheckError("a stop string stands in the text")
     for row in choice.logprobs or ():

@@ -91,7 +91,9 @@ def _some_schema(r: random.Random, depth: int = 0) -> Any:
 
 def _schema(r: random.Random) -> Any:
     schema = _some_schema(r)
-    return schema if r.random() < 0.5 else json.dumps(schema)
+    if r.random() < 0.5:
+        return schema
+    return json.dumps(schema)
 
 
 WORDS: Sequence[str] = (
@@ -196,11 +198,9 @@ def _regex(r: random.Random) -> str:
 
 def _choice(r: random.Random) -> Any:
     strings = ("a", "ab", "é🙂", "", "\ud800", "\x00", 5, None, "a" * 5000)
-    return (
-        [r.choice(strings) for _ in range(r.randint(0, 4))]
-        if r.random() < 0.9
-        else r.choice(VALUES)
-    )
+    if r.random() < 0.9:
+        return [r.choice(strings) for _ in range(r.randint(0, 4))]
+    return r.choice(VALUES)
 
 
 def _span(r: random.Random) -> Any:
@@ -226,10 +226,17 @@ def random_constraint_case(
     def check() -> str:
         try:
             constraint = asked.constraint_of({kind: value})
-            language = None if constraint is None else constraint.language(vocab, vocab.eos)
-            return "" if language is None else _walked(language, vocab, random.Random(seed))
+            if constraint is None:
+                language = None
+            else:
+                language = constraint.language(vocab, vocab.eos)
+            if language is None:
+                return ""
+            return _walked(language, vocab, random.Random(seed))
         except PolydecError as error:
-            return "" if error_sentence(error) == str(error) else f"no sentence: {error!r}"
+            if error_sentence(error) == str(error):
+                return ""
+            return f"no sentence: {error!r}"
 
     return f"{kind} {value!r}", check
 

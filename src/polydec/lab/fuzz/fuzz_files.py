@@ -152,11 +152,10 @@ def _changed(
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             name = rng.choice((*names, "config.json", "config.json", "model.safetensors"))
             old = (where / name).read_bytes()
-            new = (
-                damage_safetensors(old, rng)
-                if name.endswith("safetensors")
-                else damage_text(old, rng)
-            )
+            if name.endswith("safetensors"):
+                new = damage_safetensors(old, rng)
+            else:
+                new = damage_text(old, rng)
             (where / name).write_bytes(new)
         yield lambda: _use(str(where))
 
@@ -270,7 +269,10 @@ def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, An
     """One value somewhere inside is another one, or gone."""
     at: Any = whole
     while True:
-        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if isinstance(at, dict):
+            keys = list(at)
+        else:
+            keys = list(range(len(at)))
         if not keys:
             return whole
         key = rng.choice(keys)
@@ -280,7 +282,10 @@ def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, An
         if rng.random() < 0.15:
             del at[key]
         else:
-            at[key] = similar_value(at[key], rng) if rng.random() < 0.3 else rng.choice(STRANGE)
+            if rng.random() < 0.3:
+                at[key] = similar_value(at[key], rng)
+            else:
+                at[key] = rng.choice(STRANGE)
         return whole
 
 
@@ -290,12 +295,19 @@ def similar_value(old: Any, rng: random.Random) -> Any:
         return rng.choice((old + 1, old - 1, old * 2, old // 2, -old, float(old)))
     if isinstance(old, str):
         return rng.choice((old + "x", old[1:], old.upper()))
-    return (not old) if isinstance(old, bool) else [old] if rng.random() < 0.5 else None
+    if isinstance(old, bool):
+        return not old
+    if rng.random() < 0.5:
+        return [old]
+    return None
 
 
 def damage_safetensors(content: bytes, rng: random.Random) -> bytes:
     """A .safetensors file: its header says something else, numbers are none, or bytes are lost."""
-    size = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
+    if len(content) >= 8:
+        size = struct.unpack("<Q", content[:8])[0]
+    else:
+        size = 0
     how = rng.randrange(5)
     try:
         header = json.loads(content[8 : 8 + size])
@@ -337,9 +349,9 @@ def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
         n = rng.randint(1, 64)
         out[at : at + n] = b"" if rng.random() < 0.5 else out[at : at + n] * 2
         return bytes(out)
-    return (
-        damage_bytes(content, header, rng) if how == 3 else damage_bytes(content, len(content), rng)
-    )
+    if how == 3:
+        return damage_bytes(content, header, rng)
+    return damage_bytes(content, len(content), rng)
 
 
 def damage_bytes(content: bytes, end: int, rng: random.Random) -> bytes:

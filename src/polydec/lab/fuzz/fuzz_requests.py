@@ -59,7 +59,10 @@ def http_request_bytes(path: str, body: bytes, method: str = "POST", more: str =
     """The bytes of a request; more: lines of its head."""
     target = path.encode().decode("latin-1")
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    size = f"Content-Length: {len(body)}\r\n" if body or method == "POST" else ""
+    if body or method == "POST":
+        size = f"Content-Length: {len(body)}\r\n"
+    else:
+        size = ""
     return (head + size + more + "\r\n").encode("latin-1") + body
 
 
@@ -170,7 +173,10 @@ def _reused(r: random.Random, text: str, more: dict[str, Any]) -> Body:
 
 def _in_bytes(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     """An answer that is written a byte at a time."""
-    covers = {"covers": r.choice((1, 2, 64))} if r.random() < 0.5 else {}
+    if r.random() < 0.5:
+        covers = {"covers": r.choice((1, 2, 64))}
+    else:
+        covers = {}
     return "/v1/completions", {"prompt": text[:-1] or "a", **more, "units": "bytes", **covers}
 
 
@@ -317,7 +323,10 @@ def _deep(r: random.Random) -> ClientInput:
     inner = opening * n + b"1" + closing * (n if r.random() < 0.7 else n // 2)
     name = r.choice((b"prompt", b"messages", b"tools", b"metadata", b"stop", b"guided_json", b""))
     path = r.choice(("/v1/completions", "/v1/chat/completions", "/tokenize", "/v1/responses"))
-    text = b'{"' + name + b'": ' + inner + b"}" if name else inner
+    if name:
+        text = b'{"' + name + b'": ' + inner + b"}"
+    else:
+        text = inner
     return ClientInput("deep", (http_request_bytes(path, text),))
 
 
@@ -454,7 +463,10 @@ def _routes(r: random.Random) -> ClientInput:
     path = r.choice(ROUTES)
     if r.random() < 0.3:
         path += r.choice(("?model=x", "?model=tiny", "?" + "a" * 3000, "?%00", "?model=%ff", "/"))
-    body = b"" if r.random() < 0.5 else json.dumps(_good(r)[1]).encode()
+    if r.random() < 0.5:
+        body = b""
+    else:
+        body = json.dumps(_good(r)[1]).encode()
     return ClientInput(
         "routes",
         (http_request_bytes(path, body, method),),
@@ -494,7 +506,10 @@ def _heads(r: random.Random) -> ClientInput:
             )
         case 5:
             request_bytes = _chunked(body, r.choice((1, 7, 1000)))
-            request_bytes = request_bytes if r.random() < 0.5 else mutate_bytes(r, request_bytes)
+            if r.random() < 0.5:
+                request_bytes = request_bytes
+            else:
+                request_bytes = mutate_bytes(r, request_bytes)
         case 6:
             request_bytes = (
                 http_request_bytes("/health", b"", "GET") * r.choice((2, 30, 1000)) + good

@@ -51,7 +51,10 @@ def some_value(r: random.Random, depth: int = 0) -> Any:
 def some_schema(r: random.Random) -> dict[str, Any]:
     """A schema that keeps to the standard, with definitions that are referred to in several ways."""
     out = _part(r, 0)
-    schema = out if isinstance(out, dict) else {"allOf": [out]}
+    if isinstance(out, dict):
+        schema = out
+    else:
+        schema = {"allOf": [out]}
     return {
         **schema,
         "$defs": {
@@ -70,7 +73,9 @@ REFERENCES = (
 
 
 def _mapping(schema: Any) -> dict[str, Any]:
-    return schema if isinstance(schema, dict) else {}
+    if isinstance(schema, dict):
+        return schema
+    return {}
 
 
 def _part(r: random.Random, depth: int) -> Any:
@@ -336,8 +341,13 @@ class _LanguageByteReader:
             near = [x for x in on if 32 <= self._byte(x) < 127]
             closing = [x for x in near if self._byte(x) in b'"]}']
             if not on:
-                return out.decode("utf-8", "replace") if ends else ""
-            pick = closing if closing and r.random() < 0.4 else near or on
+                if ends:
+                    return out.decode("utf-8", "replace")
+                return ""
+            if closing and r.random() < 0.4:
+                pick = closing
+            else:
+                pick = near or on
             token = r.choice(pick)
             out.append(self._byte(token))
             state = self.language.step(state, token)
@@ -345,8 +355,13 @@ class _LanguageByteReader:
 
     def _byte(self, token: int) -> int:
         words = self.vocab.words
-        piece = None if words is None else words.pieces[token]
-        return piece[0] if piece else 0
+        if words is None:
+            piece = None
+        else:
+            piece = words.pieces[token]
+        if piece:
+            return piece[0]
+        return 0
 
 
 class _ByteWords:
@@ -385,7 +400,9 @@ def main() -> int:
     refused = given.count - kept
     print(f"{given.count} schemas: {kept} kept to, {refused} refused by name; {wrong} wrong")
     print(f"{values[0]} valid and {values[1]} invalid values")
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

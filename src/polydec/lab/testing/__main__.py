@@ -77,7 +77,9 @@ def main(names: Sequence[str]) -> int:
             total += counts
     except (AssertionError, PolydecError) as error:
         print(error, file=sys.stderr)
-        return 1 if isinstance(error, AssertionError) else 2
+        if isinstance(error, AssertionError):
+            return 1
+        return 2
     print(_line("all", total))
     return 0
 

@@ -79,7 +79,10 @@ class WitnessVerifier:
         self.seen["accepted"] += len(verdict.path)
         above = (0, *verdict.path)[: len(verdict.path)]
         self.seen[self.law] += sum(self._must_accept(draft, scores, node) for node in above)
-        last = verdict.path[-1] if verdict.path else 0
+        if verdict.path:
+            last = verdict.path[-1]
+        else:
+            last = 0
         children = draft.children[last]
         if self._must_accept(draft, scores, last):
             tokens = [draft.token[c] for c in children]
@@ -166,7 +169,10 @@ def check_best_tree(
         }
         assert len(paths) <= nodes, f"law {seed}: {len(paths)} paths are more than {nodes}"
         got = sum(map(values.__getitem__, paths))
-        found = list(values.values()) if beam is None else _found(values, beam, depth)
+        if beam is None:
+            found = list(values.values())
+        else:
+            found = _found(values, beam, depth)
         best = sum(sorted(found, reverse=True)[:nodes])
         first = paths if first is None else first
         seen["nodes"] += len(paths)

@@ -118,8 +118,14 @@ def check_law(
         AssertionError: The law is another one, or nothing was drafted, accepted or rejected without a reason.
     """
     names = tuple(shapings)
-    reasons = {} if unexercised is None else unexercised
-    later = 0 if "drafted" in reasons else LATER_LENGTHS
+    if unexercised is None:
+        reasons = {}
+    else:
+        reasons = unexercised
+    if "drafted" in reasons:
+        later = 0
+    else:
+        later = LATER_LENGTHS
     usual = list(toy_laws(laws, length, names, longer=longer, later=later))
     first = longer * len(names)
     counts = _laws(make, usual[:first], tolerance, MOST_WAYS)

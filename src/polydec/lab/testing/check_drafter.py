@@ -58,7 +58,10 @@ class DrafterCounts(ContractCounts):
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
         """Count one round."""
-        last = verdict.path[-1] if verdict.path else 0
+        if verdict.path:
+            last = verdict.path[-1]
+        else:
+            last = 0
         nodes = sum(map(len, draft.children))
         self.drafted += nodes
         self.accepted += len(verdict.path)
@@ -266,7 +269,9 @@ def _drawn(scores: DraftScores, node: int, position: int, choice: int) -> int:
     """What the target says behind a node."""
     only = scores.certain(node)
     rng = Rng.of(2, choice).at("token", position)
-    return rng.categorical(scores.row(node).exp()) if only is None else only
+    if only is None:
+        return rng.categorical(scores.row(node).exp())
+    return only
 
 
 def _last(draft: Draft) -> int:

@@ -137,7 +137,10 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
         fed, replace(line.guess.want, law=RowDetail.ROW, prompt=False, last=False)
     )
     verdict = MatchVerifier().verify(fed, scores, rng, line.position)
-    last = verdict.path[-1] if verdict.path else 0
+    if verdict.path:
+        last = verdict.path[-1]
+    else:
+        last = 0
     line.seen["middle"] += last < len(fed) - 1
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)

@@ -55,7 +55,10 @@ class CountedPress:
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
         """Block k of one layer, counted."""
         packed = self.inner.pack(k, kv, behind, before)
-        given = kv if before is None else torch.cat([self._entries(k - 1, before, kv), kv], -2)
+        if before is None:
+            given = kv
+        else:
+            given = torch.cat([self._entries(k - 1, before, kv), kv], -2)
         left = self._entries(k, packed, kv)
         ours, theirs = (torch.cat([*x], -1) for x in (left, given))
         same = (ours[:, :, None] == theirs[:, None]).all(-1).any(-1)

@@ -79,7 +79,10 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
     check_clock(make)
     check_draws(make)
     over_first = picks_over_first(make)
-    laws = 0 if picked is None else check_law(make, tries, picked).laws
+    if picked is None:
+        laws = 0
+    else:
+        laws = check_law(make, tries, picked).laws
     counts = RolloutCounts(seen.answers, seen.branched, distinct, over_first, laws)
     require_mechanism_exercised(
         counts, make(toy_law(1)), ("branched", "distinct", "picked_over_first")
@@ -172,7 +175,9 @@ def first_tried(events: Sequence[TraceEvent]) -> tuple[int, ...]:
                 first.append(event.branch)
             case _:
                 pass
-    return texts[first[0]] if first else ()
+    if first:
+        return texts[first[0]]
+    return ()
 
 
 def check_ledger(make: Make) -> None:

@@ -147,7 +147,10 @@ def check_exhaustive(wide: Wide) -> None:
 def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> None:
     """What is found is what the reference finds."""
     for seed in range(12):
-        target, length = (toy_law(seed, 6), 6) if seed % 2 else (toy_law(seed, 4), 10)
+        if seed % 2:
+            target, length = (toy_law(seed, 6), 6)
+        else:
+            target, length = (toy_law(seed, 4), 10)
         want = expected(target, length)
         _same(
             run_search(make(target), Request(PROMPT, length, logprobs=0, n=len(want))),
@@ -192,7 +195,10 @@ def check_results(
             n=n,
             writer=toy_writer_factory(target, stop),
         )
-        shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4)) if seed % 2 else ()
+        if seed % 2:
+            shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4))
+        else:
+            shapers = ()
         found = run_search(make(bend_target(target, shapers)), request)
         texts = [r.token_ids for r in found]
         scores = [r.score for r in found if r.score is not None]
@@ -205,7 +211,10 @@ def check_results(
         for r in found:
             ends_rightly(target, r, request, stop)
             noted_rightly(bend_target(target, shapers), r)
-            off = 0.0 if score is None else abs(score(r) - (r.score or 0.0))
+            if score is None:
+                off = 0.0
+            else:
+                off = abs(score(r) - (r.score or 0.0))
             assert off < 1e-9, (
                 f"the score {r.score} of {r.token_ids} is not made of its log-probabilities"
             )
@@ -450,7 +459,10 @@ class StopStringWriter:
         if at >= 0:
             self.held = self.held[:at]
             self.stopped = True
-        sure = len(self.held) if self.stopped else max(0, len(self.held) - len(self.stop) + 1)
+        if self.stopped:
+            sure = len(self.held)
+        else:
+            sure = max(0, len(self.held) - len(self.stop) + 1)
         out = self.held[:sure]
         self.held = self.held[sure:]
         return out

@@ -488,7 +488,10 @@ class TargetChecker:
         scores = await session.score(draft, ScoreRequest())
         for i in range(len(plain)):
             path = [plain.token[j] for j in plain.path_to(i)]
-            got_V = scores.base.row(i) if i > 1 else scores.row(i)
+            if i > 1:
+                got_V = scores.base.row(i)
+            else:
+                got_V = scores.row(i)
             self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
         self.seen["probes"] += len(plain)
         session.commit(draft.token[:2])

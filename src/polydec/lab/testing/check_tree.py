@@ -139,7 +139,10 @@ def _draws(
             path = _path(draft, node)
             before = tuple[int, ...]()
             counts["siblings"] += max(0, len(children) - 1)
-            counts["deeper"] += len(children) if node else 0
+            if node:
+                counts["deeper"] += len(children)
+            else:
+                counts["deeper"] += 0
             if path not in rows:
                 rows[path] = _row(target, path)
             if node:

@@ -81,7 +81,10 @@ def check_verifier(
     """
     watch = ExercisedCollector()
     if verifier.exactness is Exactness.LAW:
-        sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
+        if _enumerable(verifier, 4):
+            sizes = (3, 4)
+        else:
+            sizes = (3,)
         for n, (name, sources) in enumerate(CANDIDATES.items()):
             for j in range(laws):
                 size = sizes[(n + j) % len(sizes)]
@@ -177,7 +180,10 @@ def _chosen(
     """The chance of every verdict, enumerated, is that of the rule."""
     for seed in range(2 * len(CANDIDATES)):
         bare = toy_law(seed, 3, eos=-1)
-        target = bare if seed < len(CANDIDATES) else ShapedTarget(bare, GreedyRule())
+        if seed < len(CANDIDATES):
+            target = bare
+        else:
+            target = ShapedTarget(bare, GreedyRule())
         draft, scores = _drafted(seed, 3, target, Rng.of(seed))
         got = defaultdict[Any, float](float)
         want = defaultdict[Any, float](float)

@@ -72,7 +72,9 @@ def target_draft_pairs(count: int = 8) -> list[tuple[CausalLaw, CausalLaw]]:
 
 def bend_target(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
     """The target under these shapers."""
-    return ShapedTarget(target, *shapers) if shapers else target
+    if shapers:
+        return ShapedTarget(target, *shapers)
+    return target
 
 
 def example_stop_head(width: int = 4) -> StopHead:
@@ -89,7 +91,10 @@ def example_artefacts(
     vocab: TokenVocabulary, width: int = 4, draft_width: int | None = None
 ) -> tuple[ModelArtefact, ...]:
     """Some of each kind, for a target of this vocabulary and states of this width, and a draft's (None: the same)."""
-    wide = width if draft_width is None else draft_width
+    if draft_width is None:
+        wide = width
+    else:
+        wide = draft_width
     return tuple(one for module in MODULES.values() for one in module.examples(vocab, width, wide))
 
 

@@ -231,7 +231,10 @@ def require_mechanism_exercised(
     Raises:
         AssertionError: As `require_exercised`.
     """
-    names = [f.name for f in fields(counts)] if wanted is None else wanted
+    if wanted is None:
+        names = [f.name for f in fields(counts)]
+    else:
+        names = wanted
     declared = declared_unexercised(checked).items()
     reasons = {name: why for name, why in declared if hasattr(counts, name)}
     require_exercised(counts, type(checked).__name__, names, reasons)

@@ -133,7 +133,10 @@ def check_shaper(
         to = torch.randperm(size, generator=g).tolist()
         renamed_V = torch.empty_like(row_V)
         renamed_V[to] = row_V
-        twin = shaper if relabel is None else relabel(to.__getitem__)
+        if relabel is None:
+            twin = shaper
+        else:
+            twin = relabel(to.__getitem__)
         _same(
             _shape(twin, [to[x] for x in prompt], [to[x] for x in output], renamed_V)[to],
             _shape(shaper, prompt, output, row_V),

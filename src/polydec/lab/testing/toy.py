@@ -106,7 +106,10 @@ class OrderTwoNetwork:
         states = list[State]()
         exits = dict[int, list[State]]()
         texts = list[tuple[int, ...]]()  # before each of the tokens
-        layers = tuple(range(self.layers)) if q.layers is None else q.layers
+        if q.layers is None:
+            layers = tuple(range(self.layers))
+        else:
+            layers = q.layers
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
         given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
         if q.embed is not None:
@@ -114,16 +117,21 @@ class OrderTwoNetwork:
                 known = (
                     state_H.isfinite().all()
                 )  # what is no number is read as a state that went wrong
-                x, prev, ran, wrong = map(int, state_H.tolist()) if known else (0, 0, 0, 1)
+                if known:
+                    x, prev, ran, wrong = map(int, state_H.tolist())
+                else:
+                    x, prev, ran, wrong = (0, 0, 0, 1)
                 given[i] = x, prev, ran, wrong
         for slot, state in enumerate(given, q.first):
             # A committed entry follows the slot before it, a staged one its parent.
-            before = (
-                slot - 1
-                if slot < cache.length
-                else cache.length + cache.parent[slot - cache.length]
-            )
-            above = cache.text[before] if before >= 0 else ((), (0,) * self.layers)
+            if slot < cache.length:
+                before = slot - 1
+            else:
+                before = cache.length + cache.parent[slot - cache.length]
+            if before >= 0:
+                above = cache.text[before]
+            else:
+                above = ((), (0,) * self.layers)
             assert above is not None, "an entry was read before it was fed"
             wrote: list[int] = [-1] * self.layers
             own = cache.text[slot]
@@ -172,9 +180,18 @@ class OrderTwoNetwork:
         if 2 * i in without:  # reads nothing and writes nothing
             return token, before, ran, 1 + (17 * wrong + 2 * i) % 96
         assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
-        bad = 0 if ran == (1 << i) - 1 and not wrong else 1 + (7 * ran + 3 * wrong) % 95
-        wrote[i] = 1 + (5 * below[i] + 11 * bad) % 96 if below[i] or bad else 0
-        wrong = 1 + (13 * wrong + wrote[i]) % 96 if wrote[i] else wrong
+        if ran == (1 << i) - 1 and not wrong:
+            bad = 0
+        else:
+            bad = 1 + (7 * ran + 3 * wrong) % 95
+        if below[i] or bad:
+            wrote[i] = 1 + (5 * below[i] + 11 * bad) % 96
+        else:
+            wrote[i] = 0
+        if wrote[i]:
+            wrong = 1 + (13 * wrong + wrote[i]) % 96
+        else:
+            wrong = wrong
         if 2 * i + 1 in without:
             return token, before, ran, 1 + (19 * wrong + 2 * i + 1) % 96
         return token, before, ran | 1 << i, wrong
@@ -225,7 +242,9 @@ class OrderTwoNetwork:
             rows.append(
                 whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole
             )
-        return torch.stack(rows) if rows else torch.empty(0, self.size, dtype=torch.float64)
+        if rows:
+            return torch.stack(rows)
+        return torch.empty(0, self.size, dtype=torch.float64)
 
 
 def toy_law(

@@ -79,7 +79,10 @@ class MarkovChainNetwork:
                 p *= float(self.step_LVV[len(prompt) + i, before, x])
                 before = x
             cut = next((i for i, x in enumerate(text) if x in ends), None)
-            kept = text if cut is None else text[: cut + 1]
+            if cut is None:
+                kept = text
+            else:
+                kept = text[: cut + 1]
             law[kept] = law.get(kept, 0.0) + p
         return law
 

@@ -115,7 +115,10 @@ def toy_laws(
         The laws, each under all shapings before the next one.
     """
     for i, (target, draft) in enumerate(target_draft_pairs(count)):
-        bare = target if sharp is None else toy_law(i + 1, target.vocab.size, sharp=sharp)
+        if sharp is None:
+            bare = target
+        else:
+            bare = toy_law(i + 1, target.vocab.size, sharp=sharp)
         for name in shapings:
             shapers = SHAPERS[name]
             yield ToyLaw(

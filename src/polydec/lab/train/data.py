@@ -57,7 +57,10 @@ def training_data(path: str | Path | None = None) -> Path:
     """Where the texts of a training are: a file or a folder as `text_rows.read` takes them, the
     collection's folder, or `sample`. None: POLYDEC_DATA, else ../shared/data, else the sample,
     which is said. Raises FileError where there is nothing."""
-    folder = path if path is not None else os.environ.get("POLYDEC_DATA")
+    if path is not None:
+        folder = path
+    else:
+        folder = os.environ.get("POLYDEC_DATA")
     if folder is None and Path("../shared/data").is_dir():
         return Path("../shared/data")
     if folder is None:

@@ -48,7 +48,10 @@ def _course(spec: DeerSpec) -> TrainingRun:
     source = sources.open_source(spec.target)
     require_family("ar", family_of_config(source.config), spec.target)
     size = source.config["vocab_size"]
-    start = source if spec.start is None else sources.open_source(spec.start)
+    if spec.start is None:
+        start = source
+    else:
+        start = sources.open_source(spec.start)
     network = start_deer_network(start.config, start.weights, size, spec)
     if spec.text is None:
         point = load_autoregressive_model(spec.target)
@@ -57,7 +60,10 @@ def _course(spec: DeerSpec) -> TrainingRun:
     else:
         taught = selfplay.read_fitting_samples(Path(spec.text), size, spec.context)
         held = Path(spec.text).with_name("held.jsonl")
-        unseen = selfplay.read_samples(held, size) if held.exists() else []
+        if held.exists():
+            unseen = selfplay.read_samples(held, size)
+        else:
+            unseen = []
     taught, unseen = (samples_within_context(some, spec.context) for some in (taught, unseen))
     if not taught:
         raise RequestError(f"context is {spec.context}: no answer fits into it with its prompt")
@@ -159,7 +165,10 @@ class DeerObjective:
             cut = int(rng.integers(len(answer) - count + 1))
             return self.cut(sample, cut, range(count), count, self.spec.decay)
         cut = int(rng.integers(len(answer)))
-        share = 1.0 if rng.random() < 0.5 else rng.random()
+        if rng.random() < 0.5:
+            share = 1.0
+        else:
+            share = rng.random()
         left = len(answer) - cut
         gaps = [j for j in range(left) if rng.random() < share] or [int(rng.integers(left))]
         return self.cut(sample, cut, gaps, left)
@@ -169,7 +178,10 @@ class DeerObjective:
     ) -> GapFillingRow:
         """Behind `at` tokens of the answer a boundary and `length` further tokens, of which those numbered in `gaps` are
         masked; weights fall by `decay` a token and add up to 1."""
-        mark = (self.size + 1,) if self.spec.boundary else ()
+        if self.spec.boundary:
+            mark = (self.size + 1,)
+        else:
+            mark = ()
         known = (*sample.prompt_ids, *sample.output_ids[:at], *mark)
         rest = sample.output_ids[at : at + length]
         hidden = set(gaps)

@@ -74,17 +74,19 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
     schedule = TrainingSchedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
     )
-    kind = (
-        {}
-        if spec.causal
-        else {
+    if spec.causal:
+        kind = {}
+    else:
+        kind = {
             "polydec_causal": False,
             "polydec_mask": student.mask,
             "polydec_shifted": spec.shifted,
             "polydec_block": spec.block,
         }
-    )
-    dtype = torch.int8 if spec.int8 else torch.float16
+    if spec.int8:
+        dtype = torch.int8
+    else:
+        dtype = torch.float16
     return TrainingRun(
         network,
         loss,
@@ -119,11 +121,10 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
             config = edge.read_json(path / "config.json")
             weights = dict(rows8.dequantise_rows(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-            size = (
-                config["polydec_mask"]
-                if config.get("polydec_mask") is not None
-                else tokenizer.get_vocab_size()
-            )
+            if config.get("polydec_mask") is not None:
+                size = config["polydec_mask"]
+            else:
+                size = tokenizer.get_vocab_size()
             network = (
                 from_weights(*_with_mask(config, weights, size), spec.most)
                 .requires_grad_(True)

@@ -139,12 +139,18 @@ def certain_loss(
     positions of a row; nothing sees the others, so a row is as in decoding."""
     B, T = token_BT.shape
     share_B1 = ((torch.rand((), generator=rng) + torch.randperm(B, generator=rng)) / B)[:, None]
-    share_B1 = torch.full_like(share_B1, 0.5) if half else share_B1
+    if half:
+        share_B1 = torch.full_like(share_B1, 0.5)
+    else:
+        share_B1 = share_B1
     first_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
     see_B1TT = canvas_BT[:, None, None].expand(-1, 1, T, -1)
     total = torch.zeros(())
     for hidden_BT in (first_BT, answer_BT & ~first_BT):
-        gap_BT = hidden_BT if later_BT is None else hidden_BT | later_BT
+        if later_BT is None:
+            gap_BT = hidden_BT
+        else:
+            gap_BT = hidden_BT | later_BT
         logits = network(token_BT.masked_fill(gap_BT, mask), None, see_B1TT).float()
         logits = logits.index_fill(-1, torch.tensor([mask]), -1e9)[hidden_BT]
         label = token_BT[hidden_BT]

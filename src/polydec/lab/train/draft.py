@@ -45,7 +45,10 @@ def _course(spec: DraftSpec) -> TrainingRun:
     require_family("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = is_bf16_run(out / STATE, spec.bf16)
-    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    if spec.text:
+        path = Path(spec.text)
+    else:
+        path = out / "text.jsonl"
     if not path.exists() or spec.text is None:
         write_text(
             checkpoint.load_bundle(spec.target),
@@ -159,7 +162,9 @@ class DistillationObjective:
     @property
     def share(self) -> float:
         """Of the steps those on the draft's own text."""
-        return POLICIES[self.spec.policy] if self.spec.own is None else self.spec.own
+        if self.spec.own is None:
+            return POLICIES[self.spec.policy]
+        return self.spec.own
 
     @cached_property
     def taught(self) -> list[int]:

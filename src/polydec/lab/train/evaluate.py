@@ -24,7 +24,10 @@ def sliding_window_nats(
     total = 0.0
     done = 1
     while done < len(ids):
-        first = 0 if done == 1 else done - context // 2
+        if done == 1:
+            first = 0
+        else:
+            first = done - context // 2
         window = torch.tensor(ids[first : first + context])
         row = window[done - first :]
         logits = forward(window[None, :-1])[0, done - first - 1 :].float()

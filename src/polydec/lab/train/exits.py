@@ -58,7 +58,9 @@ class EarlyExitLosses:
         if self.scale:  # depth 1 has weight 0
             raw = {d: self.scale * d * (d - 1) / 2 for d in range(2 + step % 2, layers, 2)} | raw
         total = sum(raw.values())
-        return {d: w / total for d, w in raw.items()} if total else {layers: 1.0}
+        if total:
+            return {d: w / total for d, w in raw.items()}
+        return {layers: 1.0}
 
     def hidden(
         self,
@@ -77,7 +79,10 @@ class EarlyExitLosses:
         last = max(network.s.layers - 1, 1)
         for i, layer in enumerate(trunk.layers):
             p = self.dropout * (math.exp(i * math.log(2) / last) - 1)
-            keep = torch.rand(len(x), generator=dice) >= p if p else None
+            if p:
+                keep = torch.rand(len(x), generator=dice) >= p
+            else:
+                keep = None
             if keep is None or bool(keep.all()):
                 x = layer(x, trunk.cos[:T], trunk.sin[:T])
             elif bool(keep.any()):
@@ -96,11 +101,10 @@ def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> Train
     new ones whose outputs are zero, so that it computes what `start` computes."""
     have = start.s.layers
     out = TrainableLlama(replace(start.s, layers=layers), seed=seed)
-    at = (
-        [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
-        if layers > have
-        else list(range(layers))
-    )
+    if layers > have:
+        at = [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
+    else:
+        at = list(range(layers))
     weights = {k: v for k, v in start.state_dict().items() if ".layers." not in k}
     for i in range(layers):
         name = f"model.layers.{i}."

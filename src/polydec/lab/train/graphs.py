@@ -71,9 +71,15 @@ def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> Reac
     trees = [_tree(dice, names[:size], hops), _tree(dice, names[size:], hops)]
     edges = [parent + child for tree in trees for child, (parent, _) in tree.items() if parent]
     dice.shuffle(edges)
-    deep = dice.randint(1, hops) if depth is None else depth
+    if depth is None:
+        deep = dice.randint(1, hops)
+    else:
+        deep = depth
     right, wrong = (dice.choice([x for x, (_, d) in t.items() if d == deep]) for t in trees)
-    asked = (right, wrong) if dice.random() < 0.5 else (wrong, right)
+    if dice.random() < 0.5:
+        asked = (right, wrong)
+    else:
+        asked = (wrong, right)
     reached = trees[0]
     path = right
     while (parent := reached[path[0]][0]) != names[0]:
@@ -91,6 +97,9 @@ def _tree(dice: random.Random, names: Sequence[str], hops: int) -> dict[str, tup
     rest anywhere below that."""
     tree = {names[0]: ("", 0)}
     for at, name in enumerate(names[1:], 1):
-        above = names[at - 1] if at <= hops else dice.choice([x for x in tree if tree[x][1] < hops])
+        if at <= hops:
+            above = names[at - 1]
+        else:
+            above = dice.choice([x for x in tree if tree[x][1] < hops])
         tree[name] = (above, tree[above][1] + 1)
     return tree

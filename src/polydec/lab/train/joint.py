@@ -56,9 +56,10 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
 def _course(spec: JointSpec) -> TrainingRun:
     lm = load(spec.target, draft=None, threads=torch.get_num_threads())
     of_one_canvas(lm.checkpoint.lm, spec.target)
-    shortest, longest = (
-        VARIED_ROWS if spec.varied else (DiffusionSpec.shortest, DiffusionSpec.length)
-    )
+    if spec.varied:
+        shortest, longest = VARIED_ROWS
+    else:
+        shortest, longest = (DiffusionSpec.shortest, DiffusionSpec.length)
     longest = min(longest, lm.network.context)
     about = DiffusionSpec(
         "",

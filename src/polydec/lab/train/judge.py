@@ -75,7 +75,10 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
 
 def _course(spec: JudgeSpec) -> TrainingRun:
     point, small, name = load_target_and_draft(spec.target, spec.draft)
-    labelled = _checked if spec.kinds else _compared
+    if spec.kinds:
+        labelled = _checked
+    else:
+        labelled = _compared
     (lessons, aside, unseen_lessons), known_by = labelled(spec, point, small)
     student = TrainableJudge(lessons.state_NH.shape[1])
 
@@ -129,7 +132,10 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     """Labels by a checker, of a solution of each model; of a problem both are set aside or none is."""
 
     def solutions(unseen: bool) -> list[LabelledSolution]:
-        each = max(1, spec.each // 3) if unseen else spec.each
+        if unseen:
+            each = max(1, spec.each // 3)
+        else:
+            each = spec.each
         return [
             drawn
             for who, solver in (("target", point), ("draft", small))
@@ -262,7 +268,9 @@ def is_same_result(answer: str, other: str) -> bool:
 def token_judge_auc(judge: JudgeProbe, lessons: JudgeExamples) -> float:
     """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
     share = ranking.roc_auc(judge.logits(lessons.state_NH), lessons.right_N > 0)
-    return 0.5 if share is None else share
+    if share is None:
+        return 0.5
+    return share
 
 
 @torch.no_grad()
@@ -272,10 +280,8 @@ def judge_pass_rates(judge: JudgeProbe, lessons: JudgeExamples) -> dict[str, tup
     right_N = lessons.right_N > 0
 
     def share(which_N: Tensor, threshold: float) -> float:
-        return (
-            round(float((chance_N[which_N] > threshold).float().mean()), 4)
-            if which_N.any()
-            else 0.0
-        )
+        if which_N.any():
+            return round(float((chance_N[which_N] > threshold).float().mean()), 4)
+        return 0.0
 
     return {str(x): (share(right_N, x), share(~right_N, x)) for x in THRESHOLDS}

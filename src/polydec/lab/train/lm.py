@@ -62,11 +62,23 @@ def _course(spec: LMSpec) -> TrainingRun:
     preset = PRESETS[spec.preset]
     out = Path(spec.out)
     schedule = spec.schedule or preset.schedule
-    schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
-    first = None if spec.start is None else load_directory(spec.start)
-    teacher = None if spec.teacher is None else load_directory(spec.teacher)
+    if spec.steps is None:
+        schedule = schedule
+    else:
+        schedule = replace(schedule, steps=spec.steps)
+    if spec.start is None:
+        first = None
+    else:
+        first = load_directory(spec.start)
+    if spec.teacher is None:
+        teacher = None
+    else:
+        teacher = load_directory(spec.teacher)
     shape = spec.shape or (preset.shape if first is None else first.s)
-    shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
+    if spec.layers is None:
+        shape = shape
+    else:
+        shape = replace(shape, layers=spec.layers)
     objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
     tokenizer = find_tokenizer(
@@ -88,11 +100,10 @@ def _course(spec: LMSpec) -> TrainingRun:
     end = ids[END]
     corpus = encode_corpus(tokenizer, parts)
     spec = drop_short_kinds(spec, corpus, shape.context)
-    student = (
-        TrainableLlama(shape, seed=spec.seed)
-        if first is None
-        else copy_with_layers(first, shape.layers, spec.seed)
-    )
+    if first is None:
+        student = TrainableLlama(shape, seed=spec.seed)
+    else:
+        student = copy_with_layers(first, shape.layers, spec.seed)
     fast, network = is_bf16_run(out / STATE, spec.bf16), objective.network(student)
     usual = min(preset.length, shape.context)  # tokens of a row but for the last steps
     cut = {
@@ -108,7 +119,10 @@ def _course(spec: LMSpec) -> TrainingRun:
         for i in range(cut[k] // usual)
     ]
 
-    step_loss = torch.compile(lm_step_loss, dynamic=False) if spec.compiled else lm_step_loss
+    if spec.compiled:
+        step_loss = torch.compile(lm_step_loss, dynamic=False)
+    else:
+        step_loss = lm_step_loss
     spec.depths.weights(shape.layers, 0)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -207,8 +221,14 @@ def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
 def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Tensor:
     """Up to eight rows of held-out text; of the text itself where there is too little of that [R, length + 1]."""
     held = [ids for texts in corpus.unseen.values() for ids in texts]
-    stream = pack_documents([[*ids[:-1]] for ids in held], end) if held else np.empty(0, np.uint16)
-    stream = stream if len(stream) >= length else np.concatenate([*corpus.train.values()])
+    if held:
+        stream = pack_documents([[*ids[:-1]] for ids in held], end)
+    else:
+        stream = np.empty(0, np.uint16)
+    if len(stream) >= length:
+        stream = stream
+    else:
+        stream = np.concatenate([*corpus.train.values()])
     rows = PackedTokenStream(stream, begin)
     length = min(length, len(stream))
     return torch.from_numpy(
@@ -372,7 +392,9 @@ WRONG = (
 
 
 def model_directory(name: str) -> Path:
-    return Path(name) if Path(name).is_dir() else sources.find_checkpoint(name)
+    if Path(name).is_dir():
+        return Path(name)
+    return sources.find_checkpoint(name)
 
 
 def load_directory(name: str) -> TrainableLlama:

@@ -39,7 +39,10 @@ def build_optimisers(
     """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
     decay. deep: these matrices, where the network does not name them so."""
     named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
-    deep = [*deep] or [p for n, p in named if ".layers." in n and p.ndim == 2] if s.muon else []
+    if s.muon:
+        deep = [*deep] or [p for n, p in named if ".layers." in n and p.ndim == 2]
+    else:
+        deep = []
     taken = set(map(id, deep))
     rest = [(n, p) for n, p in named if id(p) not in taken]
     decayed = [p for n, p in rest if p.ndim == 2 and "embed" not in n]
@@ -106,7 +109,10 @@ def fit_network(
     """
     known = _lists(identity or {})
     opts = build_optimisers(network, s, deep)
-    best = None if aside is None else BestWeights(network, aside)
+    if aside is None:
+        best = None
+    else:
+        best = BestWeights(network, aside)
     step = 0
     curve = list[tuple[int, float]]()
     total = 0.0
@@ -178,7 +184,10 @@ def fit_network(
             }
             replace_file_atomically(state, lambda at, content=content: torch.save(content, at))
         if stopping:
-            kept = "nothing is kept" if state is None else f"{state} keeps them"
+            if state is None:
+                kept = "nothing is kept"
+            else:
+                kept = f"{state} keeps them"
             raise KeyboardInterrupt(
                 f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
             )

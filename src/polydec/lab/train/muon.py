@@ -40,9 +40,14 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 def orthogonalise_matrix(matrix: Tensor, rounds: int = 5) -> Tensor:
     """A matrix of the same singular vectors whose singular values lie near 1 (about 0.7 to 1.2), by Newton and Schulz."""
-    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    if matrix.shape[0] > matrix.shape[1]:
+        x = matrix.T
+    else:
+        x = matrix
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(rounds):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
+    if matrix.shape[0] > matrix.shape[1]:
+        return x.T
+    return x

@@ -114,7 +114,9 @@ class MixtralMoeBlock(nn.Module):
 def load_balance_loss(network: nn.Module) -> Tensor:
     """What the mixtures of a network say of the rows that were read last, on average; 1 where there are none."""
     found = [part.balance for part in network.modules() if isinstance(part, MixtralMoeBlock)]
-    return torch.stack(found).mean() if found else torch.ones(())
+    if found:
+        return torch.stack(found).mean()
+    return torch.ones(())
 
 
 class LlamaDecoderLayer(nn.Module):
@@ -128,7 +130,10 @@ class LlamaDecoderLayer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(s.width, s.eps)
         self.post_attention_layernorm = LlamaRMSNorm(s.width, s.eps)
         self.self_attn = LlamaAttention(s)
-        self.second = "block_sparse_moe" if s.experts else "mlp"
+        if s.experts:
+            self.second = "block_sparse_moe"
+        else:
+            self.second = "mlp"
         self.add_module(self.second, (MixtralMoeBlock if s.experts else LlamaMLP)(s))
 
     def forward(
@@ -148,9 +153,10 @@ class LlamaBackbone(nn.Module):
     def __init__(self, s: LlamaShape, outer: Tensor | None = None) -> None:
         super().__init__()
         self.s = s
-        self.embed_tokens = (
-            nn.Embedding(s.vocab, s.width) if outer is None else FrozenEmbedding(outer, s.width)
-        )
+        if outer is None:
+            self.embed_tokens = nn.Embedding(s.vocab, s.width)
+        else:
+            self.embed_tokens = FrozenEmbedding(outer, s.width)
         self.layers = nn.ModuleList(LlamaDecoderLayer(s) for _ in range(s.layers))
         self.norm = LlamaRMSNorm(s.width, s.eps)
         inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
@@ -183,13 +189,16 @@ class FrozenEmbedding(nn.Module):
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
-        self.proj = (
-            None if table_VE.shape[1] == width else nn.Linear(table_VE.shape[1], width, bias=False)
-        )
+        if table_VE.shape[1] == width:
+            self.proj = None
+        else:
+            self.proj = nn.Linear(table_VE.shape[1], width, bias=False)
 
     def forward(self, token_BT: Tensor) -> Tensor:
         x = F.embedding(token_BT, self.weight).float()
-        return x if self.proj is None else self.proj(x)
+        if self.proj is None:
+            return x
+        return self.proj(x)
 
 
 class TrainableLlama(nn.Module):
@@ -214,16 +223,25 @@ class TrainableLlama(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.model = LlamaBackbone(s, outer)
-            self.lm_head = None if tokens is None else nn.Linear(s.width, len(tokens), bias=False)
+            if tokens is None:
+                self.lm_head = None
+            else:
+                self.lm_head = nn.Linear(s.width, len(tokens), bias=False)
             for name, p in self.named_parameters():
                 if p.ndim == 2:
                     deep = name.endswith(("o_proj.weight", "down_proj.weight", "w2.weight"))
-                    scale = p.shape[1] ** -0.5 if "layers" in name or "proj" in name else 0.02
+                    if "layers" in name or "proj" in name:
+                        scale = p.shape[1] ** -0.5
+                    else:
+                        scale = 0.02
                     nn.init.normal_(p, std=scale / (2 * s.layers) ** 0.5 if deep else scale)
         self.register_buffer("tokens", tokens, persistent=False)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        table = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        if self.lm_head is None:
+            table = self.model.embed_tokens.weight
+        else:
+            table = self.lm_head.weight
         return F.linear(hidden, table)
 
     def forward(
@@ -293,11 +311,10 @@ def save_directory(
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     tensors = network.state_dict()
-    weights = (
-        rows8.quantise_rows(tensors)
-        if dtype == torch.int8
-        else {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
-    )
+    if dtype == torch.int8:
+        weights = rows8.quantise_rows(tensors)
+    else:
+        weights = {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
     replace_file_atomically(
@@ -305,11 +322,10 @@ def save_directory(
     )
     config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
     for name, value in {**files, "config.json": config}.items():
-        text = (
-            value
-            if isinstance(value, str)
-            else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        )
+        if isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
         replace_file_atomically(
             path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8")
         )

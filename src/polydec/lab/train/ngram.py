@@ -87,7 +87,10 @@ def packed_ngram_keys(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
 def smooth_ngram_counts(keys: np.ndarray, counts: np.ndarray, bits: int) -> KneserNeyLevel:
     ones = int((counts == 1).sum())
     twos = int((counts == 2).sum())
-    discount = ones / (ones + 2 * twos) if ones and twos else 0.5
+    if ones and twos:
+        discount = ones / (ones + 2 * twos)
+    else:
+        discount = 0.5
     context, start, followers = np.unique(keys >> bits, return_index=True, return_counts=True)
     total = np.add.reduceat(counts, start)
     return KneserNeyLevel(

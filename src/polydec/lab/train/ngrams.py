@@ -29,7 +29,10 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     65,535 tokens."""
     out = Path(spec.out)
     began = time.perf_counter()
-    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    if spec.text:
+        path = Path(spec.text)
+    else:
+        path = out / "text.jsonl"
     unseen_file = out / "held.jsonl"
     point = load_autoregressive_model(spec.target)
     if point.lm.vocab.size > LAST:
@@ -45,9 +48,10 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     samples = [s for s in selfplay.read_samples(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
-    held_out = (
-        selfplay.read_samples(unseen_file, point.lm.vocab.size) if unseen_file.exists() else None
-    )
+    if unseen_file.exists():
+        held_out = selfplay.read_samples(unseen_file, point.lm.vocab.size)
+    else:
+        held_out = None
     return _keep(spec, point.lm.vocab, samples, held_out, began)
 
 

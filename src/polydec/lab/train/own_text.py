@@ -71,11 +71,9 @@ def write_text(
 
 def answer_text_path(spec: SampledTextSpec, unseen: bool) -> Path:
     """Where `gather` keeps the target's answers."""
-    return (
-        Path(spec.text)
-        if spec.text and not unseen
-        else Path(spec.out) / ("held.jsonl" if unseen else "text.jsonl")
-    )
+    if spec.text and not unseen:
+        return Path(spec.text)
+    return Path(spec.out) / ("held.jsonl" if unseen else "text.jsonl")
 
 
 def gather_target_text(

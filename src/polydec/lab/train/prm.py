@@ -156,7 +156,9 @@ def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict
         own_N = torch.tensor([k == kind for k in lessons.kind_N])
         good = value_N[own_N & right_N]
         bad = value_N[own_N & ~right_N]
-        return float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else None
+        if len(good) and len(bad):
+            return float((good[:, None] > bad[None]).float().mean())
+        return None
 
     return {
         "steps": len(right_N),

@@ -119,8 +119,15 @@ class ProblemKind:
 
 def apply_sign(a: int, sign: str, b: int) -> int | None:
     """a sign b, where it is a number from 0 to LARGEST; else None."""
-    value = a + b if sign == "+" else a - b if sign == "-" else a * b
-    return value if 0 <= value <= LARGEST else None
+    if sign == "+":
+        value = a + b
+    elif sign == "-":
+        value = a - b
+    else:
+        value = a * b
+    if 0 <= value <= LARGEST:
+        return value
+    return None
 
 
 def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
@@ -141,7 +148,10 @@ def _draw_chain(r: random.Random) -> ReasoningProblem:
         after = None
         while after is None:
             sign = r.choice("+-*")
-            other = r.randint(2, 9) if sign == "*" else r.randint(1, LARGEST)
+            if sign == "*":
+                other = r.randint(2, 9)
+            else:
+                other = r.randint(1, LARGEST)
             after = apply_sign(value, sign, other)
         question += f"{sign}{other}"
         steps.append(f"{value}{sign}{other}={after}")

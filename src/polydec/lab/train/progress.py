@@ -13,7 +13,9 @@ from polydec.lab.train.loop import LossCurvePoint
 
 def format_duration(seconds: float) -> str:
     minutes, s = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{s:02d}" if minutes >= 60 else f"{minutes}:{s:02d}"
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02d}:{s:02d}"
+    return f"{minutes}:{s:02d}"
 
 
 @contextmanager

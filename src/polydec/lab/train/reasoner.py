@@ -109,11 +109,10 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
     shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, inner, CONTEXT)
     if spec.experts:
         shape = replace(shape, inner=inner // 2, experts=spec.experts)
-    network = (
-        TrainableLlama(shape, seed=spec.seed)
-        if spec.start is None
-        else grow_network(load_directory(spec.start), shape, spec.seed)
-    )
+    if spec.start is None:
+        network = TrainableLlama(shape, seed=spec.seed)
+    else:
+        network = grow_network(load_directory(spec.start), shape, spec.seed)
     own = list[LabelledSolution]()
     if spec.own and spec.start is not None:
         own = draw_solutions(

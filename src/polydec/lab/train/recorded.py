@@ -126,7 +126,9 @@ class StateFile:
 
     @property
     def _lines(self) -> list[str]:
-        return self.index.read_text(encoding="utf-8").split("\n") if self.index.exists() else []
+        if self.index.exists():
+            return self.index.read_text(encoding="utf-8").split("\n")
+        return []
 
     @property
     def _first(self) -> str:

@@ -50,7 +50,10 @@ def _course(spec: RewardSpec) -> TrainingRun:
 
     def measure() -> Mapping[str, Any]:
         now = made()
-        held_N = aside_N if aside_N.any() else ~aside_N
+        if aside_N.any():
+            held_N = aside_N
+        else:
+            held_N = ~aside_N
         right_N = (share_NS[held_N] @ now.weight_S + now.bias > 0) == (good_N[held_N] > 0)
         return {"texts": len(good_N), "right": float(right_N.float().mean())}
 

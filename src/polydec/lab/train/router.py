@@ -204,7 +204,10 @@ def gather_router_examples(
     spec: RouterSpec, target: ModelBundle, draft: ModelBundle, reward: StepReward, unseen: bool
 ) -> RouterExamples:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
-    count = max(1, spec.each // 4) if unseen else spec.each
+    if unseen:
+        count = max(1, spec.each // 4)
+    else:
+        count = spec.each
     notes = list[tuple[_RecordingReward, _RecordingReward]]()
     asked = [
         problems.draw_problem(kind, spec.seed + 1, i, unseen)

@@ -48,4 +48,6 @@ class TrainingSchedule:
         if step < rise:
             return (step + 1) / (rise + 1)
         left = self.steps - step
-        return 1.0 if left > fall else 0.01 + 0.99 * (0.5 - 0.5 * math.cos(math.pi * left / fall))
+        if left > fall:
+            return 1.0
+        return 0.01 + 0.99 * (0.5 - 0.5 * math.cos(math.pi * left / fall))

@@ -127,7 +127,10 @@ def draw_prompts(
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
     if not out:
-        part = "held out" if unseen else "to learn from"
+        if unseen:
+            part = "held out"
+        else:
+            part = "to learn from"
         raise RequestError(
             edge.error_sentence(
                 f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
@@ -233,7 +236,10 @@ def write_answers(
     many)."""
     asked = list[Asked]()
     for kind, user in draw_prompts(root, each, unseen=unseen, seed=seed, longest=longest):
-        ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
+        if text.has_chat:
+            ids = text.chat([{"role": "user", "content": user}])
+        else:
+            ids = text.encode(user)
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
     collect_answers(
@@ -258,7 +264,10 @@ def collect_answers(
     collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.hold_file_lock(path, wait=0.0):
-        there = read_samples(path) if path.exists() else []
+        if path.exists():
+            there = read_samples(path)
+        else:
+            there = []
         numbered = {
             (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
             for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
@@ -273,7 +282,10 @@ def collect_answers(
             files.end_last_line(path, _is_sample)
         if record is not None:
             record.begin(there)
-        watcher = NothingDrafter if record is None else record.watcher
+        if record is None:
+            watcher = NothingDrafter
+        else:
+            watcher = record.watcher
         with open(path, "a", encoding="utf-8") as f:
             for sample, seen in generate_watched_answers(
                 lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
@@ -323,7 +335,10 @@ def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
             if n < len(lines):
                 raise
             continue
-        strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
+        if size is None:
+            strange = -1
+        else:
+            strange = max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
             raise RequestError(
                 edge.error_sentence(

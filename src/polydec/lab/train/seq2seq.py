@@ -100,7 +100,10 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
         ids = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
         beside["generation_config.json"] = {k: published[k] for k in ids}
         for name, content in {**beside, "config.json": published}.items():
-            text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+            if isinstance(content, str):
+                text = content
+            else:
+                text = json.dumps(content, indent=2) + "\n"
             files.replace_file_atomically(
                 at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
             )
@@ -119,11 +122,10 @@ def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
 
 def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Tokenizer:
     """The one that is asked for, the one that this run had before, or a new one. It puts END behind every text."""
-    path = (
-        find_checkpoint(spec.tokenizer) / "tokenizer.json"
-        if spec.tokenizer
-        else out / "tokenizer.json"
-    )
+    if spec.tokenizer:
+        path = find_checkpoint(spec.tokenizer) / "tokenizer.json"
+    else:
+        path = out / "tokenizer.json"
     if path.exists():
         try:
             tokenizer = Tokenizer.from_file(str(path))

@@ -79,7 +79,10 @@ def layer_skipping_states(
     x = trunk.embed_tokens(rows.token_BT)
     for i, layer in enumerate(trunk.layers):
         through = layer(x, trunk.cos[:T], trunk.sin[:T])
-        x = through if i in keep else torch.where(prompt_BT1, through, x)
+        if i in keep:
+            x = through
+        else:
+            x = torch.where(prompt_BT1, through, x)
     return trunk.norm(x)
 
 

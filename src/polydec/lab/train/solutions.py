@@ -77,4 +77,6 @@ def right_token_flags(
     written = "".join(pieces)
     until = problems.right_until(problem, written)
     begun = tuple(end <= until for end in accumulate(map(len, pieces)))
-    return (*begun, problems.is_right_solution(problem, written)) if ended else begun
+    if ended:
+        return (*begun, problems.is_right_solution(problem, written))
+    return begun

@@ -41,7 +41,10 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
     begun = not spec.width
     layers = spec.layers or max(2, target.layers // 2)
     exits = spec.exits or exits_of(layers)
-    rate, muon = (1e-3, 0.01) if begun else (6e-3, 0.02)
+    if begun:
+        rate, muon = (1e-3, 0.01)
+    else:
+        rate, muon = (6e-3, 0.02)
     schedule = TrainingSchedule(
         spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
     )

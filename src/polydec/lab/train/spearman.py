@@ -16,7 +16,9 @@ def spearman_correlation(score_N: Tensor, value_N: Tensor) -> float | None:
     a = a - a.mean()
     b = b - b.mean()
     size = float((a.square().sum() * b.square().sum()).sqrt())
-    return round(float((a * b).sum()) / size, 4) if len(a) > 1 and size > 0.0 else None
+    if len(a) > 1 and size > 0.0:
+        return round(float((a * b).sum()) / size, 4)
+    return None
 
 
 def _ranks(x_N: Tensor) -> Tensor:

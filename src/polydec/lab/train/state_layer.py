@@ -245,14 +245,16 @@ def attend_state_layer(
     past = [] if past is None else past
     T = n_BTS.shape[1]
     level = len(past)
-    first_T = torch.arange(T) if at_T is None or not level else at_T
+    if at_T is None or not level:
+        first_T = torch.arange(T)
+    else:
+        first_T = at_T
     q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
-    y = (
-        attend_draft_levels(q, past, first_T)
-        if level
-        else F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    )
+    if level:
+        y = attend_draft_levels(q, past, first_T)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
 
 

@@ -86,7 +86,10 @@ def _course(spec: StatesSpec) -> TrainingRun:
     counts = selfplay.token_counts(samples)
     size = point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
-    begin = None if spec.start is None else kind.begins(spec.start)
+    if spec.start is None:
+        begin = None
+    else:
+        begin = kind.begins(spec.start)
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
@@ -153,7 +156,10 @@ def _course(spec: StatesSpec) -> TrainingRun:
         )
 
     def measure() -> dict[str, Any]:
-        lm = checkpoint.load_bundle(spec.target, dtype="torch").lm if kind.torch else point.lm
+        if kind.torch:
+            lm = checkpoint.load_bundle(spec.target, dtype="torch").lm
+        else:
+            lm = point.lm
         share = cost_of(lm, drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
         return {
             "kind": spec.kind,
@@ -230,7 +236,10 @@ class DrafterTrainingData:
 
     def _file(self, text: Path) -> StateFile:
         layers = self.point.lm.network.layers
-        depths = self.depths if layers in self.depths else (*self.depths, layers)
+        if layers in self.depths:
+            depths = self.depths
+        else:
+            depths = (*self.depths, layers)
         return StateFile.beside(text, depths, self.width, self.known_as)
 
     @cached_property

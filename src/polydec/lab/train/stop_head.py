@@ -39,7 +39,10 @@ class TrainableStopHead(nn.Module):
 
     def __init__(self, start: StopHead, tied: bool) -> None:
         super().__init__()
-        own = start.blocks[:1] if tied else start.blocks
+        if tied:
+            own = start.blocks[:1]
+        else:
+            own = start.blocks
         self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
         self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
         self._depth = len(start.blocks)

@@ -50,16 +50,16 @@ class TeacherContext:
     def logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
         """The target's own, of states; columns: of these tokens alone."""
         normed = self.target.model.norm(state)
-        return self.target.logits(normed) if columns is None else F.linear(normed, self.head_CH)
+        if columns is None:
+            return self.target.logits(normed)
+        return F.linear(normed, self.head_CH)
 
     @property
     def table_VH(self) -> Tensor:
         """The matrix of the target's head."""
-        return (
-            self.target.model.embed_tokens.weight
-            if self.target.lm_head is None
-            else self.target.lm_head.weight
-        )
+        if self.target.lm_head is None:
+            return self.target.model.embed_tokens.weight
+        return self.target.lm_head.weight
 
     @cached_property
     def head_CH(self) -> Tensor:
@@ -97,39 +97,44 @@ class DrafterStudent(nn.Module):
 
     def entry(self, state: Tensor) -> Tensor:
         """What enters of the target's states, which lie before its final norm."""
-        return self.shown.target.model.norm(state) if self.normed else state
+        if self.normed:
+            return self.shown.target.model.norm(state)
+        return state
 
     def logits(self, made: Tensor, own_VH: Tensor | None = None) -> Tensor:
         """Of guessed states, by a matrix of its own or by the target's head."""
         if own_VH is not None:
             return F.linear(made, own_VH)
-        return self.shown.target.logits(made) if self.normed else self.shown.logits(made)
+        if self.normed:
+            return self.shown.target.logits(made)
+        return self.shown.logits(made)
 
     def apart(self, made: Tensor, state: Tensor) -> Tensor:
         """How far guessed states lie from the target's: where a norm follows, their directions alone."""
-        return (
-            F.smooth_l1_loss(made, self.entry(state))
-            if self.normed
-            else F.smooth_l1_loss(rms_normalised(made), rms_normalised(state))
-        )
+        if self.normed:
+            return F.smooth_l1_loss(made, self.entry(state))
+        return F.smooth_l1_loss(rms_normalised(made), rms_normalised(state))
 
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""
-        tokens = self.shown.target.s.vocab if self.columns is None else len(self.columns)
+        if self.columns is None:
+            tokens = self.shown.target.s.vocab
+        else:
+            tokens = len(self.columns)
         return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
     def knows(self, token: Tensor) -> Tensor:
         """Whether its laws give these tokens a probability."""
-        return (
-            torch.ones_like(token, dtype=torch.bool)
-            if self.columns is None
-            else torch.isin(token, self.columns)
-        )
+        if self.columns is None:
+            return torch.ones_like(token, dtype=torch.bool)
+        return torch.isin(token, self.columns)
 
     def named(self, column: Tensor) -> Tensor:
         """The tokens of columns of its laws."""
-        return column if self.columns is None else self.columns[column]
+        if self.columns is None:
+            return column
+        return self.columns[column]
 
     def model(self, rates: Rates = (), share: float = 0.0) -> Any:
         return self._make(
@@ -149,7 +154,10 @@ class HeadStudent(DrafterStudent):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed behind every position [B, T, H], their logits, and the positions."""
         model, (B, T, _), entry_BTH = self.model(), entry_BTH.shape, self.entry(entry_BTH)
-        first = entry_BTH if self.block is None else self.block(model.enter(entry_BTH, entry_BTH))
+        if self.block is None:
+            first = entry_BTH
+        else:
+            first = self.block(model.enter(entry_BTH, entry_BTH))
         carry = model.start(first.flatten(0, 1))
         for k in range(model.depth):
             carry, made = model.step(

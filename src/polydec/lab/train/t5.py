@@ -113,7 +113,9 @@ class TrainableT5Tower(nn.Module):
         first: Any = self.block[0]
         table = first.layer[0].does.relative_attention_bias
         bias = table(relative_position_buckets(at, at, self.both, self.config)).permute(2, 0, 1)
-        return bias if self.both else bias + _hidden(at[None, :] <= at[:, None])
+        if self.both:
+            return bias
+        return bias + _hidden(at[None, :] <= at[:, None])
 
     def forward(
         self,
@@ -124,7 +126,10 @@ class TrainableT5Tower(nn.Module):
     ) -> Tensor:
         """here_BT: which positions hold a token; read, there: states of the source, and which of them do."""
         seen = self.apart(x_BTW.shape[1]) + _hidden(here_BT)[:, None, None]
-        beside = None if there is None else _hidden(there)[:, None, None]
+        if there is None:
+            beside = None
+        else:
+            beside = _hidden(there)[:, None, None]
         for block in self.block:
             x_BTW = block(x_BTW, seen, read, beside)
         return self.final_layer_norm(x_BTW)

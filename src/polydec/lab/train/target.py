@@ -50,7 +50,9 @@ def family_of_config(config: Mapping[str, Any]) -> str:
     """Of a model by its config.json."""
     if inserter.is_inserter(config):
         return "insertion"
-    return "diffusion" if denoiser.is_masked(config) else "ar"
+    if denoiser.is_masked(config):
+        return "diffusion"
+    return "ar"
 
 
 def of_one_canvas(model: Any, name: str) -> None:

@@ -80,11 +80,15 @@ class TaskVariety:
     @property
     def values(self) -> str:
         """What an item may be where it need not be a number."""
-        return DIGITS + ascii_lowercase if self.letters else DIGITS
+        if self.letters:
+            return DIGITS + ascii_lowercase
+        return DIGITS
 
     def count(self, r: random.Random) -> int:
         """How many items a list has. Where there is no choice, nothing is drawn."""
-        return self.least if self.least == self.most else r.randint(self.least, self.most)
+        if self.least == self.most:
+            return self.least
+        return r.randint(self.least, self.most)
 
     def items(self, r: random.Random, values: str = "") -> str:
         """A list, of these values or of any."""
@@ -101,7 +105,9 @@ VARIED = TaskVariety(3, 9, True, True)
 
 def task_variety(varied: bool) -> TaskVariety:
     """What `--varied` asks for."""
-    return VARIED if varied else SIX
+    if varied:
+        return VARIED
+    return SIX
 
 
 def _copy(r: random.Random, of: TaskVariety) -> SyntheticTask:
@@ -203,7 +209,10 @@ def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    items = items if of.least < of.most else items[:PERIOD]
+    if of.least < of.most:
+        items = items
+    else:
+        items = items[:PERIOD]
     return SyntheticTask(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
 
 

@@ -50,7 +50,9 @@ class TeacherModel:
     @property
     def head_VH(self) -> Tensor:
         n = self.network
-        return n.model.embed_tokens.weight if n.lm_head is None else n.lm_head.weight
+        if n.lm_head is None:
+            return n.model.embed_tokens.weight
+        return n.lm_head.weight
 
     @cached_property
     def fingerprint(self) -> str:
@@ -71,7 +73,10 @@ class TeacherModel:
 
     @torch.no_grad()
     def lse(self, hidden_NH: Tensor, temperature: float) -> Tensor:
-        table = self.head_VH.bfloat16() if self.fast else self.head_VH
+        if self.fast:
+            table = self.head_VH.bfloat16()
+        else:
+            table = self.head_VH
         return torch.cat(
             [
                 ((h.to(table.dtype) @ table.T).float() / temperature).logsumexp(-1)
@@ -104,8 +109,14 @@ class TeacherModel:
         """Make `at` hold the states of all these samples, in order; more may follow."""
         own = sample_prefix_digests(samples)
         known = _known(of)
-        size = at.stat().st_size if at.exists() else 0
-        kept = known.digests if known is not None and known.target == self.fingerprint else []
+        if at.exists():
+            size = at.stat().st_size
+        else:
+            size = 0
+        if known is not None and known.target == self.fingerprint:
+            kept = known.digests
+        else:
+            kept = []
         same = next(
             (i for i, (a, b) in enumerate(zip(own, kept)) if a != b), min(len(own), len(kept))
         )
@@ -138,11 +149,10 @@ class TeacherModel:
             .view(rows, width)
         )
         sums = path.with_suffix(f".lse-{temperature}")
-        known = (
-            np.fromfile(sums, dtype=np.float32, count=rows)
-            if sums.exists()
-            else np.zeros(0, np.float32)
-        )
+        if sums.exists():
+            known = np.fromfile(sums, dtype=np.float32, count=rows)
+        else:
+            known = np.zeros(0, np.float32)
         if len(known) < rows:
             known = np.concatenate([known, self.lse(hidden[len(known) :], temperature).numpy()])
             replace_file_atomically(sums, lambda to: known.tofile(to))

@@ -283,7 +283,10 @@ def gather_text_router_examples(
     unseen: bool,
 ) -> list[TextRouterExample]:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
-    count = max(1, spec.each // 4) if unseen else spec.each
+    if unseen:
+        count = max(1, spec.each // 4)
+    else:
+        count = spec.each
     # numbered by all kinds, whose count has no divisor in common with 8: so every kind is set aside as often
     order = tuple(problems.KINDS)
     asked = [

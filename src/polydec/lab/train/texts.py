@@ -51,7 +51,10 @@ def read_exchanges(
     every prompt that selfplay.py makes of the same row."""
     file, ask, answer = EXCHANGES[kind]
     asks = [ask, *(prompt for other, prompt in SOURCES.values() if other == file)]
-    there = list(read_rows(root / file)) if (root / file).exists() else []
+    if (root / file).exists():
+        there = list(read_rows(root / file))
+    else:
+        there = []
     for row in rng.sample(there, len(there)):
         if not any(held_out(each(row)) for each in asks):
             yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(

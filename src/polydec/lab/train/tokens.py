@@ -85,7 +85,10 @@ def tokenizer_files(
         "bos_token_id": tokenizer.token_to_id(BEGIN),
         "eos_token_id": close if ends else close[0],
     }
-    ids |= {"suppress_tokens": never} if never else {}
+    if never:
+        ids |= {"suppress_tokens": never}
+    else:
+        ids |= {}
     return {
         "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": {

@@ -68,7 +68,10 @@ def tuning_text_samples(
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
     """Answers to learn from, and others to measure on: to held-out prompts, or every sixteenth of `text`."""
     out = Path(spec.out)
-    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    if spec.text:
+        path = Path(spec.text)
+    else:
+        path = out / "text.jsonl"
     if spec.text is None:
         write_text(
             checkpoint.load_bundle(spec.target),

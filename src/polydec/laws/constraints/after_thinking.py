@@ -119,7 +119,9 @@ class AfterThinkingLanguage:
         if state.read is None:
             return self.inner.mask(state.answer)
         mask_V = self._marks_allowed(state.read)
-        return mask_V if state.answer is None else mask_V | self.inner.mask(state.answer)
+        if state.answer is None:
+            return mask_V
+        return mask_V | self.inner.mask(state.answer)
 
     def forced(self, state: ThoughtState) -> bytes:
         if self.inner is None or state.read is not None or state.answer is None:
@@ -144,7 +146,10 @@ class AfterThinkingLanguage:
             read = self.reader.step(read, self._piece(token))[0]
             if read.phase is ThinkingPhase.ANSWER:
                 break
-            before = at if read.phase is ThinkingPhase.BEHIND else before
+            if read.phase is ThinkingPhase.BEHIND:
+                before = at
+            else:
+                before = before
         return before
 
     # ---- steps ----
@@ -228,7 +233,10 @@ class AfterThinkingLanguage:
         if read not in self._allowed:
             if len(self._allowed) >= 256:  # as many as there are beginnings of marks, in practice
                 self._allowed.clear()
-            self._allowed[read] = self._inside(read) if read.thinks else self._toward(read)
+            if read.thinks:
+                self._allowed[read] = self._inside(read)
+            else:
+                self._allowed[read] = self._toward(read)
         return self._allowed[read]
 
     def _toward(self, read: ReadState) -> Tensor:
@@ -336,10 +344,15 @@ def after_thinking(
                 f"reasoning_budget is {budget}: this model's tokenizer cannot spell what ends the thinking "
                 f"({reader.marks.end_text}), so leave it out"
             )
-    start = None if inner is None else inner.start
+    if inner is None:
+        start = None
+    else:
+        start = inner.start
 
     def usual(used: int) -> Any:
-        return None if start is None else start()
+        if start is None:
+            return None
+        return start()
 
     return AfterThinkingLanguage(
         inner,

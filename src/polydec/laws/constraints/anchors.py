@@ -42,7 +42,10 @@ def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
 
 def resolve_base_uri(schema: Any, base: str) -> str:
     """The address of a schema that stands at `base`: its own, where it has one."""
-    own = schema.get("$id") if isinstance(schema, Mapping) else None
+    if isinstance(schema, Mapping):
+        own = schema.get("$id")
+    else:
+        own = None
     if not isinstance(own, str) or own.startswith("#"):
         return base
     return urljoin(base, own).removesuffix("#")
@@ -96,7 +99,10 @@ class ReferenceResolver:
         Raises:
             Astray: where that is nothing in this schema.
         """
-        dynamic = "$recursive" if key == "$recursiveRef" else ref.partition("#")[2]
+        if key == "$recursiveRef":
+            dynamic = "$recursive"
+        else:
+            dynamic = ref.partition("#")[2]
         if key != "$ref" and self._dynamic.get(dynamic, 0) > 1:
             raise UnresolvedReferenceError(
                 f"{key} {ref!r} may point to several places: only one is followed"

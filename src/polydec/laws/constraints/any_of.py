@@ -102,7 +102,9 @@ class ChoiceLanguage:
             return DEAD
         for byte in piece:
             state = self._narrowed(state, byte)
-        return state if self._open(state) else DEAD
+        if self._open(state):
+            return state
+        return DEAD
 
     def allows(self, state: ChoicePrefix, token: int) -> bool:
         if token in self.ends:
@@ -174,14 +176,18 @@ class ChoiceLanguage:
             return DEAD
         if state.high - state.low == 1:
             goes_on = self.strings[state.low].startswith(wanted, at)
-            return ChoicePrefix(state.low, state.high, at + 1) if goes_on else DEAD
+            if goes_on:
+                return ChoicePrefix(state.low, state.high, at + 1)
+            return DEAD
 
         def there(string: bytes) -> bytes:
             return string[at : at + 1]
 
         low = bisect_left(self.strings, wanted, state.low, state.high, key=there)
         high = bisect_right(self.strings, wanted, low, state.high, key=there)
-        return ChoicePrefix(low, high, at + 1) if low < high else DEAD
+        if low < high:
+            return ChoicePrefix(low, high, at + 1)
+        return DEAD
 
     def _whole(self, state: ChoicePrefix) -> bool:
         """Whether a text ends here: it is the first of those that begin with it."""

@@ -47,7 +47,9 @@ def _schema(value: Any) -> OutputConstraint:
 def _object(value: Any) -> OutputConstraint | None:
     if not isinstance(value, bool):
         raise RequestError(f"json_object is {short_repr(value)}: it must be true or false")
-    return ANY_OBJECT if value else None
+    if value:
+        return ANY_OBJECT
+    return None
 
 
 def _choice(value: Any) -> OutputConstraint:
@@ -110,5 +112,7 @@ def constraint_of(fields: Mapping[str, Any]) -> OutputConstraint | None:
     if len(on) > 1:
         raise RequestError(f"{' and '.join(on)} are both given: an answer has one constraint")
     for name, value in on.items():
-        return KINDS[name](value) if name in KINDS else of_another(name, value)
+        if name in KINDS:
+            return KINDS[name](value)
+        return of_another(name, value)
     return None

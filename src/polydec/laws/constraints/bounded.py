@@ -96,7 +96,10 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
         return int(value)
     if turned or sign * value < 0:
         raise RequestError(_beyond(value, f"{where}: {key}"))
-    inner = WIDEST if abs(value) > WIDEST else abs(int(value)) - strict
+    if abs(value) > WIDEST:
+        inner = WIDEST
+    else:
+        inner = abs(int(value)) - strict
     tens = len(str(inner)) - DIGITS
     twos = inner.bit_length() - 53
     return sign * (inner - inner % (10**tens << max(0, twos - tens)))  # so that it is a double
@@ -130,7 +133,9 @@ def _exact(value: Any, where: str) -> Any:
         return value
     if not _survives(value):
         raise RequestError(_beyond(value, where))
-    return int(value) if float(value).is_integer() else value
+    if float(value).is_integer():
+        return int(value)
+    return value
 
 
 def _survives(value: float) -> bool:

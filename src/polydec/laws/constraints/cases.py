@@ -111,7 +111,9 @@ class SchemaReader:
         if isinstance(schema, Mapping) and not set(schema) - SAYS_NOTHING:
             schema = True
         if isinstance(schema, bool):
-            return ANYTHING if schema is sign else NOTHING
+            if schema is sign:
+                return ANYTHING
+            return NOTHING
         if not isinstance(schema, Mapping):
             raise InexactSchemaError(
                 at, f"a schema must be an object or boolean, and is {short_repr(schema)}"
@@ -176,11 +178,15 @@ class SchemaReader:
                 node.at,
                 f"it needs itself again before any value is read, or more than {DEEPEST} parts inside one another",
             )
-        return self._with(cells, node, depth + 1) if sign else self._without(cells, node, depth + 1)
+        if sign:
+            return self._with(cells, node, depth + 1)
+        return self._without(cells, node, depth + 1)
 
     def _node(self, part: Any, node: _SchemaNode) -> _SchemaNode | bool:
         what = self.fits(part, node.base, node.at)
-        return what == ANYTHING if what in (ANYTHING, NOTHING) else self._nodes[what[0][1]]
+        if what in (ANYTHING, NOTHING):
+            return what == ANYTHING
+        return self._nodes[what[0][1]]
 
     def _part(
         self, cells: Cells, part: Any, node: _SchemaNode, depth: int, sign: bool = True
@@ -188,8 +194,12 @@ class SchemaReader:
         """The cells with a part of a node, or without it."""
         there = self._node(part, node)
         if isinstance(there, bool):
-            return cells if there is sign else []
-        return self._fitting(cells, sign, there, depth) if cells else []
+            if there is sign:
+                return cells
+            return []
+        if cells:
+            return self._fitting(cells, sign, there, depth)
+        return []
 
     def _parts(
         self, cells: Cells, parts: Iterable[Any], node: _SchemaNode, depth: int, sign: bool = True
@@ -204,7 +214,9 @@ class SchemaReader:
         except UnresolvedReferenceError as error:
             raise InexactSchemaError(node.at, str(error)) from None
         there = self.fits(schema, base, node.at)
-        return there == ANYTHING if there in (ANYTHING, NOTHING) else self._nodes[there[0][1]]
+        if there in (ANYTHING, NOTHING):
+            return there == ANYTHING
+        return self._nodes[there[0][1]]
 
     def _with(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
         schema = node.schema
@@ -216,7 +228,10 @@ class SchemaReader:
         cells = self._meet(cells, self._simple(node))
         for key in ("const", "enum"):
             if key in schema and cells:
-                values = schema[key] if key == "enum" else [schema[key]]
+                if key == "enum":
+                    values = schema[key]
+                else:
+                    values = [schema[key]]
                 if not isinstance(values, list):
                     raise InexactSchemaError(
                         node.at, f"enum is {short_repr(values)}: it must be a list of values"
@@ -317,7 +332,10 @@ class SchemaReader:
             yield lambda cells, other=found_cells: self._meet(cells, other)
         for key in ("const", "enum"):
             if key in schema:
-                values = schema[key] if key == "enum" else [schema[key]]
+                if key == "enum":
+                    values = schema[key]
+                else:
+                    values = [schema[key]]
                 yield lambda cells, values=values: self._unlisted(cells, values, node, depth)
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if key in schema:
@@ -367,7 +385,10 @@ class SchemaReader:
         kinds = _kinds(node)
         out = Cells()
         if kinds & {"null", "boolean"}:
-            values = {"null"} if "null" in kinds else set[str]()
+            if "null" in kinds:
+                values = {"null"}
+            else:
+                values = set[str]()
             out.append(
                 PlainCell(frozenset(values | ({"true", "false"} if "boolean" in kinds else values)))
             )
@@ -384,7 +405,9 @@ class SchemaReader:
         for cell in (x for x in out if isinstance(x, (ArrayCell, ObjectCell))):
             if cell.high is not None and cell.low > cell.high:
                 out.remove(cell)
-        return self._kept(out) if set(schema) - SAYS_NOTHING else list(KINDS)
+        if set(schema) - SAYS_NOTHING:
+            return self._kept(out)
+        return list(KINDS)
 
     def _array(self, node: _SchemaNode) -> ArrayCell:
         schema = node.schema
@@ -418,7 +441,10 @@ class SchemaReader:
         for name, part in known.items():
             value = self.fits(part, node.base, node.at)
             for pattern, more in patterns:
-                value = conjoin_schemas(value, more) if self._found(pattern, name, node) else value
+                if self._found(pattern, name, node):
+                    value = conjoin_schemas(value, more)
+                else:
+                    value = value
             named.append((name, value))
         low = _count(node, "minProperties") or 0
         high = _count(node, "maxProperties")
@@ -564,7 +590,10 @@ def _kinds(node: _SchemaNode) -> set[str]:
     if "type" not in node.schema:
         return set(TYPES)
     value = node.schema["type"]
-    named = value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        named = value
+    else:
+        named = [value]
     if not all(isinstance(x, str) for x in named):
         raise InexactSchemaError(
             node.at, f"type must be a string or a list of strings, and is {short_repr(value)}"
@@ -649,18 +678,22 @@ def _bounds(node: _SchemaNode) -> Iterator[tuple[str, bool, Any]]:
 def _number(node: _SchemaNode, kind: str) -> NumberCell:
     out: NumberCell | None = NumberCell(kind, at="")
     for side, strict, value in _bounds(node):
-        more = (
-            NumberCell(low=value, low_open=strict)
-            if side == "low"
-            else NumberCell(high=value, high_open=strict)
-        )
+        if side == "low":
+            more = NumberCell(low=value, low_open=strict)
+        else:
+            more = NumberCell(high=value, high_open=strict)
         out = None if out is None else out.meet(more)
     of = node.schema.get("multipleOf")
     if of is not None:
         if isinstance(of, bool) or not isinstance(of, (int, float)) or of <= 0:
             raise _wrong(node, "multipleOf", "a number above 0")
-        out = None if out is None else out.meet(NumberCell(multiples=(of,)))
-    return NumberCell(only=frozenset()) if out is None else out
+        if out is None:
+            out = None
+        else:
+            out = out.meet(NumberCell(multiples=(of,)))
+    if out is None:
+        return NumberCell(only=frozenset())
+    return out
 
 
 def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:

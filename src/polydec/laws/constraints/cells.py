@@ -36,7 +36,9 @@ class PlainCell:
 
     def meet(self, other: PlainCell) -> PlainCell | None:
         values = self.values & other.values
-        return PlainCell(values) if values else None
+        if values:
+            return PlainCell(values)
+        return None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ class NumberCell:
     at: str = ""
 
     def fits(self, value: Any) -> bool:
-        whole = float(value).is_integer() if isinstance(value, float) else True
+        if isinstance(value, float):
+            whole = float(value).is_integer()
+        else:
+            whole = True
         return (whole is not (self.kind == "fraction") if self.kind != "number" else True) and (
             (self.only is None or value in self.only)
             and (self.low is None or (value > self.low if self.low_open else value >= self.low))
@@ -92,10 +97,19 @@ class NumberCell:
             if self.low > self.high:
                 return None
             if self.low == self.high:
-                only = frozenset({self.low}) if only is None else only
+                if only is None:
+                    only = frozenset({self.low})
+                else:
+                    only = only
             if self.kind == "integer":
-                first = floor(self.low) + 1 if self.low_open else ceil(self.low)
-                last = ceil(self.high) - 1 if self.high_open else floor(self.high)
+                if self.low_open:
+                    first = floor(self.low) + 1
+                else:
+                    first = ceil(self.low)
+                if self.high_open:
+                    last = ceil(self.high) - 1
+                else:
+                    last = floor(self.high)
                 if first > last:
                     return None
                 if only is None and last - first < SMALL:
@@ -103,7 +117,9 @@ class NumberCell:
         if only is None:
             return self
         fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
-        return NumberCell(only=fitting) if fitting else None
+        if fitting:
+            return NumberCell(only=fitting)
+        return None
 
 
 SMALL = 64
@@ -123,12 +139,18 @@ def _multiple(value: Any, of: Any) -> bool:
     """Whether one number is a multiple of another, as JSON schema's usual reader counts it."""
     if isinstance(of, float):
         quotient = value / of
-        return quotient == int(quotient) if abs(quotient) != _INFINITE else False
+        if abs(quotient) != _INFINITE:
+            return quotient == int(quotient)
+        return False
     return value % of == 0
 
 
 def _shared(a: frozenset[Any] | None, b: frozenset[Any] | None) -> frozenset[Any] | None:
-    return b if a is None else a if b is None else a & b
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return a & b
 
 
 @dataclass(frozen=True)
@@ -180,11 +202,16 @@ class StringCell:
             return None
         if set(self.formats) & set(self.other_formats):
             return None
-        only = frozenset({""}) if self.only is None and self.high == 0 else self.only
+        if self.only is None and self.high == 0:
+            only = frozenset({""})
+        else:
+            only = self.only
         if only is None:
             return self
         fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
-        return StringCell(fitting) if fitting else None
+        if fitting:
+            return StringCell(fitting)
+        return None
 
     @property
     def free(self) -> bool:
@@ -205,7 +232,11 @@ def has_text_format(name: str, text: str) -> bool:
 
 
 def _least(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return min(a, b)
 
 
 @dataclass(frozen=True)
@@ -234,7 +265,9 @@ class ArrayCell:
     at: str = ""
 
     def item(self, place: int) -> Conjunction:
-        return self.prefix[place] if place < len(self.prefix) else self.rest
+        if place < len(self.prefix):
+            return self.prefix[place]
+        return self.rest
 
     def meet(self, other: ArrayCell) -> ArrayCell | None:
         if {self.distinct, other.distinct} == {True, False}:
@@ -249,7 +282,9 @@ class ArrayCell:
             other.distinct if self.distinct is None else self.distinct,
             self.at or other.at,
         )
-        return None if out.high is not None and out.low > out.high else out
+        if out.high is not None and out.low > out.high:
+            return None
+        return out
 
 
 @dataclass(frozen=True)
@@ -316,10 +351,13 @@ class ObjectCell:
             tuple(dict.fromkeys((*self.extra, *other.extra))),
             self.at or other.at,
         )
-        most = out.high if out.high is not None else len(out.required)
-        return (
-            None if max(out.low if out.high is not None else 0, len(out.required)) > most else out
-        )
+        if out.high is not None:
+            most = out.high
+        else:
+            most = len(out.required)
+        if max(out.low if out.high is not None else 0, len(out.required)) > most:
+            return None
+        return out
 
 
 Cell = PlainCell | NumberCell | StringCell | ArrayCell | ObjectCell

@@ -86,11 +86,10 @@ class _ObjectCloser:
             if key in ONE:
                 out[key] = self.one(value)
             elif key in LIST and isinstance(value, list):
-                out[key] = (
-                    [self.one(x) for x in value]
-                    if key == "prefixItems" or "properties" not in schema
-                    else value
-                )
+                if key == "prefixItems" or "properties" not in schema:
+                    out[key] = [self.one(x) for x in value]
+                else:
+                    out[key] = value
             elif key in EACH and isinstance(value, Mapping):
                 out[key] = {name: self.one(x) for name, x in value.items()}
         kinds = schema.get("type")

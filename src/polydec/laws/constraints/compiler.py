@@ -57,7 +57,10 @@ class _GuidanceTokenTable:
 
     def __call__(self, text: bytes | str) -> list[int]:
         """The longest token first, as far as there is one. Nobody reads this: spellings are the drafter's."""
-        rest = text.encode() if isinstance(text, str) else text
+        if isinstance(text, str):
+            rest = text.encode()
+        else:
+            rest = text
         out = list[int]()
         while rest:
             fit = next(

@@ -96,7 +96,10 @@ def _alternatives(body: list[str]) -> list[set[str]]:
     depth = 0
     for i, word in enumerate(body):
         depth += (word in "([") - (word in ")]")
-        following = body[i + 1] if i + 1 < len(body) else ""
+        if i + 1 < len(body):
+            following = body[i + 1]
+        else:
+            following = ""
         if depth == 0 and word == "|":
             out.append(set())
         elif (

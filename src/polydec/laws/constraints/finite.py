@@ -69,9 +69,14 @@ def schema_references(value: Any, depth: int = 0) -> set[str]:
         return set[str]().union(*(schema_references(x, depth + 1) for x in value))
     if not isinstance(value, Mapping):
         return set()
-    own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
+    if isinstance(value.get("$ref"), str):
+        own = {value["$ref"]}
+    else:
+        own = set[str]()
     return own.union(*(schema_references(x, depth + 1) for x in value.values()))
 
 
 def _entries(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []

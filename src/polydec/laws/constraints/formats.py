@@ -126,11 +126,17 @@ def with_patterns(schema: Any) -> Any:
         if key in NAMED and isinstance(value, Mapping):
             named = {name: with_patterns(x) for name, x in value.items()}
             by_pattern = key == "patternProperties"
-            out[key] = {library_pattern(k): x for k, x in named.items()} if by_pattern else named
+            if by_pattern:
+                out[key] = {library_pattern(k): x for k, x in named.items()}
+            else:
+                out[key] = named
         elif key == "pattern" and isinstance(value, str):
             out[key] = library_pattern(value)
         else:
-            out[key] = value if key in VALUES else with_patterns(value)
+            if key in VALUES:
+                out[key] = value
+            else:
+                out[key] = with_patterns(value)
     kind = schema.get("format")
     if not isinstance(kind, str) or kind in UNKEPT:
         return out
@@ -140,7 +146,10 @@ def with_patterns(schema: Any) -> Any:
     pattern = format_pattern(kind)
     if kind in LONGEST:
         high = out.get("maxLength", LONGEST[kind])
-        out["maxLength"] = min(high, LONGEST[kind]) if isinstance(high, int) else high
+        if isinstance(high, int):
+            out["maxLength"] = min(high, LONGEST[kind])
+        else:
+            out["maxLength"] = high
     if "pattern" not in out:
         return {**out, "pattern": pattern}
     more = out.get("allOf", [])

@@ -99,7 +99,10 @@ class _GbnfReader:
 
     def _skip(self, lines: bool = False) -> None:
         space = (_SPACE_AND_LINES if lines else _SPACE).match(self.text, self.at)
-        self.at = self.at if space is None else space.end()
+        if space is None:
+            self.at = self.at
+        else:
+            self.at = space.end()
 
     def _take(self, sign: str) -> None:
         if not self.text.startswith(sign, self.at):
@@ -109,11 +112,10 @@ class _GbnfReader:
     def _name(self, what: str) -> str:
         name = _NAME.match(self.text, self.at)
         if name is None:
-            found = (
-                short_repr(self.text[self.at : self.at + 1])
-                if self.at < len(self.text)
-                else "the end"
-            )
+            if self.at < len(self.text):
+                found = short_repr(self.text[self.at : self.at + 1])
+            else:
+                found = "the end"
             raise _GbnfSyntaxError(f"{what} must stand where {found} is")
         self.at = name.end()
         return name[0]
@@ -180,7 +182,10 @@ class _GbnfReader:
                     f"{times[0]} is legal where the second number is not below the first"
                 )
             self.at = times.end()
-            end = "" if times[2] and times[3] is None else str(high)
+            if times[2] and times[3] is None:
+                end = ""
+            else:
+                end = str(high)
             rule.words.append(f"{{{low},{end}}}")
         self._skip()
         if self.text[self.at : self.at + 1] in REPEATS:
@@ -242,7 +247,9 @@ class _GbnfReader:
 
 
 def _in_class(sign: str) -> str:
-    return sign if sign.isascii() and sign.isalnum() else f"\\x{{{ord(sign):x}}}"
+    if sign.isascii() and sign.isalnum():
+        return sign
+    return f"\\x{{{ord(sign):x}}}"
 
 
 def _written(rules: dict[str, _GbnfRule]) -> str:
@@ -279,7 +286,10 @@ def _joined(words: list[str | tuple[str]], names: dict[str, str]) -> Iterator[st
     """Words, signs of repetition behind what they repeat."""
     held = ""
     for word in words:
-        text = names[word[0]] if isinstance(word, tuple) else word
+        if isinstance(word, tuple):
+            text = names[word[0]]
+        else:
+            text = word
         if isinstance(word, str) and (word.startswith(REPEATS)):
             held += text
             continue

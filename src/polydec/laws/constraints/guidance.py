@@ -99,7 +99,9 @@ class GrammarState:
         if self.dead:
             return b""
         with self._alone:
-            return b"" if self._matcher.is_accepting() else self._matcher.compute_ff_bytes()
+            if self._matcher.is_accepting():
+                return b""
+            return self._matcher.compute_ff_bytes()
 
     def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
         if self.dead:  # one state for all grammars: it keeps no mask

@@ -87,11 +87,9 @@ class DeadlineLanguage:
 
     def allows(self, state: DeadlineState, token: int) -> bool:
         self._look(state)
-        return (
-            self.inner.allows(state.inner, token)
-            if state.out is None
-            else state.out[:1] == (token,)
-        )
+        if state.out is None:
+            return self.inner.allows(state.inner, token)
+        return state.out[:1] == (token,)
 
     def mask(self, state: DeadlineState) -> Tensor:
         self._look(state)

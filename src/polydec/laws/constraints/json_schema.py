@@ -57,7 +57,9 @@ class JsonSchema:
         schema = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
         del schema["x-guidance"]
-        return schema if own is None else {**schema, "x-guidance": own}
+        if own is None:
+            return schema
+        return {**schema, "x-guidance": own}
 
 
 ANY_OBJECT = JsonSchema(

@@ -26,12 +26,17 @@ def _piece(piece: str) -> str:
         return "(?s:.)"
     if not piece.startswith("[") or len(piece) < 3:
         return piece
-    inside = piece[2:-1] if piece[1] == "^" else piece[1:-1]
+    if piece[1] == "^":
+        inside = piece[2:-1]
+    else:
+        inside = piece[1:-1]
     signs = re.sub(
         r"(\\.)|([\[&~]|(?<=-)-)", lambda m: m[1] or f"\\{m[2]}", inside, flags=re.DOTALL
     )
     made = f"[{'^' if piece[1] == '^' else ''}{signs}]"
-    return f"[{made}&&[^{_RARE}]]" if _takes_too_much(made) else made
+    if _takes_too_much(made):
+        return f"[{made}&&[^{_RARE}]]"
+    return made
 
 
 def _takes_too_much(made: str) -> bool:

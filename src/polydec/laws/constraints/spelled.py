@@ -124,7 +124,9 @@ class SchemaWriter:
         options += _numbers([x for x in cells if isinstance(x, NumberCell) and x.only is None])
         if values:
             options.append({"enum": values})
-        return options[0] if len(options) == 1 else {"anyOf": options}
+        if len(options) == 1:
+            return options[0]
+        return {"anyOf": options}
 
     def _array(self, cell: ArrayCell) -> dict[str, Any]:
         out: dict[str, Any] = {"type": "array"}
@@ -198,7 +200,10 @@ class SchemaWriter:
 
     def _shortened(self, cell: ArrayCell) -> ArrayCell:
         """It ends before the first item that nothing fits."""
-        last = len(cell.prefix) + 1 if cell.high is None else min(cell.high, len(cell.prefix) + 1)
+        if cell.high is None:
+            last = len(cell.prefix) + 1
+        else:
+            last = min(cell.high, len(cell.prefix) + 1)
         for i in range(last):
             if self._void(cell.item(i)):
                 return replace(cell, prefix=cell.prefix[:i], rest=ANYTHING, high=i)
@@ -252,7 +257,9 @@ class SchemaWriter:
                 out += sorted(cell.only)
             else:
                 return None
-        return list({_key(x): x for x in out}.values()) if len(out) <= SMALL else None
+        if len(out) <= SMALL:
+            return list({_key(x): x for x in out}.values())
+        return None
 
     def _holding(self, cell: ArrayCell, held: ContainsRequirement) -> Iterator[ArrayCell]:
         """The arrays of which so many items are so."""
@@ -277,7 +284,10 @@ class SchemaWriter:
             return
         behind = [*cell.prefix[held.start :], cell.rest]
         if all(self._surely(x, held.item) for x in behind):
-            most = None if held.high is None else held.start + held.high
+            if held.high is None:
+                most = None
+            else:
+                most = held.start + held.high
             met = cell.meet(ArrayCell(low=held.start + held.low if held.low else 0, high=most))
             yield from () if met is None else (met,)
             return
@@ -322,7 +332,10 @@ class SchemaWriter:
         ((sign, number),) = held.item
         count = 0
         places = range(held.start, last)
-        most = held.low if held.high is None else min(held.high, len(places))
+        if held.high is None:
+            most = held.low
+        else:
+            most = min(held.high, len(places))
         for many in range(held.low, most + 1):
             for chosen in combinations(places, many):
                 count += 1
@@ -330,7 +343,10 @@ class SchemaWriter:
                     raise InexactSchemaError(
                         held.at, f"{held.keyword} leaves too many choices of items here"
                     )
-                other = ANYTHING if held.high is None else ((not sign, number),)
+                if held.high is None:
+                    other = ANYTHING
+                else:
+                    other = ((not sign, number),)
                 prefix = tuple(
                     held.item if i in chosen else other if i >= held.start else ANYTHING
                     for i in range(last if other else max(chosen, default=-1) + 1)
@@ -438,11 +454,17 @@ class SchemaWriter:
         sure = len(cell.required)
         closed = self._closed(cell)
         low = max(0, cell.low - sure)
-        high = None if cell.high is None else cell.high - sure
+        if cell.high is None:
+            high = None
+        else:
+            high = cell.high - sure
         if high is not None and high < 0:
             return
         if closed:
-            high = None if high is None or high >= len(maybe) else high
+            if high is None or high >= len(maybe):
+                high = None
+            else:
+                high = high
             yield from self._choosing(cell, maybe, low, high)
             return
         if len(maybe) > 6:
@@ -481,7 +503,10 @@ class SchemaWriter:
         """From `low` to `high` of some names, where there are no others."""
         if low > len(maybe):
             return
-        allowed = [tuple(maybe)] if high is None else list(islice(combinations(maybe, high), 999))
+        if high is None:
+            allowed = [tuple(maybe)]
+        else:
+            allowed = list(islice(combinations(maybe, high), 999))
         count = 0
         for names in allowed:
             for chosen in combinations(names, low):
@@ -582,7 +607,9 @@ def _string(cell: StringCell) -> dict[str, Any]:
     if patterns:
         out["pattern"] = patterns[0]
     more = [{"type": "string", "pattern": x} for x in patterns[1:]]
-    return {"allOf": [out, *more]} if more else out
+    if more:
+        return {"allOf": [out, *more]}
+    return out
 
 
 def _one_pattern(cell: StringCell, at: str) -> str:
@@ -596,7 +623,9 @@ def _one_pattern(cell: StringCell, at: str) -> str:
         )
     if counted:
         return f"^(?s:.{{{cell.low},{'' if cell.high is None else cell.high}}})$"
-    return patterns[0] if patterns else "^(?s:.*)$"
+    if patterns:
+        return patterns[0]
+    return "^(?s:.*)$"
 
 
 def other_than(texts: Sequence[str]) -> str:
@@ -619,4 +648,6 @@ def _branches(texts: Sequence[str], at: int) -> str:
 
 def _sign(sign: str) -> str:
     plain = sign.isalnum() or ord(sign) > 127
-    return sign if plain else f"\\x{ord(sign):02x}"
+    if plain:
+        return sign
+    return f"\\x{ord(sign):02x}"

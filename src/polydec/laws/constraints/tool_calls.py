@@ -76,9 +76,15 @@ class ToolCalls:
     @property
     def _start(self) -> str:
         """The rules of an answer, where `body` is a call's object."""
-        aside = " | said" if self.said is not None else ""
+        if self.said is not None:
+            aside = " | said"
+        else:
+            aside = ""
         if not self.form.tags:
-            calls = 'body | "[" body (", " body)* "]"' if self.many else "body"
+            if self.many:
+                calls = 'body | "[" body (", " body)* "]"'
+            else:
+                calls = "body"
             return f"start: {calls}{' | REST?' if self.text else ''}"
         call = f"call: {_json(OPEN)} inside\ninside: {_json(chr(10))} body {_json(chr(10) + CLOSE)}"
         if self.text:
@@ -91,7 +97,10 @@ class ToolCalls:
     def _text(self) -> str:
         """What is said: up to the first opening tag, or to the end where there is none."""
         anything = "/(.|\\n)+/"
-        never = f"/(.|\\n)*{OPEN}(.|\\n)*/" if self.form.tags else "/[ \\t\\r\\n]*[{\\[](.|\\n)*/"
+        if self.form.tags:
+            never = f"/(.|\\n)*{OPEN}(.|\\n)*/"
+        else:
+            never = "/[ \\t\\r\\n]*[{\\[](.|\\n)*/"
         return f"lead[lazy]: /(.|\\n)*{OPEN}/\nREST: {anything} & ~{never}\nSPACE: /\\n?/"
 
 

@@ -158,7 +158,9 @@ def _placed(problem: str) -> str:
     line = re.match(r"(?:at )?(\d+)\((\d+)\): ", problem)
     what = compiler.first_line(problem[line.end() :] if line else problem)
     drawn = len(compiler.PLAIN.splitlines())
-    return f"line {max(1, int(line[1]) - drawn)}, column {line[2]}: {what}" if line else what
+    if line:
+        return f"line {max(1, int(line[1]) - drawn)}, column {line[2]}: {what}"
+    return what
 
 
 def _json_schema(text: str, called: str, compiles: Compile) -> str:
@@ -206,7 +208,10 @@ def _grammar(
 ) -> str:
     """Without the properties that nobody speaks of; with them, where nothing is left. said: in which words."""
     own = schema.get("x-guidance")
-    guided = {} if own is None else {"x-guidance": own}
+    if own is None:
+        guided = {}
+    else:
+        guided = {"x-guidance": own}
     try:
         grammar = json_schema_grammar(
             {**said(close_schema_objects(schema, ReferenceResolver(schema).follow)), **guided}

@@ -285,7 +285,9 @@ def _kind(piece: bytes) -> int:
         return COMMA
     if piece.isalnum():
         return WORD
-    return ODD if any(byte >= 128 or byte in UNUSUAL for byte in piece) else PLAIN
+    if any(byte >= 128 or byte in UNUSUAL for byte in piece):
+        return ODD
+    return PLAIN
 
 
 def _digest(mask_V: Tensor) -> bytes:

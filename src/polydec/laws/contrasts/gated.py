@@ -50,10 +50,8 @@ class GatedContrast:
 def law_certainty(logp_V: Tensor) -> float:
     """0 (all tokens are alike) to 1 (only one is possible)."""
     size = len(logp_V)
-    return (
-        1.0
-        if size == 1
-        else math.sqrt(
-            max(0.0, size * float(float64_probabilities(logp_V).square().sum()) - 1.0) / (size - 1)
-        )
+    if size == 1:
+        return 1.0
+    return math.sqrt(
+        max(0.0, size * float(float64_probabilities(logp_V).square().sum()) - 1.0) / (size - 1)
     )

@@ -43,4 +43,6 @@ class MixtureContrast:
         )
         mixed_V = torch.logaddexp(first_V + log_first, others[0] + log_other)
         mixed_V = torch.where(first_V > NEG_INF, mixed_V, NEG_INF)
-        return mixed_V if float(mixed_V.max()) > NEG_INF else first_V
+        if float(mixed_V.max()) > NEG_INF:
+            return mixed_V
+        return first_V

@@ -39,7 +39,10 @@ def or_end(masked_V: Tensor, logw_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
     if not eos:
         return logw_V
     at = list(eos)
-    masked_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
+    if float(logw_V[at].max()) > NEG_INF:
+        masked_V[at] = logw_V[at]
+    else:
+        masked_V[at] = 0.0
     return masked_V
 
 

@@ -61,7 +61,9 @@ class AllowedTokensRule:
 def make_allowed_tokens_rule(
     setting: SamplingRuleContext, *, allowed_token_ids: Tokens | None = None
 ) -> AllowedTokensRule | None:
-    return None if allowed_token_ids is None else AllowedTokensRule(allowed_token_ids, setting.eos)
+    if allowed_token_ids is None:
+        return None
+    return AllowedTokensRule(allowed_token_ids, setting.eos)
 
 
 RULE = SamplingRule(

@@ -85,11 +85,9 @@ def make_annealed_temperature_rule(
     anneal_scale: Scale = 500.0,
     anneal_warmup: Warmup = 10,
 ) -> AnnealedTemperatureRule | None:
-    return (
-        AnnealedTemperatureRule(anneal_start, anneal_end, anneal_scale, anneal_warmup)
-        if anneal_start
-        else None
-    )
+    if anneal_start:
+        return AnnealedTemperatureRule(anneal_start, anneal_end, anneal_scale, anneal_warmup)
+    return None
 
 
 RULE = SamplingRule(

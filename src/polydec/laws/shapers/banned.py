@@ -52,7 +52,9 @@ class BannedTokensRule:
 def make_banned_tokens_rule(
     setting: SamplingRuleContext, *, bad_token_ids: Tokens = ()
 ) -> BannedTokensRule | None:
-    return BannedTokensRule(bad_token_ids, setting.eos) if bad_token_ids else None
+    if bad_token_ids:
+        return BannedTokensRule(bad_token_ids, setting.eos)
+    return None
 
 
 RULE = SamplingRule(

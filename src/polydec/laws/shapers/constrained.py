@@ -52,7 +52,9 @@ class ConstraintRule:
 
 
 def make_constraint_rule(setting: SamplingRuleContext) -> ConstraintRule | None:
-    return None if setting.language is None else ConstraintRule(setting.language, setting.eos)
+    if setting.language is None:
+        return None
+    return ConstraintRule(setting.language, setting.eos)
 
 
 RULE = SamplingRule(

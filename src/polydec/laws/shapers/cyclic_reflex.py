@@ -111,10 +111,15 @@ def reflection_word_ids(words: TokenCodec | None, wanted: Sequence[str]) -> tupl
 def thinking_end_ids(words: TokenCodec | None) -> tuple[int, ...]:
     """The id of </think>, where that is one token."""
     try:
-        tokens = () if words is None else words.encode(END, special=False)
+        if words is None:
+            tokens = ()
+        else:
+            tokens = words.encode(END, special=False)
     except PolydecError:
         return ()
-    return tuple(tokens) if len(tokens) == 1 else ()
+    if len(tokens) == 1:
+        return tuple(tokens)
+    return ()
 
 
 def has_words(shaper: CyclicReflexRule, setting: SamplingRuleContext) -> None:
@@ -138,10 +143,14 @@ def make_cyclic_reflex_rule(
 ) -> CyclicReflexRule | None:
     if not reflex_amplitude:
         return None
-    tokens = (
-        reflection_word_ids(setting.words, WORDS) if reflex_token_ids is None else reflex_token_ids
-    )
-    ends = thinking_end_ids(setting.words) if reflex_end_ids is None else reflex_end_ids
+    if reflex_token_ids is None:
+        tokens = reflection_word_ids(setting.words, WORDS)
+    else:
+        tokens = reflex_token_ids
+    if reflex_end_ids is None:
+        ends = thinking_end_ids(setting.words)
+    else:
+        ends = reflex_end_ids
     return CyclicReflexRule(
         reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends
     )

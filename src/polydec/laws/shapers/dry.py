@@ -74,7 +74,10 @@ class DryRule:
 
     def start(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
-        text_n = text_n if self.window is None else text_n[max(0, len(text_n) - self.window) :]
+        if self.window is None:
+            text_n = text_n
+        else:
+            text_n = text_n[max(0, len(text_n) - self.window) :]
         run_n = np.zeros_like(text_n)
         at = np.arange(len(text_n) - 1)
         for back in range(len(text_n)):
@@ -138,12 +141,13 @@ def make_dry_rule(
     dry_penalty_last_n: Window = -1,
     dry_sequence_breakers: Breakers = (),
 ) -> DryRule | None:
-    window = None if dry_penalty_last_n < 0 else dry_penalty_last_n
-    return (
-        DryRule(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers)
-        if dry_multiplier
-        else None
-    )
+    if dry_penalty_last_n < 0:
+        window = None
+    else:
+        window = dry_penalty_last_n
+    if dry_multiplier:
+        return DryRule(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers)
+    return None
 
 
 RULE = SamplingRule(

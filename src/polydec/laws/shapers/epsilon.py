@@ -57,7 +57,9 @@ class EpsilonCutoffRule:
 def make_epsilon_cutoff_rule(
     setting: SamplingRuleContext, *, epsilon_cutoff: Least = 0.0
 ) -> EpsilonCutoffRule | None:
-    return EpsilonCutoffRule(epsilon_cutoff) if epsilon_cutoff else None
+    if epsilon_cutoff:
+        return EpsilonCutoffRule(epsilon_cutoff)
+    return None
 
 
 RULE = SamplingRule(

@@ -61,7 +61,9 @@ class EtaCutoffRule:
 def make_eta_cutoff_rule(
     setting: SamplingRuleContext, *, eta_cutoff: Least = 0.0
 ) -> EtaCutoffRule | None:
-    return EtaCutoffRule(eta_cutoff) if eta_cutoff else None
+    if eta_cutoff:
+        return EtaCutoffRule(eta_cutoff)
+    return None
 
 
 RULE = SamplingRule(

@@ -54,7 +54,9 @@ class FrequencyPenaltyRule:
 def make_frequency_penalty_rule(
     setting: SamplingRuleContext, *, frequency_penalty: Penalty = 0.0
 ) -> FrequencyPenaltyRule | None:
-    return FrequencyPenaltyRule(frequency_penalty) if frequency_penalty else None
+    if frequency_penalty:
+        return FrequencyPenaltyRule(frequency_penalty)
+    return None
 
 
 RULE = SamplingRule(

@@ -62,7 +62,9 @@ class LogitBiasRule:
 def make_logit_bias_rule(
     setting: SamplingRuleContext, *, logit_bias: Bias | None = None
 ) -> LogitBiasRule | None:
-    return LogitBiasRule(logit_bias) if logit_bias else None
+    if logit_bias:
+        return LogitBiasRule(logit_bias)
+    return None
 
 
 RULE = SamplingRule(

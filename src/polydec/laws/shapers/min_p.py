@@ -50,7 +50,9 @@ class MinPRule:
 
 
 def make_min_p_rule(setting: SamplingRuleContext, *, min_p: Fraction = 0.0) -> MinPRule | None:
-    return MinPRule(min_p) if min_p else None
+    if min_p:
+        return MinPRule(min_p)
+    return None
 
 
 RULE = SamplingRule("min_p", make_min_p_rule, {"transformers": 130, "vllm": 110, "llamacpp": 140})

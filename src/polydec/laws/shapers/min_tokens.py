@@ -60,7 +60,9 @@ def make_min_tokens_rule(
         int, AtLeast(0), "no EOS, stop id or stop text before so many tokens"
     ] = 0,
 ) -> MinTokensRule | None:
-    return MinTokensRule(min_tokens, setting.ends) if min_tokens and setting.ends else None
+    if min_tokens and setting.ends:
+        return MinTokensRule(min_tokens, setting.ends)
+    return None
 
 
 RULE = SamplingRule(

@@ -77,7 +77,10 @@ class MomentumRule:
         while len(at) and length < self.longest:
             length += 1
             at = at[at >= length]
-            at = at[text_n[at - length] == text_n[-length]] if length <= len(text_n) else at[:0]
+            if length <= len(text_n):
+                at = at[text_n[at - length] == text_n[-length]]
+            else:
+                at = at[:0]
         return length
 
 
@@ -88,9 +91,9 @@ def make_momentum_rule(
     momentum_top_k: Candidates = 5,
     momentum_longest: Longest = 5,
 ) -> MomentumRule | None:
-    return (
-        MomentumRule(momentum_alpha, momentum_top_k, momentum_longest) if momentum_alpha else None
-    )
+    if momentum_alpha:
+        return MomentumRule(momentum_alpha, momentum_top_k, momentum_longest)
+    return None
 
 
 RULE = SamplingRule(

@@ -52,7 +52,10 @@ class NoRepeatNgramRule:
         return state[at]
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        banned = self._banned(state) if len(state) >= self.size else token_id_array()
+        if len(state) >= self.size:
+            banned = self._banned(state)
+        else:
+            banned = token_id_array()
         if not len(banned):
             return logw_V
         out_V = logw_V.clone()
@@ -73,7 +76,9 @@ def make_repeated_ngram_rule(
         "no n-gram of this length twice, prompt included",
     ] = 0,
 ) -> NoRepeatNgramRule | None:
-    return NoRepeatNgramRule(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
+    if no_repeat_ngram_size:
+        return NoRepeatNgramRule(no_repeat_ngram_size, setting.eos)
+    return None
 
 
 RULE = SamplingRule(

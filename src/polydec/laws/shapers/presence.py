@@ -51,7 +51,9 @@ class PresencePenaltyRule:
 def make_presence_penalty_rule(
     setting: SamplingRuleContext, *, presence_penalty: Penalty = 0.0
 ) -> PresencePenaltyRule | None:
-    return PresencePenaltyRule(presence_penalty) if presence_penalty else None
+    if presence_penalty:
+        return PresencePenaltyRule(presence_penalty)
+    return None
 
 
 RULE = SamplingRule(

@@ -58,7 +58,9 @@ class RepetitionPenaltyRule:
 def make_repetition_penalty_rule(
     setting: SamplingRuleContext, *, repetition_penalty: Penalty = 1.0
 ) -> RepetitionPenaltyRule | None:
-    return RepetitionPenaltyRule(repetition_penalty) if repetition_penalty != 1.0 else None
+    if repetition_penalty != 1.0:
+        return RepetitionPenaltyRule(repetition_penalty)
+    return None
 
 
 RULE = SamplingRule(

@@ -285,7 +285,9 @@ def build_guard(
         for name, s in made.items()
         if s is not None and hasattr(s, "forbids")
     )
-    return ForbiddenTokenGuard(masks) if masks else None
+    if masks:
+        return ForbiddenTokenGuard(masks)
+    return None
 
 
 def sampling_fields_table() -> str:
@@ -309,4 +311,6 @@ def order_table() -> str:
 
 
 def _plain(default: Any) -> str:
-    return "none" if default in (None, ()) else f"{default:g}"
+    if default in (None, ()):
+        return "none"
+    return f"{default:g}"

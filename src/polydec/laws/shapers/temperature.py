@@ -56,7 +56,9 @@ def make_temperature_rule(
 ) -> GreedyRule | TemperatureRule | None:
     if temperature < GREEDY_BELOW:
         return GreedyRule()
-    return TemperatureRule(temperature) if temperature != 1.0 else None
+    if temperature != 1.0:
+        return TemperatureRule(temperature)
+    return None
 
 
 RULE = SamplingRule(

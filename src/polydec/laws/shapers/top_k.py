@@ -55,7 +55,9 @@ def make_top_k_rule(
         "keep so many of the likeliest tokens",
     ] = 0,
 ) -> TopKRule | None:
-    return TopKRule(top_k) if top_k > 0 else None
+    if top_k > 0:
+        return TopKRule(top_k)
+    return None
 
 
 RULE = SamplingRule("top_k", make_top_k_rule, {"transformers": 110, "vllm": 120, "llamacpp": 110})

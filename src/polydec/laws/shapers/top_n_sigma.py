@@ -42,7 +42,10 @@ class TopNSigmaRule:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        finite_V = logw_V if float(logw_V.min()) > NEG_INF else logw_V[logw_V > NEG_INF]
+        if float(logw_V.min()) > NEG_INF:
+            finite_V = logw_V
+        else:
+            finite_V = logw_V[logw_V > NEG_INF]
         sigma = float(finite_V.std(correction=0))
         if sigma == 0.0:
             return logw_V
@@ -58,7 +61,9 @@ def make_top_sigma_rule(
         "keep logits within so many standard deviations of the largest",
     ] = 0.0,
 ) -> TopNSigmaRule | None:
-    return TopNSigmaRule(top_n_sigma) if top_n_sigma > 0.0 else None
+    if top_n_sigma > 0.0:
+        return TopNSigmaRule(top_n_sigma)
+    return None
 
 
 RULE = SamplingRule(

@@ -56,7 +56,9 @@ class TopPRule:
 
 
 def make_top_p_rule(setting: SamplingRuleContext, *, top_p: Mass = 1.0) -> TopPRule | None:
-    return TopPRule(top_p) if top_p < 1.0 else None
+    if top_p < 1.0:
+        return TopPRule(top_p)
+    return None
 
 
 RULE = SamplingRule("top_p", make_top_p_rule, {"transformers": 120, "vllm": 130, "llamacpp": 130})

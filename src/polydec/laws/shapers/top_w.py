@@ -140,9 +140,9 @@ def make_top_w_rule(
     top_w_scale: Scale = 0.6,
     top_w_pool: Pool = 1200,
 ) -> TopWRule | None:
-    return (
-        TopWRule(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry) if top_w else None
-    )
+    if top_w:
+        return TopWRule(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry)
+    return None
 
 
 RULE = SamplingRule(

@@ -56,7 +56,9 @@ class TypicalRule:
 
 
 def make_typical_rule(setting: SamplingRuleContext, *, typical_p: Mass = 1.0) -> TypicalRule | None:
-    return TypicalRule(typical_p) if typical_p < 1.0 else None
+    if typical_p < 1.0:
+        return TypicalRule(typical_p)
+    return None
 
 
 RULE = SamplingRule(

@@ -94,7 +94,9 @@ def make_watermark_rule(
     watermark_share: Share = 0.25,
     watermark_key: Key = 0,
 ) -> WatermarkRule | None:
-    return WatermarkRule(watermark_bias, watermark_share, watermark_key) if watermark_bias else None
+    if watermark_bias:
+        return WatermarkRule(watermark_bias, watermark_share, watermark_key)
+    return None
 
 
 RULE = SamplingRule(

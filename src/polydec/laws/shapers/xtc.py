@@ -69,7 +69,10 @@ class XtcRule:
     def shape(self, state: int, logw_V: Tensor) -> Tensor:
         if not Rng.of(self.seed, self.choice).at("xtc", state).bernoulli(self.probability):
             return logw_V
-        log_t = math.log(self.threshold) if self.threshold else NEG_INF
+        if self.threshold:
+            log_t = math.log(self.threshold)
+        else:
+            log_t = NEG_INF
         choices = (logw_V >= logw_V.logsumexp(-1) + log_t).nonzero()[:, 0]
         w = logw_V[choices]
         choices = choices[w > NEG_INF]
@@ -85,7 +88,9 @@ def make_xtc_rule(
     setting: SamplingRuleContext, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1
 ) -> XtcRule | None:
     acts = xtc_probability and xtc_threshold <= 0.5
-    return XtcRule(xtc_probability, xtc_threshold, setting.seed, setting.choice) if acts else None
+    if acts:
+        return XtcRule(xtc_probability, xtc_threshold, setting.seed, setting.choice)
+    return None
 
 
 RULE = SamplingRule("xtc", make_xtc_rule, {"transformers": 180, "vllm": 180, "llamacpp": 170})

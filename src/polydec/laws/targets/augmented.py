@@ -50,4 +50,6 @@ class CacheAugmentationMaker:
         await session.score(Draft.chain(prompt[-1]), NOTHING)
         session.commit((prompt[-1],))
         memory = [session.memory(at) for at in range(self.layers)]
-        return memory if memory[0][0].shape[1] == len(prompt) else []
+        if memory[0][0].shape[1] == len(prompt):
+            return memory
+        return []

@@ -302,7 +302,10 @@ class ByBytesSession(LawsOnlySession):
             if not i and self._whole:
                 covers.append(begun)
                 continue
-            before = covers[draft.parent[i]] if i else begun
+            if i:
+                before = covers[draft.parent[i]]
+            else:
+                before = begun
             after, more = alphabet.behind(before, draft.token[i])
             covers.append(after)
             new += more
@@ -367,12 +370,18 @@ class ByBytesSession(LawsOnlySession):
             self._text += tokens
             self._forget()
             return
-        path = [] if self._draft is None else self._draft.nodes_of(tokens)
+        if self._draft is None:
+            path = []
+        else:
+            path = self._draft.nodes_of(tokens)
         if path:
             self._base = self._covers[path[-1]]
             self._unread = list(tokens[len(path) :])
         else:
-            self._unread += tokens[1:] if self._whole else tokens
+            if self._whole:
+                self._unread += tokens[1:]
+            else:
+                self._unread += tokens
         self._text += tokens
         self._whole = False
         self._forget()

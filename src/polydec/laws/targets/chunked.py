@@ -100,7 +100,10 @@ def chunk_prompt_passages(
     k = encoder.sizes.size
     for span, passage in split_passages(prompt, encoder.marks):
         parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
-        rest += () if passage else [prompt[at] for at in span]
+        if passage:
+            rest += ()
+        else:
+            rest += [prompt[at] for at in span]
     chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
     states = [encoder.state(chunk) for chunk in chunks]
     closed = set(range(len(chunks)))

@@ -25,7 +25,10 @@ class HiddenThoughtMaker:
     count: int = 1
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
-        vectors = await self._vectors(prompt) if self.count else ()
+        if self.count:
+            vectors = await self._vectors(prompt)
+        else:
+            vectors = ()
         session.commit((prompt[-1], *vectors))
 
     async def _vectors(self, prompt: tuple[int, ...]) -> tuple[int, ...]:

@@ -60,11 +60,9 @@ class EarlyExitTarget:
 
     def bar(self, t: int) -> float:
         """Lambda at generated token t (0 is the first)."""
-        return (
-            self.threshold
-            if self.decay is None
-            else 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
-        )
+        if self.decay is None:
+            return self.threshold
+        return 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
 
 
 class ConfidentSession(DelegatingSession):
@@ -105,7 +103,10 @@ class ConfidentSession(DelegatingSession):
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         left = self._inner.keep(nodes, root)
-        self._done += self._scored.depth[root] if self._scored is not None else 0
+        if self._scored is not None:
+            self._done += self._scored.depth[root]
+        else:
+            self._done += 0
         self._scored = left
         return left
 

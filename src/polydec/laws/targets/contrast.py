@@ -93,7 +93,10 @@ class ContrastSession(DelegatingSession):
         self._asked = bool(rows)
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
-        waiting = () if self._rule.gated else self._others
+        if self._rule.gated:
+            waiting = ()
+        else:
+            waiting = self._others
         return (
             await gather_coroutines(
                 self._inner.prefill(want), *(s.prefill(SILENT) for s in waiting)

@@ -42,7 +42,10 @@ class SecondPromptTarget:
 
     def open(self, prompt: Sequence[int]) -> RepromptedSession:
         n = len(self.prompt)
-        text = (*self.instead, *prompt[n:]) if tuple(prompt[:n]) == self.prompt else tuple(prompt)
+        if tuple(prompt[:n]) == self.prompt:
+            text = (*self.instead, *prompt[n:])
+        else:
+            text = tuple(prompt)
         return RepromptedSession(self.target.open(text), (prompt[-1], text[-1]))
 
 

@@ -20,4 +20,6 @@ def drop_greedy_rule(target: Target) -> Target:
     ):
         return target
     before = target.shapers[:-1]
-    return ShapedTarget(target.target, *before) if before else target.target
+    if before:
+        return ShapedTarget(target.target, *before)
+    return target.target

@@ -90,7 +90,10 @@ class ShaperStateNode:
             token,
             prompt,
         )  # above: a Node, or None for the head
-        self.depth = -1 if above is None else above.depth + 1
+        if above is None:
+            self.depth = -1
+        else:
+            self.depth = above.depth + 1
         self.kids: dict[int, ShaperStateNode] = {}
         self.states: tuple[Any, ...] | None = None
 
@@ -180,11 +183,10 @@ class ShapedSession(DelegatingSession):
         if want is not self._asked:
             law = want.law
             if law is not RowDetail.NOTHING and self._shapers:
-                law = (
-                    RowDetail.ARGMAX
-                    if self._same and (self._greedy or law is RowDetail.ARGMAX)
-                    else RowDetail.ROW
-                )
+                if self._same and (self._greedy or law is RowDetail.ARGMAX):
+                    law = RowDetail.ARGMAX
+                else:
+                    law = RowDetail.ROW
             self._asked, self._inside = want, replace(want, law=max(law, want.base))
         inner = await self._inner.score(draft, self._inside)
         self._trail.draft = draft
@@ -225,9 +227,10 @@ class ShapedSession(DelegatingSession):
             self._trail.rewind(n)
 
     def fork(self, choice: int | None = None) -> ShapedSession:
-        shapers = (
-            self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
-        )
+        if choice is None:
+            shapers = self._shapers
+        else:
+            shapers = tuple(of_choice(s, choice) for s in self._shapers)
         return ShapedSession(
             shapers, self._inner.fork(choice), TextTrail(self._trail.tip, self._trail.draft)
         )
@@ -274,21 +277,25 @@ class ShapedScores:
     def weights(self, i: int) -> Tensor:
         if i not in self._weights:
             x = self.certain(i)
-            self._weights[i] = (
-                self._bend(i, self._shapers) if x is None else one_hot(x, self._inner.weights(i))
-            )
+            if x is None:
+                self._weights[i] = self._bend(i, self._shapers)
+            else:
+                self._weights[i] = one_hot(x, self._inner.weights(i))
         return self._weights[i]
 
     def row(self, i: int) -> Tensor:
         if i not in self._row:
-            self._row[i] = (
-                normalise_log_weights(self.weights(i)) if self._shapers else self._inner.row(i)
-            )
+            if self._shapers:
+                self._row[i] = normalise_log_weights(self.weights(i))
+            else:
+                self._row[i] = self._inner.row(i)
         return self._row[i]
 
     def certain(self, i: int) -> int | None:
         if self._same:
-            return self._inner.argmax(i) if self._greedy else self._inner.certain(i)
+            if self._greedy:
+                return self._inner.argmax(i)
+            return self._inner.certain(i)
         if not self._greedy:
             return None
         if i not in self._certain:
@@ -299,7 +306,9 @@ class ShapedScores:
         if self._same and not self._greedy:
             return self._inner.argmax(i)
         x = self.certain(i)
-        return int(self.weights(i).argmax()) if x is None else x
+        if x is None:
+            return int(self.weights(i).argmax())
+        return x
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         row_V = self.row(i)
@@ -317,7 +326,10 @@ class ShapedScores:
         return tuple(float(row_V[x]) for x in tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
-        mine = [self._nodes[i] for i in nodes] if self._nodes else []
+        if self._nodes:
+            mine = [self._nodes[i] for i in nodes]
+        else:
+            mine = []
         return ShapedScores(
             self._shapers, self._inner.exit(depth, nodes), mine, self._greedy, self._same
         )

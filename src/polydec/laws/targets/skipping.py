@@ -70,7 +70,10 @@ class SkippingSession(DelegatingSession):
 
     def commit(self, tokens: Sequence[int]) -> None:
         draft = self._scored
-        known = 0 if draft is None or self._unread else len(draft.nodes_of(tokens))
+        if draft is None or self._unread:
+            known = 0
+        else:
+            known = len(draft.nodes_of(tokens))
         if known:
             self._part.commit(tokens[:known])
         self._unread += tokens[known:]

@@ -72,7 +72,9 @@ class SoftenedSession(PrefixSession):
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
         scores = await self._inner.prefill(want)
-        return ScoresAt(scores, self._rows) if want.prompt else scores
+        if want.prompt:
+            return ScoresAt(scores, self._rows)
+        return scores
 
     def fork(self, choice: int | None = None) -> SoftenedSession:
         twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)
@@ -114,7 +116,9 @@ class ScoresAt:
     @property
     def hidden_NH(self) -> Tensor | None:
         hidden_NH = self._inner.hidden_NH
-        return None if hidden_NH is None else hidden_NH[list(self._at)]
+        if hidden_NH is None:
+            return None
+        return hidden_NH[list(self._at)]
 
     @property
     def base(self) -> DraftScores:

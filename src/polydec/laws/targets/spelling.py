@@ -62,7 +62,9 @@ class VocabularySpelling:
     def token(self, piece: bytes) -> int | None:
         """The first token of just these bytes; None: there is none."""
         at = bisect_left(self.bytes, piece)
-        return self.id[at] if at < len(self.id) and self.bytes[at] == piece else None
+        if at < len(self.id) and self.bytes[at] == piece:
+            return self.id[at]
+        return None
 
     def _run(self, lo: int, hi: int, depth: int) -> SpellingRun:
         """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more behind these."""
@@ -72,11 +74,10 @@ class VocabularySpelling:
             begun = self.bytes[at][: depth + 1]
             whole = bisect_right(self.bytes, begun, at, hi)
             last = begun[-1]
-            stop = (
-                hi
-                if last == 255
-                else bisect_left(self.bytes, begun[:-1] + bytes([last + 1]), whole, hi)
-            )
+            if last == 255:
+                stop = hi
+            else:
+                stop = bisect_left(self.bytes, begun[:-1] + bytes([last + 1]), whole, hi)
             ends[last] = at, whole, stop
             at = stop
         return SpellingRun(ends)

@@ -81,13 +81,12 @@ class EntropySwitchRule:
         large, since, last = state
         last = (*last, entropy)[-self.window :]
         since += 1
-        tau = (
-            self.tau_down
-            if large and self.tau_down is not None
-            else math.inf
-            if self.tau is None
-            else self.tau
-        )
+        if large and self.tau_down is not None:
+            tau = self.tau_down
+        elif self.tau is None:
+            tau = math.inf
+        else:
+            tau = self.tau
         if since < self.hold or (sum(last) / len(last) > tau) == large:
             return large, since, last
         return not large, 0, last

@@ -93,7 +93,10 @@ class ThinkingSession(PrefixSession):
         self._thinker = thinker
         self._before = before
         self._more = more
-        self._waits = None if waits is None else tuple(waits)
+        if waits is None:
+            self._waits = None
+        else:
+            self._waits = tuple(waits)
 
     async def _thought(self) -> None:
         """Think, unless that is done."""

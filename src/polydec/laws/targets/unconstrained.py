@@ -12,4 +12,6 @@ def drop_constraint_rule(target: Target) -> Target:
     if not isinstance(target, ShapedTarget):
         return target
     left = [s for s in target.shapers if getattr(s, "language", None) is None]
-    return ShapedTarget(target.target, *left) if left else target.target
+    if left:
+        return ShapedTarget(target.target, *left)
+    return target.target

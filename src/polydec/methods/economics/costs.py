@@ -110,13 +110,16 @@ class PassCosts:
     def doubling(self) -> float:
         """Tokens of context behind which a further row of a large pass costs twice what it costs behind nothing."""
         most = len(self.more_ms)
-        more = (
-            (extrapolate_table_entry(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1)
-            if most
-            else 0.0
-        )
+        if most:
+            more = (extrapolate_table_entry(self.more_ms, most) - self.more_ms[0]) / max(
+                most - 1, 1
+            )
+        else:
+            more = 0.0
         row = self._further(most)
-        return 1000 * row / more if more > 0.0 and row > 0.0 else inf
+        if more > 0.0 and row > 0.0:
+            return 1000 * row / more
+        return inf
 
     def _further(self, rows: int) -> float:
         """What a row costs in a pass of about so many, one row's fixed cost left out."""

@@ -45,7 +45,10 @@ def candidate_exit_depths(layers: int, every: int, upper: bool) -> tuple[int, ..
     Raises RequestError where there is but one layer."""
     if layers < 2:
         raise RequestError(f"the model has {layers} layer: none lies below the last one")
-    low, high = (layers // 2, layers) if upper else (1, max(2, layers // 2))
+    if upper:
+        low, high = (layers // 2, layers)
+    else:
+        low, high = (1, max(2, layers // 2))
     return tuple(d for d in range(low, high) if d % every == 0) or (low,)
 
 
@@ -55,14 +58,20 @@ def parse_layer_halves(skip: str, layers: int) -> frozenset[int]:
     `layers`, or nothing would be left."""
     out = set[int]()
     for name in filter(None, (s.strip() for s in skip.split(","))):
-        number = name[:-1] if name[-1] in "am" else name
+        if name[-1] in "am":
+            number = name[:-1]
+        else:
+            number = name
         if not number.isdecimal() or int(number) >= layers:
             raise RequestError(
                 f"skip is {skip!r}: it must name layers 0 to {layers - 1}, such as 3 (whole), 3a (its attention) "
                 "or 3m (its MLP), with commas between them"
             )
         at = 2 * int(number)
-        out |= {at, at + 1} if name == number else {at + "am".index(name[-1])}
+        if name == number:
+            out |= {at, at + 1}
+        else:
+            out |= {at + "am".index(name[-1])}
     if len(out) == 2 * layers:
         raise RequestError(
             f"skip is {skip!r}: at least one attention or MLP of the {layers} layers must be left"

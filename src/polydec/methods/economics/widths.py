@@ -21,7 +21,10 @@ def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[
     while tips and len(out) < nodes:
         path = max(tips, key=tips.__getitem__)  # never right more often than its beginnings
         value = tips.pop(path)
-        below = rates[len(path)] if len(path) < len(rates) else ()
+        if len(path) < len(rates):
+            below = rates[len(path)]
+        else:
+            below = ()
         out.append((path, value))
         tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
     return out

@@ -64,7 +64,9 @@ class WindowPress:
     rounding = None
 
     def size(self, k: int) -> int:
-        return 0 if k else min(self.sinks, self.block)
+        if k:
+            return 0
+        return min(self.sinks, self.block)
 
     def pack(
         self, k: int, kv: Tensor, behind: Tensor | None, before: object
@@ -190,7 +192,10 @@ class TovaPress:
         self, k: int, kv: Tensor, behind: Tensor | None, before: SelectedCacheEntries | None
     ) -> SelectedCacheEntries:
         assert behind is not None
-        known = kv if before is None else torch.cat([before.kv, kv], -2)
+        if before is None:
+            known = kv
+        else:
+            known = torch.cat([before.kv, kv], -2)
         weights = attention_weights(behind[2:, :, -1:], torch.cat([known[0], behind[0]], -2))
         mass = weights[..., : known.shape[-2]].sum((0, 1, 2))
         index = mass.topk(self.size(k)).indices.sort().values

@@ -82,7 +82,9 @@ class QuantisedPress:
 
     @property
     def rounding(self) -> PressRounding | None:
-        return None if self.rank or self.outliers else PressRounding(self.bits, self.group)
+        if self.rank or self.outliers:
+            return None
+        return PressRounding(self.bits, self.group)
 
     def size(self, k: int) -> int:
         return self.block
@@ -90,7 +92,10 @@ class QuantisedPress:
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> QuantisedBlock:
         if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
             return QuantisedBlock(None, None, kv.clone())
-        kv = kv if kv.dtype == torch.float64 else kv.float()
+        if kv.dtype == torch.float64:
+            kv = kv
+        else:
+            kv = kv.float()
         keys, values = kv
         return QuantisedBlock(
             self._half(keys, keys.transpose(-1, -2), lambda x: x.transpose(-1, -2)),
@@ -172,7 +177,10 @@ def low_rank_factors(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     for loop in range(LOOPS):
         last = loop == LOOPS - 1
         left = error @ (torch.linalg.qr(right)[0] if last else right)
-        left = torch.linalg.qr(left)[0] if last else left
+        if last:
+            left = torch.linalg.qr(left)[0]
+        else:
+            left = left
         right = error.transpose(-1, -2) @ left
     return left, right
 

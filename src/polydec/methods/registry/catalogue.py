@@ -50,7 +50,10 @@ class ModuleCatalogue:
         if plain in self.names():
             return self.names()[plain]
         likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
-        hint = f"did you mean {' or '.join(likely[:3])}?" if likely else otherwise
+        if likely:
+            hint = f"did you mean {' or '.join(likely[:3])}?"
+        else:
+            hint = otherwise
         raise RequestError(f"{self.field.format(short_repr(name))}: {hint}")
 
     def _near(self, plain: str, alike: float) -> list[str]:
@@ -151,7 +154,9 @@ def _letters(text: str) -> str:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    return name_suggestion(name, known, "the options") if known else "it has no options"
+    if known:
+        return name_suggestion(name, known, "the options")
+    return "it has no options"
 
 
 @cache

@@ -109,7 +109,9 @@ class Kit:
     @cached_property
     def draft(self) -> Target | None:
         """The draft model's law; None where there is none."""
-        return self.small if self.later is None else self.later()
+        if self.later is None:
+            return self.small
+        return self.later()
 
     @property
     def denoiser(self) -> Denoiser:
@@ -182,7 +184,9 @@ class Kit:
             draft = self.draft
             if draft is None or family_of(draft) != "ar":
                 return None
-            return draft if self.target.vocab.same(draft.vocab) else None
+            if self.target.vocab.same(draft.vocab):
+                return draft
+            return None
 
         return replace(self, small=None, later=own)
 
@@ -247,10 +251,15 @@ class LayersNeed:
 
     @property
     def name(self) -> str:
-        return "draft's layers" if self.of_draft else "layers"
+        if self.of_draft:
+            return "draft's layers"
+        return "layers"
 
     def check(self, kit: Kit, method: str) -> None:
-        model = kit.drafting if self.of_draft else kit.target
+        if self.of_draft:
+            model = kit.drafting
+        else:
+            model = kit.target
         if not model.layers:
             raise MissingError(
                 f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
@@ -337,14 +346,21 @@ class ArtefactNeed:
 
     @property
     def name(self) -> str:
-        kind = self.kind if isinstance(self.kind, str) else self.kind.kind
-        return kind if self.instead is None else f"{kind} or {self.instead}"
+        if isinstance(self.kind, str):
+            kind = self.kind
+        else:
+            kind = self.kind.kind
+        if self.instead is None:
+            return kind
+        return f"{kind} or {self.instead}"
 
     @property
     def wanted(self) -> type[ModelArtefact]:
         from polydec.models.learned.artefacts import type_of
 
-        return type_of(self.kind) if isinstance(self.kind, str) else self.kind
+        if isinstance(self.kind, str):
+            return type_of(self.kind)
+        return self.kind
 
     def fits(self, trained: ModelArtefact) -> bool:
         """Whether this artefact will do."""

@@ -118,7 +118,10 @@ def of_model(name: str, family: str) -> str:
     """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
     name that is unknown, or a method of another family."""
     method = find_method(name)
-    method = DEFAULTS[family] if method == "auto" else method
+    if method == "auto":
+        method = DEFAULTS[family]
+    else:
+        method = method
     check_family(method, family)
     return method
 

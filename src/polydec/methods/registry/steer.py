@@ -58,7 +58,9 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
     taken: Callable[[Mapping[str, Any]], int] | None = getattr(
         get_steering_module(name), "POSITIONS", None
     )
-    return 0 if taken is None else taken(options)
+    if taken is None:
+        return 0
+    return taken(options)
 
 
 def check_second(name: str, given: bool) -> None:

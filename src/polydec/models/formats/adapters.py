@@ -159,7 +159,10 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
         return True
     layer = re.match(r".*?\.[^.]*\.(\d+)\.", module)
     layers = c.layers_to_transform
-    asked = [layers] if isinstance(layers, int) else layers or []
+    if isinstance(layers, int):
+        asked = [layers]
+    else:
+        asked = layers or []
     if asked and (layer is None or int(layer[1]) not in asked) and not c.layers_pattern:
         return module in c.target_modules
     return named(c.target_modules)
@@ -204,7 +207,10 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         for name, a in adapter.down.items():
             want = (adapter.up[name].shape[0], a.shape[1])
             if name not in base or fields.shape_of(base, name) != want:
-                has = tuple(fields.shape_of(base, name)) if name in base else "none"
+                if name in base:
+                    has = tuple(fields.shape_of(base, name))
+                else:
+                    has = "none"
                 raise FileError(
                     f"the adapter changes {name!r:.120} of shape {want}: {adapter.base} has {has} of that name"
                 )

@@ -153,7 +153,10 @@ def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
 def _smollm3(c: Mapping[str, Any]) -> Windows:
     if c.get("layer_types") is not None:
         return _by_type(c["layer_types"], c.get("sliding_window"))
-    width = c.get("sliding_window") if c.get("use_sliding_window") else None
+    if c.get("use_sliding_window"):
+        width = c.get("sliding_window")
+    else:
+        width = None
     return tuple(None if k is not None else width for k in _turned(c))
 
 
@@ -166,7 +169,10 @@ def _mistral(c: Mapping[str, Any]) -> Windows:
 
 
 def _qwen(c: Mapping[str, Any]) -> Windows:
-    width = c.get("sliding_window") if c.get("use_sliding_window") else None
+    if c.get("use_sliding_window"):
+        width = c.get("sliding_window")
+    else:
+        width = None
     if c.get("layer_types") is not None:
         return _by_type(c["layer_types"], width)
     return tuple(
@@ -218,7 +224,10 @@ def _phi3(
     for name in ("rope_parameters", "rope_scaling"):
         if scaling := c.get(name):
             kind = scaling.get("rope_type") or scaling.get("type")
-            first = {"original_max_position_embeddings": 4096} if kind != "default" else {}
+            if kind != "default":
+                first = {"original_max_position_embeddings": 4096}
+            else:
+                first = {}
             c[name] = {
                 **first,
                 **scaling,
@@ -277,7 +286,10 @@ def _gemma(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 def _gemma_capped(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it says otherwise."""
-    caps = (50.0, 30.0) if c["model_type"] == "gemma2" else (None, None)
+    if c["model_type"] == "gemma2":
+        caps = (50.0, 30.0)
+    else:
+        caps = (None, None)
     return {
         "embed_scale": c["hidden_size"] ** 0.5,
         "scale": (c.get("query_pre_attn_scalar") or 256) ** -0.5,
@@ -428,11 +440,10 @@ def read_architecture(
         raise FileError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.check_config(c, weights)
-    act = (
-        family.act
-        if family.act == "clamped"
-        else c.get("hidden_activation") or c.get("hidden_act") or family.act
-    )
+    if family.act == "clamped":
+        act = family.act
+    else:
+        act = c.get("hidden_activation") or c.get("hidden_act") or family.act
     if act not in ACTS:
         raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
@@ -554,11 +565,9 @@ class SplitWeights(Mapping[str, Tensor]):
         whole = fields.shape_of(self.source, piece.name)
         if name.endswith(".bias") and len(whole) > 1:
             return whole[-1:]
-        return (
-            (piece.stop - piece.first, *whole[-1:])
-            if len(whole) > 1
-            else (piece.stop - piece.first,)
-        )
+        if len(whole) > 1:
+            return (piece.stop - piece.first, *whole[-1:])
+        return (piece.stop - piece.first,)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -572,7 +581,9 @@ class SplitWeights(Mapping[str, Tensor]):
 
 def _flat(name: str, t: Tensor) -> Tensor:
     """A bias is a vector, also where it is a row of a matrix."""
-    return t.flatten() if name.endswith(".bias") else t
+    if name.endswith(".bias"):
+        return t.flatten()
+    return t
 
 
 def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, TensorPiece]:

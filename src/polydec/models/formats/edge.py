@@ -79,7 +79,9 @@ def _kind(e: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(e, MemoryError):
         return "it asks for more memory than there is"
-    return f"{type(e).__name__}: {first_line(e)}" if isinstance(e, LookupError) else first_line(e)
+    if isinstance(e, LookupError):
+        return f"{type(e).__name__}: {first_line(e)}"
+    return first_line(e)
 
 
 def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:

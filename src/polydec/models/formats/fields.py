@@ -665,7 +665,9 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
         )
     of = getattr(weights, "shape", None)
-    return tuple(weights[name].shape) if of is None else of(name)
+    if of is None:
+        return tuple(weights[name].shape)
+    return of(name)
 
 
 def require_shapes(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -689,7 +691,10 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     W = c.width
     q = c.heads * c.head
     kv = c.kv_heads * c.head
-    rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab
+    if "lm_head.tokens" in weights:
+        rows = shape_of(weights, "lm_head.tokens")[0]
+    else:
+        rows = c.vocab
     narrow = "model.embed_tokens.proj.weight"
     if narrow in weights:
         wide = shape_of(weights, narrow)
@@ -790,4 +795,6 @@ def longest_tensor_side(weights: Mapping[str, Any]) -> int:
 def source_of(weights: Mapping[str, Any], name: str) -> tuple[Any, ...]:
     """The arrays that a tensor is made of, as they lie in its file, where that makes one when it is asked for."""
     find = getattr(weights, "source_of", None)
-    return (weights[name].detach(),) if find is None else find(name)
+    if find is None:
+        return (weights[name].detach(),)
+    return find(name)

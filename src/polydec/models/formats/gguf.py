@@ -93,7 +93,10 @@ class _GGUFHeaderReader:
         length = struct.Struct("<Q").unpack_from
         for _ in range(self.count("strings", 8)):
             first = self.at + 8
-            stop = first + length(data, self.at)[0] if first <= room else first
+            if first <= room:
+                stop = first + length(data, self.at)[0]
+            else:
+                stop = first
             if stop > room:
                 self.string()  # raises, and says where the file ends
             out.append(str(data[first:stop], "utf-8", "replace"))

@@ -246,7 +246,9 @@ def config_of(file: GGUFFile) -> Config:
     if (scaling := _scaling(file, arch, config)) is not None:
         config["rope_scaling"] = scaling
     more = ARCHITECTURES[arch].more
-    return config if more is None else {**config, **more(file, config)}
+    if more is None:
+        return config
+    return {**config, **more(file, config)}
 
 
 # ---------- rotary scalings

@@ -28,7 +28,9 @@ def split_fused_experts(weights: Mapping[str, Tensor], layers: int) -> Mapping[s
     """The same weights, with gate, up and down of all experts each in one tensor, where the file mixes them as gpt-oss does."""
     at = [f"model.layers.{i}.mlp.experts." for i in range(layers)]
     mixed = [x for x in at if x + "gate_up_proj_bias" in weights]
-    return SplitExpertWeights(weights, mixed) if mixed else weights
+    if mixed:
+        return SplitExpertWeights(weights, mixed)
+    return weights
 
 
 class SplitExpertWeights(Mapping[str, Tensor]):

@@ -33,7 +33,10 @@ class RotaryEmbedding:
 
         Raises FileError for a kind that is not one of KINDS, and for one whose parameters are missing.
         """
-        name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+        if config.get("rope_scaling"):
+            name = "rope_scaling"
+        else:
+            name = "rope_parameters"
         options = dict(config.get(name) or {})
         if of_layers := [kind for kind in LAYER_KINDS if kind in options]:
             raise FileError(
@@ -136,10 +139,15 @@ def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     if magnitude is None:
 
         def scale(by: float) -> float:
-            return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+            if factor <= 1:
+                return 1.0
+            return 0.1 * by * math.log(factor) + 1.0
 
         both = o.get("mscale") and o.get("mscale_all_dim")
-        magnitude = scale(o["mscale"]) / scale(o["mscale_all_dim"]) if both else scale(1.0)
+        if both:
+            magnitude = scale(o["mscale"]) / scale(o["mscale_all_dim"])
+        else:
+            magnitude = scale(1.0)
     return inverse * (keep + (1.0 - keep) / factor), float(magnitude)
 
 
@@ -149,7 +157,10 @@ def _longrope(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     factor = o.get("factor") or r.span / first
     magnitude = o.get("attention_factor")
     if magnitude is None:
-        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(first))
+        if factor <= 1:
+            magnitude = 1.0
+        else:
+            magnitude = math.sqrt(1 + math.log(factor) / math.log(first))
     short, long = (torch.tensor(o[k], dtype=torch.float64) for k in ("short_factor", "long_factor"))
     return r.plain() / torch.where(position + 1 > first, long, short), float(magnitude)
 

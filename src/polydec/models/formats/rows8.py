@@ -30,7 +30,9 @@ def quantise_rows(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def dequantise_rows(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same weights, with matrices that are stored so in fp16; as they are where none is."""
     scaled = [name for name in weights if name.endswith(".weight" + SCALE)]
-    return RowQuantisedWeights(weights, scaled) if scaled else weights
+    if scaled:
+        return RowQuantisedWeights(weights, scaled)
+    return weights
 
 
 class RowQuantisedWeights(Mapping[str, Tensor]):
@@ -57,7 +59,9 @@ class RowQuantisedWeights(Mapping[str, Tensor]):
     def source_of(self, name: str) -> tuple[Tensor, ...]:
         """What a matrix is made of, as it lies in the file."""
         own = (self._source[name],)
-        return (*own, self._source[self._scaled[name]]) if name in self._scaled else own
+        if name in self._scaled:
+            return (*own, self._source[self._scaled[name]])
+        return own
 
     def __contains__(self, name: object) -> bool:  # else each question would make a matrix
         return name in self._names

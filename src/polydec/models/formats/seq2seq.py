@@ -93,23 +93,28 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
     family = config["model_type"]
     t5 = family == "t5"
     width = _whole(config, "d_model")
-    names = (
-        ("num_heads", "num_layers", "num_decoder_layers")
-        if t5
-        else ("decoder_attention_heads", "encoder_layers", "decoder_layers")
-    )
+    if t5:
+        names = ("num_heads", "num_layers", "num_decoder_layers")
+    else:
+        names = ("decoder_attention_heads", "encoder_layers", "decoder_layers")
     if t5 and config.get("num_decoder_layers") is None:
         names = (names[0], names[1], names[1])
     heads, first, layers = (_whole(config, name) for name in names)
     if not t5 and config.get("encoder_attention_heads", heads) != heads:
         raise FileError("encoder_attention_heads and decoder_attention_heads differ")
-    head = _whole(config, "d_kv") if t5 else width // heads
+    if t5:
+        head = _whole(config, "d_kv")
+    else:
+        head = width // heads
     if not t5 and head * heads != width:
         raise FileError(f"d_model is {width}: it must be a multiple of the {heads} heads")
     activation = str(
         config.get("feed_forward_proj", "relu") if t5 else config["activation_function"]
     )
-    act = "gelu_new" if activation == "gated-gelu" else activation.rpartition("-")[2]
+    if activation == "gated-gelu":
+        act = "gelu_new"
+    else:
+        act = activation.rpartition("-")[2]
     if act not in ACTS:
         raise FileError(
             f"activation {activation[:40]!r} is unknown: it must be one of {', '.join(ACTS)}"
@@ -164,7 +169,10 @@ def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int)
     """The decoder's first tokens, all of them of one file: generation_config.json where that says how answers begin, else
     config.json. What begins a decoder's text is BOS where it has no name of its own, and never padding by itself."""
     firsts = ("decoder_start_token_id", "bos_token_id")
-    said = generation if any(generation.get(name) is not None for name in firsts) else config
+    if any(generation.get(name) is not None for name in firsts):
+        said = generation
+    else:
+        said = config
     name = next((name for name in firsts if said.get(name) is not None), None)
     if name is None:
         raise FileError(

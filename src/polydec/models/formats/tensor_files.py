@@ -56,7 +56,10 @@ class SharedEmbeddingWeights(Mapping[str, Tensor]):
     def __init__(self, own: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
         self._own = own
         name = "model.embed_tokens.weight"
-        self._borrowed = {name: base} if name in base and name not in own else {}
+        if name in base and name not in own:
+            self._borrowed = {name: base}
+        else:
+            self._borrowed = {}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._borrowed.get(name, self._own)[name]
@@ -84,7 +87,9 @@ class HeadlessWeights(Mapping[str, Tensor]):
         self._own = own
 
     def _name(self, name: object) -> str:
-        return name[len(PREFIX) :] if isinstance(name, str) and name.startswith(PREFIX) else ""
+        if isinstance(name, str) and name.startswith(PREFIX):
+            return name[len(PREFIX) :]
+        return ""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._own[self._name(name)]
@@ -112,7 +117,9 @@ PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory, with the names that a network with a head has: see `_open`."""
     weights = _open(path)
-    return HeadlessWeights(weights) if all(map(TRUNK.match, weights)) else weights
+    if all(map(TRUNK.match, weights)):
+        return HeadlessWeights(weights)
+    return weights
 
 
 def _open(path: Path) -> Mapping[str, Tensor]:

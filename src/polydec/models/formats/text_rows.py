@@ -64,7 +64,9 @@ class TextRowRecord(StrictRecord):
     @property
     def asked(self) -> str | list[Any] | None:
         """What is asked, under whichever of its names."""
-        return self.question if self.prompt is None else self.prompt
+        if self.prompt is None:
+            return self.question
+        return self.prompt
 
     @property
     def answered(self) -> str | None:
@@ -72,7 +74,9 @@ class TextRowRecord(StrictRecord):
         answer = next(
             (x for x in (self.answer, self.completion, self.response) if x is not None), None
         )
-        return None if answer is None else str(answer)
+        if answer is None:
+            return None
+        return str(answer)
 
 
 FIELDS = tuple(TextRowRecord.model_fields)
@@ -169,7 +173,10 @@ def list_text_files(path: Path) -> list[Path]:
 
 def _kind(path: Path) -> str:
     """How the name of a file ends, if that is known, else nothing."""
-    name = path.name.removesuffix(".gz") if path.suffix == ".gz" else path.name
+    if path.suffix == ".gz":
+        name = path.name.removesuffix(".gz")
+    else:
+        name = path.name
     return next((kind for kind in KINDS if name.endswith(kind)), "")
 
 
@@ -203,10 +210,16 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if size > LARGEST:
                     raise FileError(f"it is behind the first {LARGEST:,} bytes")
                 if raw.strip():
-                    line = decoded_text(raw) if number == 1 else raw.decode("utf-8")
+                    if number == 1:
+                        line = decoded_text(raw)
+                    else:
+                        line = raw.decode("utf-8")
                     yield number, line.rstrip("\r\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        what = f"line {number} of {str(path)!r}" if number else f"file {str(path)!r}"
+        if number:
+            what = f"line {number} of {str(path)!r}"
+        else:
+            what = f"file {str(path)!r}"
         raise FileError(error_sentence(f"{what} cannot be read: {error}")) from None
 
 
@@ -228,7 +241,10 @@ def split_text_pieces(text: str) -> Iterator[str]:
     size = 0
     for line in text.split("\n"):
         for at in range(0, len(line) + 1, 2 * PIECE):
-            end = "\n" if at + 2 * PIECE > len(line) else ""
+            if at + 2 * PIECE > len(line):
+                end = "\n"
+            else:
+                end = ""
             piece.append(line[at : at + 2 * PIECE] + end)
             size += len(piece[-1])
             if size >= 2 * PIECE or (size >= PIECE and not line.strip()):
@@ -330,7 +346,10 @@ def parse_text_row(fields: Mapping[str, Any], what: str, kind: str) -> TextRow:
     if isinstance(line.asked, list):
         return TextRow(kind, turns=_turns(line.asked, f"{what}: prompt", frozenset({"system"})))
     if line.asked is not None:
-        answer = () if line.answered is None else ((True, line.answered),)
+        if line.answered is None:
+            answer = ()
+        else:
+            answer = ((True, line.answered),)
         return TextRow(kind, turns=_said([(False, line.asked), *answer], what))
     if line.text is not None:
         return TextRow(kind, whole_text(line.text, f"{what}: text"))
@@ -358,8 +377,14 @@ def _turns(
             turns_read.append((False, turn))
             continue
         checked = validate_record(_ChatTurnRecord, turn, f"{what}[{i}]")
-        who = checked.role if checked.role is not None else checked.speaker
-        words = checked.content if checked.content is not None else checked.utterance
+        if checked.role is not None:
+            who = checked.role
+        else:
+            who = checked.speaker
+        if checked.content is not None:
+            words = checked.content
+        else:
+            words = checked.utterance
         if who is None or (words is None and checked.role is None):
             raise FileError(
                 error_sentence(f"{what}[{i}] must have role and content, or speaker and utterance")

@@ -196,7 +196,10 @@ class ThinkingReader:
         """What was held back; cut: the text stops where it would have gone on, so that the beginning
         of a mark counts as one."""
         held = state.held
-        begun = _begun(held, self._awaited(state.phase)) if cut else 0
+        if cut:
+            begun = _begun(held, self._awaited(state.phase))
+        else:
+            begun = 0
         said = held[: len(held) - begun]
         marked = held[len(held) - begun :]
         segments = [(ThinkingSegmentKind.ANSWER, said), (ThinkingSegmentKind.MARK, marked)]
@@ -235,7 +238,10 @@ class ThinkingReader:
             return marks.closes
         if phase is ThinkingPhase.BEGUN:  # some models open again what the prompt has opened
             return (*marks.opens, *marks.closes)
-        opens = marks.opens if phase is ThinkingPhase.FIRST or marks.anywhere else ()
+        if phase is ThinkingPhase.FIRST or marks.anywhere:
+            opens = marks.opens
+        else:
+            opens = ()
         return (*opens, *marks.around)
 
     def _beginning(
@@ -256,7 +262,10 @@ class ThinkingReader:
             )
         if not said or any(m.startswith(said) for m in awaited):
             return phase, [], text, False
-        white = len(text) - len(said) if phase is ThinkingPhase.BEHIND else 0
+        if phase is ThinkingPhase.BEHIND:
+            white = len(text) - len(said)
+        else:
+            white = 0
         return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.MARK, text[:white])], text[white:], True
 
     def _inside(
@@ -308,7 +317,10 @@ class ThinkingReader:
                 (ThinkingSegmentKind.ANSWER, said),
                 (ThinkingSegmentKind.MARK, text[len(said) : at + len(mark)]),
             ]
-            following = ThinkingPhase.BEGUN if mark in self.marks.opens else ThinkingPhase.BEHIND
+            if mark in self.marks.opens:
+                following = ThinkingPhase.BEGUN
+            else:
+                following = ThinkingPhase.BEHIND
             return following, segments, text[at + len(mark) :], True
         sure = text[: len(text) - _begun(text, awaited)].rstrip()
         return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.ANSWER, sure)], text[len(sure) :], False

@@ -32,9 +32,14 @@ class ZooEntry:
         """The directory or GGUF file; None where it is not here."""
         if self.package is None:
             where = _HERE / self.name
-            return where if (where / "config.json").is_file() else None
+            if (where / "config.json").is_file():
+                return where
+            return None
         spec = importlib.util.find_spec(self.package[1])  # finds the package without running it
-        roots = (spec.submodule_search_locations or []) if spec else []
+        if spec:
+            roots = spec.submodule_search_locations or []
+        else:
+            roots = []
         return next((file for root in roots for file in sorted(Path(root).glob("*.gguf"))), None)
 
     @property
@@ -45,7 +50,10 @@ class ZooEntry:
     def size(self) -> str:
         if (path := self.path) is None:
             return self.about
-        files = [path] if path.is_file() else [f for f in path.iterdir() if f.is_file()]
+        if path.is_file():
+            files = [path]
+        else:
+            files = [f for f in path.iterdir() if f.is_file()]
         return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
 
 
@@ -159,11 +167,10 @@ def zoo_model_path(name: str) -> Path:
     """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
     entry = find_zoo_entry(name)
     if (path := entry.path) is None:
-        how = (
-            f"; run: polydec zoo install {entry.name}"
-            if entry.package
-            else ": this installation of polydec lacks it"
-        )
+        if entry.package:
+            how = f"; run: polydec zoo install {entry.name}"
+        else:
+            how = ": this installation of polydec lacks it"
         raise MissingError(f"zoo:{entry.name} is not here{how}")
     return path
 
@@ -208,4 +215,6 @@ def _of(name: str, what: str) -> str | None:
         (e for e in _ENTRIES if name.startswith("zoo:") and f"zoo:{e.name}" == f"{name}-{what}"),
         None,
     )
-    return f"zoo:{entry.name}" if entry is not None and entry.here else None
+    if entry is not None and entry.here:
+        return f"zoo:{entry.name}"
+    return None

@@ -67,7 +67,10 @@ def load_artefact(name: str | PathLike[str]) -> Any:
     """The artefact in a directory (or `zoo:NAME`). Raises FileError with one sentence where there is none, or none of a known
     kind."""
     name = edge.path_text(name, "trained")
-    where = Path(zoo.zoo_model_path(name)) if name.startswith("zoo:") else edge.at_home(name)
+    if name.startswith("zoo:"):
+        where = Path(zoo.zoo_model_path(name))
+    else:
+        where = edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
         raise FileError(
             edge.error_sentence(
@@ -101,4 +104,6 @@ def bind_artefact(trained: Any, target: Target) -> Any:
     """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
     its files leave unsaid. Raises FileError where it does not fit."""
     make = getattr(trained, "bound", None)
-    return trained if make is None else make(target)
+    if make is None:
+        return trained
+    return make(target)

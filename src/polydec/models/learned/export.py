@@ -72,8 +72,14 @@ def export_for_engines(
                 f"out is {str(out)!r}: it must be a directory that is empty or does not exist"
             )
         )
-    where = Path(zoo.zoo_model_path(name)) if name.startswith("zoo:") else edge.at_home(name)
-    config = edge.read_json(where / artefact.CONFIG) if (where / artefact.CONFIG).is_file() else {}
+    if name.startswith("zoo:"):
+        where = Path(zoo.zoo_model_path(name))
+    else:
+        where = edge.at_home(name)
+    if (where / artefact.CONFIG).is_file():
+        config = edge.read_json(where / artefact.CONFIG)
+    else:
+        config = {}
     kind: Any = config.get("polydec")
     if kind in WHY:
         raise FileError(
@@ -96,11 +102,9 @@ def export_for_engines(
     if published_eagle1.is_published_eagle1(config, where):
         return _eagle1(published_eagle1.load_published_eagle1(where), out, tokens, target)
     drafter = isinstance(kind, str) or published.is_published_eagle3(config)
-    return (
-        _drafter(artefacts.load_artefact(name), out, tokens, target)
-        if drafter
-        else _model(name, out, tokens)
-    )
+    if drafter:
+        return _drafter(artefacts.load_artefact(name), out, tokens, target)
+    return _model(name, out, tokens)
 
 
 def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> EngineExport:
@@ -127,7 +131,10 @@ def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> Eng
 def _eagle1(
     drafter: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None
 ) -> EngineExport:
-    eagle = drafter.eagle if target is None else drafter.bound(target)
+    if target is None:
+        eagle = drafter.eagle
+    else:
+        eagle = drafter.bound(target)
     vllm = published_eagle1.export_eagle1(out, eagle)
     biased = eagle.bias_H is not None and bool(eagle.bias_H.any())
     return EngineExport(

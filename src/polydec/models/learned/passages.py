@@ -36,4 +36,6 @@ def _closed(ids: Sequence[int], at: int, marks: PassageMarks) -> int:
         if ids[at] == marks.opening:
             return 0
         at += 1
-    return at if at < len(ids) else 0
+    if at < len(ids):
+        return at
+    return 0

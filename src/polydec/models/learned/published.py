@@ -136,7 +136,10 @@ class PublishedNetwork:
             token_MH, state_MH = row_MS.chunk(2, -1)
             normed = self._norm(state_MH, w["hidden_norm.weight"])
             both = torch.cat([self._norm(token_MH, w["input_layernorm.weight"]), normed], -1)
-            stream_MH = normed if self._c.norm_before_residual else state_MH
+            if self._c.norm_before_residual:
+                stream_MH = normed
+            else:
+                stream_MH = state_MH
         made = torch.cat([linear(both, w[f"self_attn.{x}_proj.weight"]) for x in "qkv"], -1)
         made = made.unflatten(-1, (-1, self._head)).transpose(0, 1)
         turns = made[: -self._c.kv_heads]
@@ -200,11 +203,10 @@ class UnboundEagle3:
 
     def bound(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit."""
-        eagle = (
-            self.eagle
-            if self.eagle.depths
-            else replace(self.eagle, depths=default_eagle3_depths(target.layers))
-        )
+        if self.eagle.depths:
+            eagle = self.eagle
+        else:
+            eagle = replace(self.eagle, depths=default_eagle3_depths(target.layers))
         if len(eagle.depths) * eagle.layer.width != eagle.fuse_HD.shape[1]:
             raise FileError(
                 f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
@@ -245,7 +247,10 @@ def default_eagle3_depths(layers: int) -> tuple[int, ...]:
 def is_published_eagle3(config: Mapping[str, Any]) -> bool:
     """Whether a config is of this layout. Raises FileError for a published drafter of another kind."""
     names = config.get("architectures")
-    names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
+    if isinstance(names, list):
+        names = [n for n in names if isinstance(n, str)]
+    else:
+        names = []
     for name in names:
         if name in OTHERS:
             raise FileError(
@@ -339,7 +344,10 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
         )
         ours = c.polydec_trained
         vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
-        rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
+        if ours is None:
+            rates, share = (RATES, 0.0)
+        else:
+            rates, share = (ours.rates, ours.share)
         return UnboundEagle3(
             Eagle3Model(
                 fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False

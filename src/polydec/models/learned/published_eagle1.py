@@ -99,7 +99,10 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
             name: tensor_of(weights, f"midlayer.{name}").float() for name in eagle1_layer_shapes(c)
         }
         fuse_H2 = tensor_of(weights, "fc.weight").float()
-        bias_H = tensor_of(weights, "fc.bias").float() if biased else None
+        if biased:
+            bias_H = tensor_of(weights, "fc.bias").float()
+        else:
+            bias_H = None
         table = next(
             (
                 weights[n]
@@ -110,7 +113,10 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
         )
         ours = c.polydec_trained
         vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
-        rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
+        if ours is None:
+            rates, share = (RATES, 0.0)
+        else:
+            rates, share = (ours.rates, ours.share)
         return ReadEagle1(
             EagleModel(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H),
             table,

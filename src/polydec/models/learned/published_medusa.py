@@ -42,11 +42,10 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
         c = edge.validate_record(
             PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json"
         )
-        weights = (
-            tensor_files.load_torch_file(path / FILE)
-            if (path / FILE).is_file()
-            else tensor_files.open_weights(path)
-        )
+        if (path / FILE).is_file():
+            weights = tensor_files.load_torch_file(path / FILE)
+        else:
+            weights = tensor_files.open_weights(path)
         stored = _stored_names(weights, c.count)
         shapes = [fields.shape_of(weights, head.own) for head in stored]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
@@ -65,7 +64,10 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
         heads = list[tuple[Tensor, Tensor, Tensor]]()
         for head in stored:
             weight = _numbers(weights, head.weight)
-            bias = torch.zeros(H) if head.bias is None else _numbers(weights, head.bias)
+            if head.bias is None:
+                bias = torch.zeros(H)
+            else:
+                bias = _numbers(weights, head.bias)
             heads.append((weight, bias, eye))
         ours = c.polydec_trained
         if ours is None:

@@ -83,9 +83,9 @@ def build_native_table(
 ) -> NativeNgramTable | None:
     """None where there is no library."""
     library = _library()
-    return (
-        None if library is None else NativeNgramTable(library, order, key_M, follower_MK, chance_MK)
-    )
+    if library is None:
+        return None
+    return NativeNgramTable(library, order, key_M, follower_MK, chance_MK)
 
 
 class NativeCopyDrafter:

@@ -176,7 +176,10 @@ _SIGNATURES = {
 def native_library_path() -> Path:
     """The file. Raises OSError where it was not built."""
     own = os.environ.get("POLYDEC_STEP")
-    libraries = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
+    if own:
+        libraries = [Path(own)]
+    else:
+        libraries = sorted(HERE.glob("_step*.so"))
     if not libraries:
         raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
     return libraries[0]

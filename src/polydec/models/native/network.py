@@ -79,7 +79,10 @@ class CpuStep:
         self._outputs = outputs
         self._every = tuple(range(c.layers))
         self._no_exit = (-1,) * c.layers
-        self.routes = None if c.experts is None else (c.layers, c.experts.count)
+        if c.experts is None:
+            self.routes = None
+        else:
+            self.routes = (c.layers, c.experts.count)
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned = 0
         self.kernel = ""
@@ -156,7 +159,10 @@ class CpuStep:
         odd shape that it lacks), OSError where there is none.
         """
         c, weights = read_architecture(config, weights)
-        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        if threads is None:
+            threads = len(os.sched_getaffinity(0))
+        else:
+            threads = threads
         # what the library's pool takes; users are held to less (models/sessions/options.py)
         if not 1 <= threads <= 1024:
             raise MissingError(f"threads is {threads}: it must lie in 1 to 1024")
@@ -172,7 +178,10 @@ class CpuStep:
                 f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
                 "from safetensors only"
             )
-        tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
+        if "lm_head.tokens" in weights:
+            tokens = weights["lm_head.tokens"].long()
+        else:
+            tokens = None
         net = CpuStep(
             c, c.vocab if tokens is None else len(tokens), threads, isa, compute, cache_dtype
         )
@@ -195,18 +204,23 @@ class CpuStep:
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
         if cache_dtype != "float32":
             net.kernel += f", {cache_dtype} cache"
-        rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
-        kept = (
-            ""
-            if cache_dtype == "float32"
-            else f"keys and values rounded to {8 if cache_dtype == 'int8' else 16} bits"
-        )
+        if net.compute == "int8":
+            rounded = "activations rounded to 8 bits"
+        else:
+            rounded = ""
+        if cache_dtype == "float32":
+            kept = ""
+        else:
+            kept = f"keys and values rounded to {8 if cache_dtype == 'int8' else 16} bits"
         net.dtype, net.approximate = (
             load.summary,
             ", ".join(filter(None, (load.approximate, rounded, kept))),
         )
         attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
-        experts = 0 if c.experts is None else c.experts.used * c.experts.inner
+        if c.experts is None:
+            experts = 0
+        else:
+            experts = c.experts.used * c.experts.inner
         inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
         net.cost = float(c.layers * attention + 3 * inner * c.width + net._outputs * c.width)
         return net
@@ -303,16 +317,17 @@ class CpuStep:
             and sum(map(len, queries)) <= LIMIT
         ):
             return self._step(queries, self._every)
-        return (
-            forward_in_parts(self._steps, queries, LIMIT)
-            if self.config.causal
-            else self._steps(queries)
-        )
+        if self.config.causal:
+            return forward_in_parts(self._steps, queries, LIMIT)
+        return self._steps(queries)
 
     def _steps(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         answers: dict[int, NetworkAnswer] = {}
         for (layers, without, _), index in group_into_passes(queries, self.layers, LIMIT):
-            every = self._every if layers == self._every else layers
+            if layers == self._every:
+                every = self._every
+            else:
+                every = layers
             answers.update(zip(index, self._step([queries[i] for i in index], every, without)))
         return [answers[i] for i in range(len(queries))]
 
@@ -339,7 +354,10 @@ class CpuStep:
                     embeds.append((range(row, row + n), self._widen([max(x, 0) for x in q.token])))
                 if q.embed is not None:
                     embeds.append(([row + i for i in q.given], q.embed))
-                token += [-1] * n if self._widen is not None or not q.token else q.token
+                if self._widen is not None or not q.token:
+                    token += [-1] * n
+                else:
+                    token += q.token
             self._place(q, n, position, seen, prefix, start, tail)
             sequence += [s] * n
             if q.cache.press is not None:
@@ -352,7 +370,10 @@ class CpuStep:
                     parts.append(
                         fill_cache_descriptor(caches[-1 if rows[0] else s], q.cache, chunks, layers)
                     )
-            slot += range(q.first, q.first + n) if q.at is None else q.at
+            if q.at is None:
+                slot += range(q.first, q.first + n)
+            else:
+                slot += q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
         if (need := max(position)) >= self._turned:
@@ -362,7 +383,10 @@ class CpuStep:
         R = len(out)
         W = self.config.width
         full = [w > RowDetail.ARGMAX for w in wants]
-        k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
+        if all(full):
+            k = R
+        else:
+            k = sum(len(q.rows) for q, f in zip(queries, full) if f)
         depths: list[int] = []
         exit_at = self._no_exit
         if R and any(q.want.exits for q in queries):
@@ -390,10 +414,10 @@ class CpuStep:
         outs = base + 28 * m
         tails = base + 28 * m + (12 if reads else 8) * R
         step = 4 * m
-        layer = (
-            self._run_all
-            if layers is self._every and not depths and not without
-            else array(
+        if layers is self._every and not depths and not without:
+            layer = self._run_all
+        else:
+            layer = array(
                 "i",
                 [
                     *layers,
@@ -402,23 +426,30 @@ class CpuStep:
                     0,
                 ],
             )
-        )
         which = layer.buffer_info()[0]
         count = 4 * len(layers)
-        exits = torch.empty(len(depths), R, W) if depths else None
+        if depths:
+            exits = torch.empty(len(depths), R, W)
+        else:
+            exits = None
         embed = None
         if embeds:
             embed = torch.zeros(m, W)
             for rows, e in embeds:
                 embed[list(rows)] = e.to(embed)
         moved = self.routes is not None and any(q.want.routing is not None for q in queries)
-        routing = _routing(queries, *self.routes) if self.routes is not None and moved else None
-        logits = empty_pooled_tensor((k, self._outputs), torch.float32, CPU) if k else None
-        hidden = (
-            (C.c_float * (R * W))()
-            if any(w == RowDetail.ARGMAX or q.want.hidden for w, q in zip(wants, queries))
-            else None
-        )
+        if self.routes is not None and moved:
+            routing = _routing(queries, *self.routes)
+        else:
+            routing = None
+        if k:
+            logits = empty_pooled_tensor((k, self._outputs), torch.float32, CPU)
+        else:
+            logits = None
+        if any(w == RowDetail.ARGMAX or q.want.hidden for w, q in zip(wants, queries)):
+            hidden = (C.c_float * (R * W))()
+        else:
+            hidden = None
         where = (CacheOf * len(caches))(*caches)
         b = NativeBatch(
             m,
@@ -460,7 +491,10 @@ class CpuStep:
                 best = self._tokens[torch.tensor(best)].tolist()
         if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:
             want = queries[0].want
-            law = logits if self._tokens is None else self._full(logits)
+            if self._tokens is None:
+                law = logits
+            else:
+                law = self._full(logits)
             return [
                 NetworkAnswer(
                     law,
@@ -505,9 +539,10 @@ class CpuStep:
         hidden: Any,
     ) -> list[NetworkAnswer]:
         def states(r: int, end: int) -> Tensor:
-            rows_RW = (
-                torch.frombuffer(hidden, dtype=torch.float32) if len(hidden) else torch.empty(0)
-            )
+            if len(hidden):
+                rows_RW = torch.frombuffer(hidden, dtype=torch.float32)
+            else:
+                rows_RW = torch.empty(0)
             return rows_RW.view(-1, self.config.width)[r:end]
 
         answers: list[NetworkAnswer] = []
@@ -537,7 +572,10 @@ class CpuStep:
 
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states: what a pass over these rows gave, or would have given."""
-        out = [] if len(hidden_RH) else [torch.empty(0, self.size)]
+        if len(hidden_RH):
+            out = []
+        else:
+            out = [torch.empty(0, self.size)]
         for some_RH in hidden_RH.split(LIMIT) if len(hidden_RH) else ():
             nothing = torch.empty(()).expand(
                 self.layers, 2, self.config.kv_heads, len(some_RH), self._head
@@ -548,7 +586,9 @@ class CpuStep:
             logits_RV = self._step([q], ())[0].logits_RV
             assert logits_RV is not None
             out.append(logits_RV)
-        return out[0] if len(out) == 1 else torch.cat(out)
+        if len(out) == 1:
+            return out[0]
+        return torch.cat(out)
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
         """States behind the final norm, [n, width]."""
@@ -589,11 +629,9 @@ class CpuStep:
         """What enters the first layer, [n, width]."""
         if self._widen is not None:
             return self._widen(tokens)
-        return (
-            torch.stack([self.embedding(x) for x in tokens])
-            if tokens
-            else torch.empty(0, self.config.width)
-        )
+        if tokens:
+            return torch.stack([self.embedding(x) for x in tokens])
+        return torch.empty(0, self.config.width)
 
     def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
         """Of each row the k likeliest tokens, likeliest first."""
@@ -631,7 +669,10 @@ class CpuStep:
         parent = cache.parent
         chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
         if not self.config.causal:
-            position += self._depths(q) if not chain else q.slots
+            if not chain:
+                position += self._depths(q)
+            else:
+                position += q.slots
             block = self.config.block or cache.end
             ends = [min(cache.end, (s // block + 1) * block) for s in q.slots]
             seen += ends
@@ -648,7 +689,10 @@ class CpuStep:
         for j, p in enumerate(parent[: stop - length]):
             paths.append((*(paths[p] if p >= 0 else ()), length + j))
         for s in range(q.first, stop):
-            path = () if s < length else paths[s - length]
+            if s < length:
+                path = ()
+            else:
+                path = paths[s - length]
             shown = s + 1 if s < length else length
             position.append(s if s < length else length + len(path) - 1)
             prefix.append(shown)
@@ -706,7 +750,9 @@ def _routing(queries: Sequence[NetworkQuery], layers: int, experts: int) -> Tens
 
 def _experts(c: TransformerConfig) -> tuple[int, int, int, bool]:
     x = c.experts
-    return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
+    if x is None:
+        return (0, 0, 0, False)
+    return (x.count, x.used, x.inner, x.share_used)
 
 
 def cache_of(to: CacheOf, cache: KVCache) -> Any:

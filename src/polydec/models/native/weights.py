@@ -82,11 +82,18 @@ class NativeWeightLoader:
             )
         self._weights = weights
         self._quantize = quantize
-        source = weights.source if isinstance(weights, SplitWeights) else weights
-        pieces = weights.pieces if isinstance(weights, SplitWeights) else {}
-        self._file = (
-            _GGUFWeightBlocks(source, pieces) if isinstance(source, GGUFCheckpoint) else None
-        )
+        if isinstance(weights, SplitWeights):
+            source = weights.source
+        else:
+            source = weights
+        if isinstance(weights, SplitWeights):
+            pieces = weights.pieces
+        else:
+            pieces = {}
+        if isinstance(source, GGUFCheckpoint):
+            self._file = _GGUFWeightBlocks(source, pieces)
+        else:
+            self._file = None
         if quantize and self._file:
             raise MissingError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
@@ -239,12 +246,14 @@ def load_all(
     and a matrix that widens it."""
 
     def give(part: str, layer: int, name: str, swap: int = 0, expert: int | None = None) -> None:
-        number = PARTS[part] if expert is None else len(PARTS) + 3 * expert + list(_MLP).index(part)
-        item = (
-            load.matrix(name + ".weight", swap)
-            if part in _MATRICES
-            else load.vector(name + ".weight", plus=c.norms.plus)
-        )
+        if expert is None:
+            number = PARTS[part]
+        else:
+            number = len(PARTS) + 3 * expert + list(_MLP).index(part)
+        if part in _MATRICES:
+            item = load.matrix(name + ".weight", swap)
+        else:
+            item = load.vector(name + ".weight", plus=c.norms.plus)
         _check(put(number, layer, item), name)
         load.done(name + ".weight")
         if name + ".bias" in load:
@@ -271,7 +280,10 @@ def load_all(
             "norm2": c.norms.mlp,
             "after2": c.norms.mlped,
         }
-        mlp = {"router": "mlp.gate"} if c.sparse(i) else _MLP
+        if c.sparse(i):
+            mlp = {"router": "mlp.gate"}
+        else:
+            mlp = _MLP
         for part, name in {
             **_NAMES,
             **mlp,

@@ -194,14 +194,20 @@ class KVCache:
     def fork(self, length: int | None = None) -> KVCache:
         """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
         some that are there packed only), nothing staged."""
-        length = None if length is None else self.whole(length)
+        if length is None:
+            length = None
+        else:
+            length = self.whole(length)
         stop = self.end if length is None else length
         twin = KVCache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
             self.length if length is None else length,
             self.press,
         )
-        twin.parent = list(self.parent) if length is None else []
+        if length is None:
+            twin.parent = list(self.parent)
+        else:
+            twin.parent = []
         twin.base = self.base if stop else 0
         twin.packed = tuple(list(layer) for layer in self.packed)
         twin._unpack(twin.length)
@@ -221,12 +227,16 @@ class KVCache:
     def entries(self) -> Tensor:
         """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
         pieces = [t for _, t in self.pieces(self.base, self.end)]
-        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[..., :0, :]], -2)
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat([*pieces, self.kv[..., :0, :]], -2)
 
     def layer(self, i: int, stop: int) -> Tensor:
         """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
         pieces = [t[i] for _, t in self.pieces(0, stop)]
-        return pieces[0] if len(pieces) == 1 else torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
 
     def chunk(self, layer: int, at: Chunk) -> PackedBlock:
         """What is packed of a block of one layer; packed now where it was not yet."""
@@ -242,7 +252,10 @@ class KVCache:
         size = self.press.block
         length = self.length
         kv = self._block(layer, k * size, path)[:2]
-        behind = self._block(layer, (k + 1) * size, path) if self.press.asks else None
+        if self.press.asks:
+            behind = self._block(layer, (k + 1) * size, path)
+        else:
+            behind = None
         before = None
         if k and not self.press.lasting:
             ready = k - 1 < count_packable_blocks(length, self.press)
@@ -267,7 +280,9 @@ class KVCache:
                     -2, torch.tensor([s - self.length for s in slots], device=self.kv.device)
                 )
             )
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat(pieces, -2)
 
     def shed(self, filled: int) -> None:
         """Give back old entries that every layer has packed, but for one block that a short rewind may ask for; filled: how
@@ -298,7 +313,9 @@ class KVCache:
             self.press is not None
             and count_sealed_blocks(length, self.press) * self.press.block < self.base
         )
-        return 0 if missing else length
+        if missing:
+            return 0
+        return length
 
     def _unpack(self, length: int) -> None:
         """Forget what was packed of entries from `length` on."""
@@ -334,7 +351,10 @@ class KVCache:
         if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
             return
         alone = not self.shared and not own.leases
-        start = self.base if alone else max(self.base, base // BLOCK * BLOCK)
+        if alone:
+            start = self.base
+        else:
+            start = max(self.base, base // BLOCK * BLOCK)
         grows = alone and self.press is None  # a pressed cache stays short
         size = need - start
         least = GROWTH if grows else BLOCK

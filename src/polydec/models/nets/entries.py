@@ -25,8 +25,13 @@ class EntryCache(Generic[T]):
     def above(self, slot: int) -> T | None:
         """The entry that a slot follows: the one before a committed slot, the parent of a staged one;
         None: there is none."""
-        at = slot - 1 if slot < self.length else self.length + self.parent[slot - self.length]
-        return self.text[at] if at >= 0 else None
+        if slot < self.length:
+            at = slot - 1
+        else:
+            at = self.length + self.parent[slot - self.length]
+        if at >= 0:
+            return self.text[at]
+        return None
 
     def stage(self, parent: Sequence[int]) -> int:
         first = self.end

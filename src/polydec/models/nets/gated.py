@@ -30,7 +30,9 @@ class GatedAdapter:
 
     @property
     def rank(self) -> int:
-        return len(self.layers[0]["qkv"][0]) if self.layers else 0
+        if self.layers:
+            return len(self.layers[0]["qkv"][0])
+        return 0
 
     def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
         """Raise RequestError where it was made for a network of other sizes."""

@@ -267,7 +267,10 @@ class HFNetwork:
                 f"first is {q.first}: the cache holds {q.cache.held} entries, and the next is fed first"
             )
         rows = list(q.rows)
-        size = 1 if self._mode.single and q.first else len(q)
+        if self._mode.single and q.first:
+            size = 1
+        else:
+            size = len(q)
         logits = list[Tensor]()
         hidden = list[Tensor]()
         for at in range(0, len(q), size):
@@ -312,7 +315,10 @@ class HFNetwork:
         if self._mode.masks is not None:
             options |= self._place(cache, size, self._mode.masks)
         if cut := "logits_to_keep" in self._takes:
-            options["logits_to_keep"] = index if rows else 1
+            if rows:
+                options["logits_to_keep"] = index
+            else:
+                options["logits_to_keep"] = 1
         seen: list[Tensor] = []
         cache.whole = False
         with self._watching(seen if hidden else None):
@@ -320,7 +326,10 @@ class HFNetwork:
         cache.whole = True
         cache.past = out.get(self._cache_name, cache.past)
         cache.held += size
-        logits_RV = out.logits[0] if cut and rows else out.logits[0, index]
+        if cut and rows:
+            logits_RV = out.logits[0]
+        else:
+            logits_RV = out.logits[0, index]
         return logits_RV, seen[0][index] if hidden else logits_RV
 
     @contextmanager
@@ -445,7 +454,10 @@ class _HFNetworkTrial:
 
     def passes(self) -> bool:
         with self._small_window():
-            rows = self._as_tree() if self._net._mode.masks is not None else self._as_paths()
+            if self._net._mode.masks is not None:
+                rows = self._as_tree()
+            else:
+                rows = self._as_paths()
         far = max(
             float((a.float() - b).abs().max())
             for a, b in zip(rows, [*self._plain, self._plain[-1]])
@@ -545,7 +557,10 @@ def load_hf_network(
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         _fits(path, config, weights)
-        number = _auto(config, where) if dtype == "auto" else getattr(torch, dtype)
+        if dtype == "auto":
+            number = _auto(config, where)
+        else:
+            number = getattr(torch, dtype)
         model, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]   (a pair, as asked)
             path, config=config, dtype=number, output_loading_info=True, trust_remote_code=False
         )
@@ -573,4 +588,6 @@ def _auto(config: Any, where: torch.device) -> torch.dtype:
     if where.type != "cpu":
         return stored
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if stored is torch.bfloat16 and native else torch.float32
+    if stored is torch.bfloat16 and native:
+        return torch.bfloat16
+    return torch.float32

@@ -52,7 +52,9 @@ class MemoryPool:
         fit = [p for p in list(self._free.values()) if size <= p.nbytes <= 2 * size]
         best = min(fit, key=lambda p: p.nbytes, default=None)
         # `pop` decides where two threads want the same one: who comes second asks the system
-        return None if best is None else self._free.pop(id(best), None)
+        if best is None:
+            return None
+        return self._free.pop(id(best), None)
 
     def _give(self, piece: np.ndarray) -> None:
         self._free[id(piece)] = piece

@@ -49,7 +49,9 @@ class AttentionReach:
 
 def softcap_scores(scores: Tensor, cap: float | None) -> Tensor:
     """In place: scores within (-cap, cap)."""
-    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
+    if cap is None:
+        return scores
+    return scores.div_(cap).tanh_().mul_(cap)
 
 
 def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
@@ -114,14 +116,20 @@ class SpanAttention:
         keys, values, reach = self.layers[at]
         query = self.query.copy_(self.asks)
         out = self.out
-        sink = None if self.sinks is None else self.sinks[at]
+        if self.sinks is None:
+            sink = None
+        else:
+            sink = self.sinks[at]
         if reach.scores is None and (self.cap is not None or sink is not None):
             for first in range(
                 0, query.shape[2], LONG
             ):  # block by block: all scores at once would fill memory
                 rows = slice(first, first + LONG)
                 w = softcap_scores(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
-                w = w if reach.mask is None else w.add_(reach.mask[rows])
+                if reach.mask is None:
+                    w = w
+                else:
+                    w = w.add_(reach.mask[rows])
                 self.gathers[:, :, rows].copy_(
                     softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
                 )
@@ -281,11 +289,15 @@ def build_packed_attention(
     g = heads.group
     D = heads.width
     number = p.queries[0].cache.kv.dtype
-    sunk = None if sinks is None else [s.to(number).view(KV, g) for s in sinks]
+    if sinks is None:
+        sunk = None
+    else:
+        sunk = [s.to(number).view(KV, g) for s in sinks]
     single = any(len(q) == 1 for q in p.queries)
-    gathered = (
-        mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
-    )
+    if mixed.dtype == number or not single:
+        gathered = mixed
+    else:
+        gathered = mixed.new_zeros(mixed.shape, dtype=number)
     spans = list[SpanAttention | SingleTokenAttention]()
     fresh = list[Tensor]()
     write = list[Sequence[Tensor]]()
@@ -298,7 +310,10 @@ def build_packed_attention(
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
-            query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
+            if qkv.dtype == number:
+                query = None
+            else:
+                query = kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
             spans.append(
                 SingleTokenAttention(
@@ -393,12 +408,18 @@ def _layers(
     reaches = list[int | None]()
     for i in layers:
         width = windows[i]
-        width = None if width is None or size <= width else width
+        if width is None or size <= width:
+            width = None
+        else:
+            width = width
         reaches.append(width)
         if width not in used:
             reach = _reach(q, seen, width, position, size, heads)
             part = kv[..., reach.start : size, :]
-            keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
+            if m == 1:
+                keys = part[:, 0]
+            else:
+                keys = part[:, 0].transpose(-1, -2)
             used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
     return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)], gather
 
@@ -425,7 +446,10 @@ def _pressed(
         for i in layers
     ]
     mask = seen.mask
-    keys = place[0] if m == 1 else place[0].transpose(-1, -2)
+    if m == 1:
+        keys = place[0]
+    else:
+        keys = place[0].transpose(-1, -2)
     if m >= LONG:
         reach = AttentionReach(0, None, None, mask)
     elif m == 1:

@@ -71,7 +71,10 @@ class PaddedAttention:
         keys, values = self.place
         scores = self.query.view(B, KV, g * M, D) @ keys.transpose(-1, -2)
         scores = softcap_scores(scores, heads.cap).view(B, KV, g, M, -1).add_(self.masks[at])
-        sink = None if self.sinks is None else self.sinks[at][None, :, :, None]
+        if self.sinks is None:
+            sink = None
+        else:
+            sink = self.sinks[at][None, :, :, None]
         weights = softmax_over(scores, sink)
         gathered = (weights.view(B, KV, g * M, -1) @ values).view(B, KV, g, M, D)
         for b, (first, m) in enumerate(self.row):
@@ -108,7 +111,10 @@ def build_padded_attention(
             into.append(place[:, b, :, left + at : left + at + piece.shape[-2]])
             for i, layer in enumerate(p.layers):
                 out[i].append(piece[layer])
-    sunk = None if sinks is None else [s.to(like).view(heads.kv, -1) for s in sinks]
+    if sinks is None:
+        sunk = None
+    else:
+        sunk = [s.to(like).view(heads.kv, -1) for s in sinks]
     seen = {w: _seen(p, w, P, M, like) for w in {windows[i] for i in p.layers}}
     _book(account, queries, P, M, like.nbytes // max(1, like.shape[-2]))
     return PaddedAttention(

@@ -140,7 +140,10 @@ def chunks_of_rows(
     seen = list[tuple[Chunk, ...]]()
     for row, p in enumerate(position):
         blocks = count_sealed_blocks(p, press)
-        path = () if blocks <= ready else tuple(_ancestors(begin + row, length, parent))
+        if blocks <= ready:
+            path = ()
+        else:
+            path = tuple(_ancestors(begin + row, length, parent))
         seen.append(
             tuple(
                 (k, () if k < ready else path[: (k + 1 + press.asks) * press.block - length])
@@ -153,7 +156,10 @@ def chunks_of_rows(
 def _ancestors(slot: int, length: int, parent: Sequence[int]) -> list[int]:
     """The staged slots on the way to this one, itself left out, in order."""
     out = list[int]()
-    at = -1 if slot < length else parent[slot - length]
+    if slot < length:
+        at = -1
+    else:
+        at = parent[slot - length]
     while at >= 0:
         out.append(length + at)
         at = parent[at]

@@ -48,29 +48,32 @@ class NetworkQuery:
     @property
     def slots(self) -> Sequence[int]:
         """The slots that are fed, ascending."""
-        return range(self.first, self.first + len(self)) if self.at is None else self.at
+        if self.at is None:
+            return range(self.first, self.first + len(self))
+        return self.at
 
     def __len__(self) -> int:
-        return len(self.token) if self.token or self.embed is None else len(self.embed)
+        if self.token or self.embed is None:
+            return len(self.token)
+        return len(self.embed)
 
     @property
     def given(self) -> list[int]:
         """Which of the M tokens the rows of `embed` are."""
         if self.embed is None:
             return []
-        return (
-            [i for i, x in enumerate(self.token) if x < 0]
-            if self.token
-            else list(range(len(self.embed)))
-        )
+        if self.token:
+            return [i for i, x in enumerate(self.token) if x < 0]
+        return list(range(len(self.embed)))
 
     def part(self, start: int, stop: int) -> NetworkQuery:
         """The tokens [start, stop) of it."""
         carried = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
-        embed = (
-            None if self.embed is None or not carried else self.embed[carried[0] : carried[-1] + 1]
-        )
+        if self.embed is None or not carried:
+            embed = None
+        else:
+            embed = self.embed[carried[0] : carried[-1] + 1]
         gated = tuple(i - start for i in self.gated if start <= i < stop)
         return replace(
             self,

@@ -56,9 +56,10 @@ class LogitScores:
         """Logits of the rows of an answer."""
         if k not in self._logits:
             a = self._answers[k]
-            self._logits[k] = (
-                a.later() if a.later is not None and a.logits_RV is None else a.logits_RV
-            )
+            if a.later is not None and a.logits_RV is None:
+                self._logits[k] = a.later()
+            else:
+                self._logits[k] = a.logits_RV
         return self._logits[k]
 
     def weights(self, i: int) -> Tensor:
@@ -81,7 +82,10 @@ class LogitScores:
         return None
 
     def argmax(self, i: int) -> int:
-        k, row = (0, i) if len(self._answers) == 1 else self._place(i)
+        if len(self._answers) == 1:
+            k, row = (0, i)
+        else:
+            k, row = self._place(i)
         tokens = self._answers[k].argmax
         if tokens is None:
             if k not in self._argmax:
@@ -104,7 +108,9 @@ class LogitScores:
         top = self._answers[first].top
         k = min(k, logits_RV.shape[-1])
         if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
-            return top(logits_RV, k) if top else logits_RV.topk(k, dim=-1).indices.tolist()
+            if top:
+                return top(logits_RV, k)
+            return logits_RV.topk(k, dim=-1).indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -114,7 +120,9 @@ class LogitScores:
     @property
     def hidden_NH(self) -> Tensor | None:
         states = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
-        return torch.cat(states) if states and len(states) == len(self._answers) else None
+        if states and len(states) == len(self._answers):
+            return torch.cat(states)
+        return None
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         if self._exits is None:
@@ -182,7 +190,10 @@ def pick_answer_rows(
 def _rows(
     a: NetworkAnswer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None
 ) -> NetworkAnswer:
-    states = None if a.hidden_RH is None else a.hidden_RH[list(rows)]
+    if a.hidden_RH is None:
+        states = None
+    else:
+        states = a.hidden_RH[list(rows)]
     law = a.logits_RV
     later = None
     if head is not None and states is not None and (law is not None or a.later is not None):

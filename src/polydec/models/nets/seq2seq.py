@@ -146,11 +146,15 @@ class Seq2SeqParts:
     def enter(self, tower: Seq2SeqStack, x: Tensor, positions: Tensor) -> Tensor:
         if tower.places is not None:
             x = x + tower.places[positions]
-        return x if tower.enter is None else tower.enter(x)
+        if tower.enter is None:
+            return x
+        return tower.enter(x)
 
     def around(self, x: Tensor, norm: Seq2SeqNorm, work: Callable[[Tensor], Tensor]) -> Tensor:
         """A residual step."""
-        return x + work(norm(x)) if self.before else norm(x + work(x))
+        if self.before:
+            return x + work(norm(x))
+        return norm(x + work(x))
 
     def mlp(self, block: Seq2SeqBlock, x: Tensor) -> Tensor:
         first, *others = block.into
@@ -335,7 +339,9 @@ class Seq2SeqDecoder:
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
         leave = self.tower.leave
-        return hidden_RH if leave is None else leave(hidden_RH)
+        if leave is None:
+            return hidden_RH
+        return leave(hidden_RH)
 
     def head(self, hidden_RH: Tensor) -> Tensor:
         p = self.parts
@@ -374,7 +380,10 @@ class Seq2SeqDecoder:
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows):
-                    beside = self._nothing if q.cache.beside is None else q.cache.beside.kv
+                    if q.cache.beside is None:
+                        beside = self._nothing
+                    else:
+                        beside = q.cache.beside.kv
                     keys, values = beside[i]
                     mixed.append(p.attend(asks[:, r], keys, values, None))
                 return block.cross.out(torch.cat(mixed))
@@ -418,11 +427,16 @@ class Seq2SeqDecoder:
             q.first, stop, cache.length, cache.parent, p.number, p.device
         )
         apart = p.apart(self.tower, places[q.first :], places, False)
-        return mask[None] if apart is None else mask + apart
+        if apart is None:
+            return mask[None]
+        return mask + apart
 
 
 def _matrices(block: Seq2SeqBlock) -> list[LinearMap]:
-    attentions = [block.own] if block.cross is None else [block.own, block.cross]
+    if block.cross is None:
+        attentions = [block.own]
+    else:
+        attentions = [block.own, block.cross]
     return [
         *(m for a in attentions for m in (a.query, a.key, a.value, a.out)),
         *block.into,
@@ -448,7 +462,10 @@ def build(
         raise FileError(
             f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
         )
-    number = torch.float64 if dtype == "float64" else torch.float32
+    if dtype == "float64":
+        number = torch.float64
+    else:
+        number = torch.float32
     # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
     _made(_Seq2SeqLoader(config, weights, number, torch.device("meta")))
     return _made(_Seq2SeqLoader(config, weights, number, where))
@@ -528,7 +545,10 @@ class _Seq2SeqLoader:
             at = f"{'decoder' if decoder else 'encoder'}.block.{i}.layer"
             last = 2 if decoder else 1
             mlp = f"{at}.{last}.DenseReluDense"
-            names = (f"{mlp}.wi_0", f"{mlp}.wi_1") if c.gated else (f"{mlp}.wi",)
+            if c.gated:
+                names = (f"{mlp}.wi_0", f"{mlp}.wi_1")
+            else:
+                names = (f"{mlp}.wi",)
             inner = self.rows(f"{names[0]}.weight")
             return Seq2SeqBlock(
                 self.t5_attention(f"{at}.0.SelfAttention", f"{at}.0.layer_norm"),
@@ -551,7 +571,9 @@ class _Seq2SeqLoader:
 
     def rows(self, name: str) -> int:
         """Of a matrix whose number of rows the config need not say."""
-        return shape_of(self.weights, name)[0] if name in self.weights else 0
+        if name in self.weights:
+            return shape_of(self.weights, name)[0]
+        return 0
 
     def t5_attention(self, at: str, norm: str) -> Seq2SeqAttention:
         c = self.config
@@ -573,5 +595,8 @@ class _Seq2SeqLoader:
 
     def norm(self, at: str) -> Seq2SeqNorm:
         c = self.config
-        bias = None if c.family == "t5" else self.get(f"{at}.bias", (c.width,))
+        if c.family == "t5":
+            bias = None
+        else:
+            bias = self.get(f"{at}.bias", (c.width,))
         return Seq2SeqNorm(self.get(f"{at}.weight", (c.width,)), bias, c.eps)

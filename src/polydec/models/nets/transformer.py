@@ -139,7 +139,10 @@ class LlamaTransformer:
         self.layers = c.layers
         self.context = c.context
         self.size = c.vocab
-        self.routes = None if c.experts is None else (c.layers, c.experts.count)
+        if c.experts is None:
+            self.routes = None
+        else:
+            self.routes = (c.layers, c.experts.count)
         self._embed = parts["embed"]
         self._embed_proj = parts["embed_proj"]
         self._layers = parts["layers"]
@@ -151,7 +154,10 @@ class LlamaTransformer:
         self._attention = kernel.attention
         self._takes = kernel.takes
         self._least = kernel.least
-        self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
+        if kernel.attention == torch.float64:
+            self._turn_number = torch.float64
+        else:
+            self._turn_number = torch.float32
         self._heads = AttentionHeads(c.heads, c.kv_heads, c.head, c.cap)
         self._floor = (c.width * c.eps) ** 0.5
         self._act = _ACTS.get(c.act)
@@ -200,34 +206,51 @@ class LlamaTransformer:
                 f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
             )
         c, weights = families.read_architecture(config, weights)
-        number = torch.float64 if dtype == "float64" else torch.float32
+        if dtype == "float64":
+            number = torch.float64
+        else:
+            number = torch.float32
         load = _TransformerLoader(weights, where, number)
         W = c.width
         KV = c.kv_heads
         H = c.heads
         D = c.head
-        head_name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
+        if "lm_head.weight" in weights:
+            head_name = "lm_head.weight"
+        else:
+            head_name = "model.embed_tokens.weight"
         if head_name != "lm_head.weight" and c.tied is False:
             load.get("lm_head.weight")
-        tokens = weights["lm_head.tokens"].long().to(where) if "lm_head.tokens" in weights else None
-        rows = c.vocab if tokens is None else len(tokens)
+        if "lm_head.tokens" in weights:
+            tokens = weights["lm_head.tokens"].long().to(where)
+        else:
+            tokens = None
+        if tokens is None:
+            rows = c.vocab
+        else:
+            rows = len(tokens)
         shapes = [
             s
             for i in range(c.layers)
             for s in (((H + 2 * KV) * D, W), (W, H * D), *_mlp_shapes(c, i))
         ]
         shapes.append((rows, W))
-        kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
+        if where.type == "cuda":
+            kernel = cuda_kernel(dtype)
+        else:
+            kernel = cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
         order = _pairs(D, c.turned, where)
         before = pages.anonymous_memory_regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
-            embed = (
-                weights["model.embed_tokens.weight"]
-                if "model.embed_tokens.weight" in weights
-                else load.get("model.embed_tokens.weight")
-            )
-            embed = embed.to(where) if dtype != "float64" else embed.to(where, number)
+            if "model.embed_tokens.weight" in weights:
+                embed = weights["model.embed_tokens.weight"]
+            else:
+                embed = load.get("model.embed_tokens.weight")
+            if dtype != "float64":
+                embed = embed.to(where)
+            else:
+                embed = embed.to(where, number)
             proj = None
             if "model.embed_tokens.proj.weight" in weights:
                 proj = kernel.pack(
@@ -237,11 +260,10 @@ class LlamaTransformer:
                 load.get("model.embed_tokens.weight", (embed.shape[0], W))
             last = load.norm("model.norm.weight", W, c.norms.plus)
             norm = last / c.divide
-            matrix = (
-                embed.to(number)
-                if head_name != "lm_head.weight"
-                else load.get(head_name, (rows, W))
-            )
+            if head_name != "lm_head.weight":
+                matrix = embed.to(number)
+            else:
+                matrix = load.get(head_name, (rows, W))
             head_bias = load.bias(["lm_head.bias"], [rows])
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
             waiting = list[list[Any]]()
@@ -288,11 +310,9 @@ class LlamaTransformer:
     @torch.inference_mode()
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
-        return (
-            forward_in_parts(self._forward, queries, self.limit)
-            if self.config.causal
-            else self._forward(queries)
-        )
+        if self.config.causal:
+            return forward_in_parts(self._forward, queries, self.limit)
+        return self._forward(queries)
 
     def _forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         answers: list[NetworkAnswer | None] = [None] * len(queries)
@@ -310,7 +330,10 @@ class LlamaTransformer:
         if last >= len(turn):
             have = len(turn)
             size = max(last + 1, 2 * len(turn), min(self.context, 1024))
-            number = torch.complex128 if self._turn_number == torch.float64 else torch.complex64
+            if self._turn_number == torch.float64:
+                number = torch.complex128
+            else:
+                number = torch.complex64
             more = self.config.ropes[k].table(have, size).to(number)
             turn = self._turn[k] = torch.cat([turn.to(number).view(have, more.shape[1]), more]).to(
                 self._device
@@ -337,7 +360,9 @@ class LlamaTransformer:
         e = self._embed[torch.tensor(tokens, device=self._device)]
         if self._embed_proj is not None:
             e = self._embed_proj(e.to(self._number))
-        return e if self.config.embed_scale == 1.0 else e.to(self._number) * self.config.embed_scale
+        if self.config.embed_scale == 1.0:
+            return e
+        return e.to(self._number) * self.config.embed_scale
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> Tensor:
@@ -406,11 +431,9 @@ class LlamaTransformer:
         taps = {d for q in p.queries for d in q.want.exits}
 
         def enter(name: str | None) -> Tensor:
-            return (
-                h.copy_(x)
-                if name is None
-                else divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
-            )
+            if name is None:
+                return h.copy_(x)
+            return divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
 
         def attended(at: int, i: int) -> Tensor:
             """What the attention of a layer adds to the stream."""
@@ -445,11 +468,10 @@ class LlamaTransformer:
                 enter(c.norms.mlp)
                 down = layer.down
                 gated = [(gate, i) for gate in gates]
-                y = (
-                    self._mix(layer, h, len(p), i, moved)
-                    if down is None
-                    else self._mlp(layer.gate_up, down, h, gated)
-                )
+                if down is None:
+                    y = self._mix(layer, h, len(p), i, moved)
+                else:
+                    y = self._mlp(layer.gate_up, down, h, gated)
                 x.add_(self._normed(y, layer.mlped))
             if i + 1 in taps:
                 exits[i + 1] = x[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
@@ -466,11 +488,10 @@ class LlamaTransformer:
         for adapted, i in gates:
             adapted.add(i, "gate_up", h, both)
         gate, up = both.chunk(2, -1)
-        inner = (
-            _clamped(gate, up, *self.config.clamp)
-            if self._act is None
-            else self._act(gate).mul_(up)
-        )
+        if self._act is None:
+            inner = _clamped(gate, up, *self.config.clamp)
+        else:
+            inner = self._act(gate).mul_(up)
         y = down(inner)
         for adapted, i in gates:
             adapted.add(i, "down", inner, y)
@@ -575,10 +596,16 @@ class LlamaTransformer:
     def _norm_heads(self, qk: Tensor, weight: Tensor) -> None:
         """In place, of queries and keys [T, heads + kv heads, head]: each head, or all queries and all keys."""
         c = self.config
-        parts = qk.split([c.heads, c.kv_heads], 1) if c.wide_norms else [qk]
+        if c.wide_norms:
+            parts = qk.split([c.heads, c.kv_heads], 1)
+        else:
+            parts = [qk]
         dim = (-2, -1) if c.wide_norms else -1
         for part in parts:
-            count = part[0].numel() if c.wide_norms else c.head
+            if c.wide_norms:
+                count = part[0].numel()
+            else:
+                count = c.head
             size = torch.linalg.vector_norm(part, dim=dim, keepdim=True)
             part.div_(torch.hypot(size, torch.full_like(size, (count * c.eps) ** 0.5)))
         qk.mul_(weight)
@@ -602,11 +629,10 @@ class LlamaTransformer:
         ]
         if not any(asked):
             return [NetworkAnswer(None) for _ in asked]
-        full = (
-            full[: len(p)]
-            if len(p.rows) == len(p)
-            else full[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
-        )
+        if len(p.rows) == len(p):
+            full = full[: len(p)]
+        else:
+            full = full[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
             states = full
@@ -687,18 +713,27 @@ def _layer(
     m = name + "mlp."
 
     def norm(which: str | None) -> Tensor | None:
-        return None if which is None else load.norm(f"{name}{which}.weight", W, c.norms.plus)
+        if which is None:
+            return None
+        return load.norm(f"{name}{which}.weight", W, c.norms.plus)
 
     def normed(weight: Tensor, by: Tensor | None) -> Tensor:
         """In place: the weight is a copy."""
-        return weight if by is None else weight.mul_(by)
+        if by is None:
+            return weight
+        return weight.mul_(by)
 
     def added(weight: Tensor, after: str | None) -> Tensor:
         """What a layer adds is scaled in its last matrix, unless a norm follows."""
-        return weight if c.residual == 1.0 or after is not None else weight * c.residual
+        if c.residual == 1.0 or after is not None:
+            return weight
+        return weight * c.residual
 
     n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
-    sinks = load.get(a + "sinks", (H,)) if c.sinks else None
+    if c.sinks:
+        sinks = load.get(a + "sinks", (H,))
+    else:
+        sinks = None
     attended = norm(c.norms.attended)
     mlped = norm(c.norms.mlped)
     sizes = [H * D, KV * D, KV * D]
@@ -728,7 +763,9 @@ def _layer(
 
     def bias_of(which: str, after: str | None) -> Tensor | None:
         b = load.bias([which], [W])
-        return None if b is None else added(b, after)
+        if b is None:
+            return None
+        return added(b, after)
 
     def mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
         gate, up, down = (

@@ -61,10 +61,15 @@ def rotate_cached_keys(
         keys = out[layers, 0, ..., : config.turned].to(step.real.dtype)
         x, y = _halves(keys, apart)
         pair = (x * step.real - y * step.imag, x * step.imag + y * step.real)
-        both = torch.cat(pair, -1) if apart else torch.stack(pair, -1).flatten(-2)
+        if apart:
+            both = torch.cat(pair, -1)
+        else:
+            both = torch.stack(pair, -1).flatten(-2)
         out[layers, 0, ..., : config.turned] = both.to(out.dtype)
     return out
 
 
 def _halves(keys: Tensor, apart: bool) -> Sequence[Tensor]:
-    return keys.chunk(2, -1) if apart else keys.unflatten(-1, (-1, 2)).unbind(-1)
+    if apart:
+        return keys.chunk(2, -1)
+    return keys.unflatten(-1, (-1, 2)).unbind(-1)

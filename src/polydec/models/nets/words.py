@@ -74,11 +74,17 @@ class WordNetwork:
             for q in queries
         ]
         flat = [text[r] for text, rows in zip(texts, asked, strict=True) for r in rows]
-        logits_RV = self._spelled(flat) if flat else torch.empty(0, self.size)
+        if flat:
+            logits_RV = self._spelled(flat)
+        else:
+            logits_RV = torch.empty(0, self.size)
         out = list[NetworkAnswer]()
         at = 0
         for q, rows in zip(queries, asked, strict=True):
-            told = None if not rows and q.rows else logits_RV[at : at + len(rows)]
+            if not rows and q.rows:
+                told = None
+            else:
+                told = logits_RV[at : at + len(rows)]
             out.append(NetworkAnswer(told))
             at += len(rows)
         return out

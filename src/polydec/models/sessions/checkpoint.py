@@ -110,7 +110,9 @@ class DeferredBundle:
 
 def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
     """A checkpoint, loaded now where it was not yet."""
-    return point.whole if isinstance(point, DeferredBundle) else point
+    if isinstance(point, DeferredBundle):
+        return point.whole
+    return point
 
 
 def load_bundle(

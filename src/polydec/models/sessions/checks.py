@@ -59,7 +59,10 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
         raise RequestError(
             f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
         )
-    width = network.embed(draft.token[:1]).shape[1] if carries else 0
+    if carries:
+        width = network.embed(draft.token[:1]).shape[1]
+    else:
+        width = 0
     for i, state_H in carries.items():
         if state_H.shape != (width,):
             raise RequestError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")

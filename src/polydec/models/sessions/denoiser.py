@@ -113,11 +113,17 @@ class MaskedBoard:
         back = int(self._model.shifted)
         self._stage(len(canvas), feed)
         # under a shifted head the positions that speak of the rows are computed anew, too
-        fed = sorted({*feed, *(r - 1 for r in rows)}) if back else feed
+        if back:
+            fed = sorted({*feed, *(r - 1 for r in rows)})
+        else:
+            fed = feed
         self.cache.claim(fed[0])  # it may be read by a twin
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
-        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        if fed[-1] - fed[0] == len(fed) - 1:
+            at = None
+        else:
+            at = tuple(fed)
         query = NetworkQuery(
             self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at
         )
@@ -129,11 +135,17 @@ class MaskedBoard:
         """Under a shifted head a position's state is that of the one before it (the first has its own)."""
         model = self._model
         self._stage(len(canvas), feed)
-        fed = sorted({*feed, *(p - 1 for p in feed if p)}) if model.shifted else feed
+        if model.shifted:
+            fed = sorted({*feed, *(p - 1 for p in feed if p)})
+        else:
+            fed = feed
         self.cache.claim(fed[0])
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
-        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        if fed[-1] - fed[0] == len(fed) - 1:
+            at = None
+        else:
+            at = tuple(fed)
         query = NetworkQuery(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.hidden_RH is not None
@@ -159,7 +171,10 @@ class MaskedBoard:
 
     def fork(self) -> MaskedBoard:
         twin = MaskedBoard(self._model)
-        twin.cache = None if self.cache is None else self.cache.fork()
+        if self.cache is None:
+            twin.cache = None
+        else:
+            twin.cache = self.cache.fork()
         self._model.watch(twin)
         return twin
 
@@ -175,10 +190,15 @@ def is_masked(config: Mapping[str, Any]) -> bool:
 def writable_vocab_size(config: Mapping[str, Any], rows: int) -> int:
     """How many ids a model with so many rows may write: all, or of a masked-diffusion one those before its own marks
     (`polydec_written`). Raises RequestError where there are not so many."""
-    count = config.get("polydec_written") if is_masked(config) else None
+    if is_masked(config):
+        count = config.get("polydec_written")
+    else:
+        count = None
     if count is not None and count > rows:
         raise RequestError(f"polydec_written is {count}: the model has {rows} rows")
-    return rows if count is None else count
+    if count is None:
+        return rows
+    return count
 
 
 def read_masked_checkpoint(
@@ -187,7 +207,10 @@ def read_masked_checkpoint(
     """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
     `polydec_mask` and `polydec_shifted`. Raises RequestError for a layout that the skeleton cannot run."""
     layout = _LAYOUTS.get(config.get("model_type", ""))
-    config, weights = (dict(config), weights) if layout is None else layout(config, weights)
+    if layout is None:
+        config, weights = (dict(config), weights)
+    else:
+        config, weights = layout(config, weights)
     edge.validate_record(fields.MaskedFields, config, "config")
     return {**config, "polydec_causal": False}, weights
 

@@ -117,7 +117,10 @@ async def advance_to_depth(
     while first < len(entries) and entries[-1].depth < depth:
         low = entries[-1].depth  # those that are furthest behind come last, and catch up first
         start = next(i for i, entry in enumerate(entries) if entry.depth == low)
-        stop = depth if start == first else entries[start - 1].depth
+        if start == first:
+            stop = depth
+        else:
+            stop = entries[start - 1].depth
         group = entries[start:]
         asked = range(max(0, lagging - start), len(group))
         deepest = stop == layers
@@ -128,12 +131,21 @@ async def advance_to_depth(
         else:
             rows = range(len(group))
             ends = at_once and stop == depth
-            law, base = (want.law, want.base) if ends else (RowDetail.NOTHING, RowDetail.NOTHING)
+            if ends:
+                law, base = (want.law, want.base)
+            else:
+                law, base = (RowDetail.NOTHING, RowDetail.NOTHING)
             now = replace(want, hidden=True, law=law, base=base)
-        run = None if (low, stop) == (0, layers) else tuple(range(low, stop))
+        if (low, stop) == (0, layers):
+            run = None
+        else:
+            run = tuple(range(low, stop))
         answer = await build_forward(network, query_of(cache, begin + start, group, rows, now, run))
         if stop == depth and (deepest or at_once):
-            answers = [(len(asked), answer)] if asked else []
+            if asked:
+                answers = [(len(asked), answer)]
+            else:
+                answers = []
         elif stop == depth:  # rows that are seldom looked at: their heads wait until then
             answers = [(1, defer_logits(answer, i, network.head)) for i in asked]
         for i, entry in enumerate(group):
@@ -150,7 +162,10 @@ def _climbed(
     exits = entry.exits
     if row >= 0 and answer.exits is not None:
         exits = {**exits, **{d: exit_RH[row] for d, exit_RH in answer.exits.items()}}
-    state_H = None if deepest or answer.hidden_RH is None else answer.hidden_RH[row]
+    if deepest or answer.hidden_RH is None:
+        state_H = None
+    else:
+        state_H = answer.hidden_RH[row]
     return LedgerEntry(entry.token, depth, state_H, exits, entry.adapter)
 
 

@@ -27,7 +27,9 @@ class EmbeddingGeometry:
 
     @cached_property
     def known(self) -> int:
-        return self._known if isinstance(self._known, int) else self._known()
+        if isinstance(self._known, int):
+            return self._known
+        return self._known()
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

@@ -47,7 +47,10 @@ class BidirectionalInserter:
         self.network = network
         self.vocab = vocab
         self.mark = mark
-        pieces = () if vocab.words is None else vocab.words.pieces
+        if vocab.words is None:
+            pieces = ()
+        else:
+            pieces = vocab.words.pieces
         self.barred = sorted(
             {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
         )

@@ -131,8 +131,13 @@ class SessionLedger:
     @property
     def filled(self) -> int:
         """How many committed entries have passed every layer."""
-        n = self.cache.length - len(self.lag) if self.filling is None else self.filling
-        return n if self.skipped is None else min(n, self.skipped.first)
+        if self.filling is None:
+            n = self.cache.length - len(self.lag)
+        else:
+            n = self.filling
+        if self.skipped is None:
+            return n
+        return min(n, self.skipped.first)
 
     @property
     def passed_all_layers(self) -> int:
@@ -145,7 +150,9 @@ class SessionLedger:
 
     def nodes_of(self, tokens: Sequence[int]) -> list[int]:
         """The nodes of the scored draft that these tokens follow, the root first."""
-        return [] if self.scored.draft is None else self.scored.draft.nodes_of(tokens)
+        if self.scored.draft is None:
+            return []
+        return self.scored.draft.nodes_of(tokens)
 
     def settle(self) -> None:
         """A pass that never answered has filled nothing: what it was to fill is not cached."""
@@ -196,7 +203,10 @@ class SessionLedger:
         if self.scored.twins:
             self._adopt(tokens)
         else:
-            path = self.nodes_of(tokens) if cached else []
+            if cached:
+                path = self.nodes_of(tokens)
+            else:
+                path = []
             staged = len(self.scored.entries)
             if path and path[-1] >= staged:  # some were given back
                 path = [i for i in path if i < staged]
@@ -257,7 +267,10 @@ class SessionLedger:
         if self.skipped is not None and self.skipped.evicted:
             evicted = self.skipped.evicted
             length = len(self.text)
-            evicted = min(evicted, length) if length > self.skipped.first else 0
+            if length > self.skipped.first:
+                evicted = min(evicted, length)
+            else:
+                evicted = 0
             self.skipped = replace(self.skipped, evicted=evicted)
         self.forget(min(self.cache.length, len(self.text)))
 
@@ -270,7 +283,10 @@ class SessionLedger:
         )  # its keys can be turned (models/nets/turned.py), or nobody would have planned this
         for first, piece in one.cache.pieces(one.first, one.stop):
             self.cache.append(network.turned(piece, first, one.at - one.first))
-        self.edited = one.at if self.edited is None else self.edited
+        if self.edited is None:
+            self.edited = one.at
+        else:
+            self.edited = self.edited
 
     def evict(self) -> None:
         """Give all entries back, but for those that could not be fed again as they are. Text and draft stay, so that both

@@ -66,7 +66,9 @@ class CausalLaw:
     @property
     def layers(self) -> int:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
-        return self.network.layers if self.network.partial and self.network.tree else 0
+        if self.network.partial and self.network.tree:
+            return self.network.layers
+        return 0
 
     @property
     def adapts(self) -> bool:
@@ -197,7 +199,10 @@ class CausalLaw:
         kept, n, grafts = reuse.known(text)
         if kept is None or not n:
             return SessionLedger(self.network, law._beginning(text), text, pressed)
-        edited = kept.edited if kept.edited is not None and kept.edited < n else None
+        if kept.edited is not None and kept.edited < n:
+            edited = kept.edited
+        else:
+            edited = None
         reuse.took(n, grafts, edited)
         return SessionLedger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
 
@@ -219,7 +224,10 @@ class CausalLaw:
         most = 0
         at = -1
         owner = current_task()
-        salt = "" if owner is None else owner.cache_salt
+        if owner is None:
+            salt = ""
+        else:
+            salt = owner.cache_salt
         for i, (kept_salt, kept, cache) in enumerate(self._kept):
             if (
                 kept_salt == salt
@@ -251,12 +259,17 @@ class CausalLaw:
     def _useful(self, cache: Any, common: int) -> int:
         """How many of the first entries that a text has in common with a cache's it can go on from: a pressed cache may have
         given back what rows behind them see."""
-        return common if self.press is None else cache.whole(common)
+        if self.press is None:
+            return common
+        return cache.whole(common)
 
     def _new_cache(self) -> Any:
         """An empty one."""
         new_cache = self.network.new_cache
-        cache = new_cache() if self.press is None else new_cache(self.press)
+        if self.press is None:
+            cache = new_cache()
+        else:
+            cache = new_cache(self.press)
         if self.beside is not None:
             cache.beside = self.beside
         return cache

@@ -35,7 +35,10 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
     if ledger.prefix is not None:  # what was just forgotten is fed again
         ledger.prefix.cached = min(ledger.prefix.cached, ledger.cache.length)
         ledger.prefix = None
-    end = len(ledger.text) if ledger.skipped is None else ledger.skipped.first
+    if ledger.skipped is None:
+        end = len(ledger.text)
+    else:
+        end = ledger.skipped.first
     if end > ledger.cache.length:
         ledger.cache.reserve(end)
     while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):

@@ -72,7 +72,10 @@ async def feed_text(
 ) -> NetworkAnswer:
     """One pass of the whole network over what the cache lacks of text[:stop], committed on the way, and over a draft's entries,
     staged. twin: the fork of the session's cache that is fed in its place."""
-    cache = ledger.cache if twin is None else twin
+    if twin is None:
+        cache = ledger.cache
+    else:
+        cache = twin
     if twin is None:
         ledger.filling = cache.length
     tokens = ledger.text[cache.length : stop]

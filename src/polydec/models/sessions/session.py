@@ -68,7 +68,9 @@ class LMSession:
     @property
     def cache_salt(self) -> str:
         """What is computed for this text is shared with texts of the same salt only."""
-        return "" if self.owner is None else self.owner.cache_salt
+        if self.owner is None:
+            return ""
+        return self.owner.cache_salt
 
     @property
     def peers(self) -> int:

@@ -45,9 +45,15 @@ async def score_skipping_layers(
     whole = scored.run is None and all(entry.depth == layers for entry in scored.entries)
     before = layers if whole else run
     if not (whole or scored.run == run) or not depths.goes_on(scored, draft, before, want):
-        last = scored.draft if scored.run in (None, run) else None
+        if scored.run in (None, run):
+            last = scored.draft
+        else:
+            last = None
         extends = last is not None and draft.extends(last)
-        passed_all = ledger.passed_all_layers if extends else 0
+        if extends:
+            passed_all = ledger.passed_all_layers
+        else:
+            passed_all = 0
         ledger.drop()
         ledger.take()
         await depths.advance_to_depth(ledger, layers, SILENT)

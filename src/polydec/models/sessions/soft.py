@@ -36,7 +36,10 @@ def state_of(token: int) -> Tensor | None:
 
 def soft_prompt_surplus(prompt: object) -> int:
     """How many more positions the vectors of a prompt take than the ids that stand for them, at least 0."""
-    parts = prompt if isinstance(prompt, Sequence) and not isinstance(prompt, str) else ()
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+        parts = prompt
+    else:
+        parts = ()
     return max(
         0, sum(len(x.vectors_KD) - len(x.stands_for or ()) for x in parts if isinstance(x, Soft))
     )

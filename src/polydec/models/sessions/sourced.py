@@ -35,7 +35,9 @@ class EncoderSource:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.kv is None else self.kv.nbytes
+        if self.kv is None:
+            return 0
+        return self.kv.nbytes
 
     @property
     def peers(self) -> int:

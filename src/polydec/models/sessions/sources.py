@@ -177,7 +177,9 @@ def find_checkpoint(name: str) -> Path:
 
 
 def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    return default if default is not None and not path.is_file() else edge.read_json(path)
+    if default is not None and not path.is_file():
+        return default
+    return edge.read_json(path)
 
 
 def _open_text(
@@ -190,7 +192,12 @@ def _open_text(
     edge.validate_record(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     template = _chat_templates(path)
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
-    eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    if eos is None:
+        eos = []
+    elif isinstance(eos, int):
+        eos = [eos]
+    else:
+        eos = eos
     if (path / "tokenizer.json").is_file():
         text = Tokenizer.from_tokenizer_json(
             path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
@@ -244,7 +251,10 @@ def _open_text(
 def _own_end(text: Tokenizer, size: int | None) -> frozenset[int]:
     """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
     name = text.names.get("eos_token")
-    end = None if name is None else text.tokenizer.token_to_id(name)
+    if name is None:
+        end = None
+    else:
+        end = text.tokenizer.token_to_id(name)
     return frozenset(() if end is None or (size is not None and end >= size) else (end,))
 
 
@@ -278,7 +288,9 @@ def _template_text(at: Path) -> str:
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a config says of its language model."""
     inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
+    if isinstance(inner, dict):
+        return inner
+    return config
 
 
 def save_checkpoint(
@@ -317,7 +329,10 @@ def save_checkpoint(
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)
-    eos = {"eos_token_id": sorted(text.eos)} if text is not None and text.eos else {}
+    if text is not None and text.eos:
+        eos = {"eos_token_id": sorted(text.eos)}
+    else:
+        eos = {}
     put_json("generation_config.json", {**eos, **(generation or {})})
     if text is not None:
         put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))

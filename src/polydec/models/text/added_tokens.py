@@ -89,7 +89,9 @@ def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, AddedToken]]:
 def _extra(settings: Mapping[str, Any]) -> list[Any]:
     """Special tokens without a role of their own; the older name of the field counts where the newer one says nothing."""
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
-    return list(extra) if isinstance(extra, list) else []
+    if isinstance(extra, list):
+        return list(extra)
+    return []
 
 
 def _token(token: Any) -> AddedToken:

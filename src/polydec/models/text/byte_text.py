@@ -95,13 +95,26 @@ def byte_text(text: Tokenizer) -> Tokenizer:
 def lead_of(text: TokenCodec) -> bytes:
     """The bytes that a tokenizer writes before every text: a space, or nothing."""
     first = text.encode("a", special=False)
-    piece = text.pieces[first[0]] if first else None
-    return b" " if piece is not None and piece.startswith(b" ") else b""
+    if first:
+        piece = text.pieces[first[0]]
+    else:
+        piece = None
+    if piece is not None and piece.startswith(b" "):
+        return b" "
+    return b""
 
 
 def start_of(text: Tokenizer) -> tuple[int, ...]:
     """A token to read before a text that begins with nothing: what the tokenizer calls its beginning, or what ends a text."""
     named = text.names.get("bos_token")
-    begin = None if named is None else text.tokenizer.token_to_id(named)
-    token = begin if begin is not None else min(text.eos, default=None)
-    return () if token is None else (token,)
+    if named is None:
+        begin = None
+    else:
+        begin = text.tokenizer.token_to_id(named)
+    if begin is not None:
+        token = begin
+    else:
+        token = min(text.eos, default=None)
+    if token is None:
+        return ()
+    return (token,)

@@ -94,7 +94,9 @@ class ControlTokens:
                 f"sanitize_control_tokens is true: the tokenizer makes {name!r:.60} of plain text, so it cannot be text here"
             )
         ids = [self._meant.get(x, x) for x in twins.ids]
-        return self._with_marks(ids) if special else ids
+        if special:
+            return self._with_marks(ids)
+        return ids
 
     def _with_marks(self, ids: list[int]) -> list[int]:
         """With what the tokenizer sets before and behind every text."""

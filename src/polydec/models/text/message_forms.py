@@ -123,7 +123,10 @@ def _with_arguments(message: Message, template: ChatTemplate, names: Names) -> M
 
 
 def _has_object(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    if isinstance(call, Mapping):
+        function = call.get("function")
+    else:
+        function = None
     return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping)
 
 
@@ -140,7 +143,10 @@ def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
     """Whether a template shows the content of a role's messages as a list of parts only, not as a text."""
     if role == "user":
         return _shown_in_parts(template, names, role, "a")
-    user = _parts("a") if takes_parts(template, names, "user") else "a"
+    if takes_parts(template, names, "user"):
+        user = _parts("a")
+    else:
+        user = "a"
     return _shown_in_parts(template, names, role, user)
 
 
@@ -189,7 +195,10 @@ def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
     """Whether a template shows the arguments of calls as a JSON text where it is given one, and as something else, or not at
     all, where it is given an object."""
     value = {NEEDLE: "a"}
-    asked = _parts("a") if takes_parts(template, names, "user") else "a"
+    if takes_parts(template, names, "user"):
+        asked = _parts("a")
+    else:
+        asked = "a"
 
     def shown(arguments: Any) -> str:
         chat = [

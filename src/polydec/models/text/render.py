@@ -69,6 +69,6 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
     except Exception as e:  # a template can raise whatever Python can
         return {"error": (str(e) or type(e).__name__)[:10_000]}
     most = request["most"]
-    return (
-        {"text": text} if len(text) <= most else {"error": f"it writes more than {most} characters"}
-    )
+    if len(text) <= most:
+        return {"text": text}
+    return {"error": f"it writes more than {most} characters"}

@@ -60,7 +60,10 @@ class Tokenizer:
         self.eos = frozenset(eos)
         self.names = dict(names or {})
         self._in_order = tokens
-        named = {"default": template} if isinstance(template, str) else template or {}
+        if isinstance(template, str):
+            named = {"default": template}
+        else:
+            named = template or {}
         templates = {name: ChatTemplate(source) for name, source in named.items()}
         self.template = templates.get("default")
         self.tool_template = templates.get("tool_use")  # of chats with tools, where it has one
@@ -91,7 +94,10 @@ class Tokenizer:
             else:
                 tokenizer = HFTokenizer.from_file(os.fspath(source))
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
-            where = "the tokenizer given" if isinstance(source, Mapping) else source
+            if isinstance(source, Mapping):
+                where = "the tokenizer given"
+            else:
+                where = source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
             raise RequestError("the tokenizer has no tokens")
@@ -294,15 +300,22 @@ class Tokenizer:
     @cached_property
     def _rule(self) -> SpellingRule | None:
         decoder = self.tokenizer.decoder
-        return None if decoder is None else read_rule(json.loads(decoder.__getstate__()))
+        if decoder is None:
+            return None
+        return read_rule(json.loads(decoder.__getstate__()))
 
     @cached_property
     def _bytes(self) -> TokenSpellings:
         return TokenSpellings(self._spelled)
 
     def _spelled(self, token: int) -> bytes | None:
-        name = None if token in self._skipped else self.tokenizer.id_to_token(token)
-        return None if name is None or self._rule is None else self._rule.spell(name)
+        if token in self._skipped:
+            name = None
+        else:
+            name = self.tokenizer.id_to_token(token)
+        if name is None or self._rule is None:
+            return None
+        return self._rule.spell(name)
 
 
 class TokenSpellings(dict[int, bytes | None]):
@@ -415,11 +428,9 @@ def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
             and not parts[0]["stop"]
         ):
             strip = parts.pop(0)["start"]
-    return (
-        None
-        if parts or not (replaced or fallback)
-        else SpellingRule(_spell_pieces(replaced, fallback), strip)
-    )
+    if parts or not (replaced or fallback):
+        return None
+    return SpellingRule(_spell_pieces(replaced, fallback), strip)
 
 
 class ByteSpeller:
@@ -499,7 +510,9 @@ class StopWriter:
             return ""
         piece = self._speller.feed(token)
         stops_count = self.count_token()
-        return self.take(piece, stops_count) if self._stop else piece
+        if self._stop:
+            return self.take(piece, stops_count)
+        return piece
 
     def end(self) -> str:
         if self.stopped:
@@ -620,7 +633,9 @@ class ThinkingWriter:
         stops_count = self._stops.complete
         text = self._written(self._speller.end(), stops_count)
         text += self._passed(self._reader.end(self._read, cut=False), stops_count)
-        return text if self.stopped else text + self._stops.rest()
+        if self.stopped:
+            return text
+        return text + self._stops.rest()
 
     def fork(self) -> ThinkingWriter:
         twin = copy(self)

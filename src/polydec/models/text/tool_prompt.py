@@ -56,7 +56,10 @@ def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: A
     if not calls and all(message["role"] != "tool" for message in messages):
         return text.render(messages, **values)
     try:
-        shown = text.render(messages, **values) if text.shows_tools else ""
+        if text.shows_tools:
+            shown = text.render(messages, **values)
+        else:
+            shown = ""
     except PolydecError:  # it takes calls beside tools only
         shown = ""
     names = [str(call.get("function", call).get("name")) for call in calls]
@@ -94,7 +97,10 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
             continue
         after_result = False
         calls = [_call(call) for call in message.get("tool_calls") or ()]
-        more = {"content": "\n".join(x for x in (message["content"], *calls) if x)} if calls else {}
+        if calls:
+            more = {"content": "\n".join(x for x in (message["content"], *calls) if x)}
+        else:
+            more = {}
         out.append({k: v for k, v in {**message, **more}.items() if k != "tool_calls"})
     return out
 

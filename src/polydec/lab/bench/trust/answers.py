@@ -46,7 +46,9 @@ def first_label(answer: str, labels: Sequence[str]) -> str | None:
     longest = sorted(labels, key=len, reverse=True)
     pattern = "|".join(re.escape(x) for x in longest)
     seen = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", answer, re.IGNORECASE)
-    return None if seen is None else next(x for x in labels if x.lower() == seen[0].lower())
+    if seen is None:
+        return None
+    return next(x for x in labels if x.lower() == seen[0].lower())
 
 
 def has_secret(answer: str, secret: str) -> bool:

@@ -42,7 +42,9 @@ def equalised_odds_difference(judged: Sequence[JudgedRow]) -> float:
 def _difference(judged: Sequence[JudgedRow]) -> float:
     """Between the groups' shares of yes; 0 where a group has no record."""
     groups = [[says_yes(j) for j in judged if j.row.group == g] for g in (0, 1)]
-    return abs(fmean(groups[0]) - fmean(groups[1])) if all(groups) else 0.0
+    if all(groups):
+        return abs(fmean(groups[0]) - fmean(groups[1]))
+    return 0.0
 
 
 def fairness_score(judged: Sequence[JudgedRow]) -> float:

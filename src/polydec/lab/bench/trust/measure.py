@@ -105,7 +105,10 @@ def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
     """Chat messages; for a model without a template the same as running text."""
     if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
-    system = [{"role": "system", "content": question.system}] if question.system else []
+    if question.system:
+        system = [{"role": "system", "content": question.system}]
+    else:
+        system = []
     return [*system, {"role": "user", "content": question.prompt}]
 
 

@@ -15,7 +15,10 @@ def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
     from polydec.lab.bench.measure import MethodSetting, spelt_all
     from polydec.lab.bench.trust import measure as trust
 
-    from_ = trust.SAMPLE if asked.from_ is None else asked.from_
+    if asked.from_ is None:
+        from_ = trust.SAMPLE
+    else:
+        from_ = asked.from_
     lines = trust.read_perspective_rows(from_, asked.each)
     named = spelt_all("prompt-lookup" if asked.methods is None else asked.methods)
     methods = [MethodSetting("plain", {}), *(m for m in named if m.label != "plain")]

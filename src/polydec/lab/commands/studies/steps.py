@@ -25,9 +25,10 @@ def measure_steps(asked: StudyRequest) -> StudyReport:
         raise RequestError(
             f"suite is 'steps': say with --from where the models are that `{steps.MADE_BY} DIR` made"
         )
-    method = (
-        MethodSetting("plain", {}) if asked.methods is None else parse_method_setting(asked.methods)
-    )
+    if asked.methods is None:
+        method = MethodSetting("plain", {})
+    else:
+        method = parse_method_setting(asked.methods)
     rows = list(steps.steps_accuracy_rows(steps.models_of(asked.from_), method, asked.each))
     seeds = max(len(r["each_seed"]) for r in rows)
     return StudyReport(

@@ -89,7 +89,10 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
     def draw(out: Console) -> None:
         shown = Table(box=None, pad_edge=False)
         for name, _ in told.columns:
-            side = "left" if name in told.words else "right"
+            if name in told.words:
+                side = "left"
+            else:
+                side = "right"
             shown.add_column(name, no_wrap=True, justify=side)
         for row in told.rows:
             shown.add_row(*(table_cell_text(text(row)) for _, text in told.columns))

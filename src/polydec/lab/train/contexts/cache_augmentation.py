@@ -113,7 +113,10 @@ class CacheAugmentationModel(nn.Module):
         index = place_BG[..., None] + torch.arange(AHEAD + 1)
         next_BGA = token_BT.gather(1, index.flatten(1)).unflatten(1, (G, -1))
         fed = trunk.embed_tokens(next_BGA[..., :-1] if not L else next_BGA[..., 1:-1])
-        made = self.made(place_BG, past) if L else self.soft.expand(B, G, 0, -1)
+        if L:
+            made = self.made(place_BG, past)
+        else:
+            made = self.soft.expand(B, G, 0, -1)
         x = torch.cat([made, fed], dim=2)
         first = place_BG + 1
         seen = past_attention_mask(place_BG, past)
@@ -170,8 +173,14 @@ def course(spec: ContextSpec) -> TrainingRun:
     network = CacheAugmentationModel(
         load_directory(at), spec.latents, spec.seed, spec.reasoning == "chain"
     )
-    steps = 1 if spec.reasoning == "none" else spec.steps
-    rate = 0.0 if spec.reasoning == "none" else 1.0
+    if spec.reasoning == "none":
+        steps = 1
+    else:
+        steps = spec.steps
+    if spec.reasoning == "none":
+        rate = 0.0
+    else:
+        rate = 1.0
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))

@@ -62,7 +62,10 @@ def course(spec: ContextSpec) -> TrainingRun:
             for i in range(spec.rows)
         ]
         at = thought_curriculum_stage(spec, step)
-        asked_for = LOSSES[spec.reasoning] if at else lookup_loss
+        if at:
+            asked_for = LOSSES[spec.reasoning]
+        else:
+            asked_for = lookup_loss
         return asked_for(network, rows, at), spec.rows * context
 
     def save(out: Path, result: Mapping[str, Any]) -> None:

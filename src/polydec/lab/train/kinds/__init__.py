@@ -17,7 +17,9 @@ from polydec.lab.train.students import DrafterKind
 def _kind(thing: Any, name: str) -> DrafterKind | None:
     """What an entry point names: the kind itself, or a module whose KINDS has it."""
     thing = getattr(thing, "KINDS", {}).get(name, thing)
-    return thing if isinstance(thing, DrafterKind) else None
+    if isinstance(thing, DrafterKind):
+        return thing
+    return None
 
 
 def _found() -> dict[str, DrafterKind]:

@@ -31,24 +31,24 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     def start(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
         trunk = shown.target.model
-        scale = (
-            0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean())
-            if published
-            else 1.0
-        )
+        if published:
+            scale = 0.5 * float(
+                trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean()
+            )
+        else:
+            scale = 1.0
 
         def make(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
         ) -> EagleModel:
             return EagleModel(t[0], layer, vocab, rates, share, published)
 
-        block = (
-            PublishedBlock(s, shown.seed, published_eagle1.eagle1_layer_shapes)
-            if published
-            else TrainableStateLayer(s, shown.seed)
-            if shown.layers == 1
-            else TrainableStateStack(s, shown.seed, shown.layers)
-        )
+        if published:
+            block = PublishedBlock(s, shown.seed, published_eagle1.eagle1_layer_shapes)
+        elif shown.layers == 1:
+            block = TrainableStateLayer(s, shown.seed)
+        else:
+            block = TrainableStateStack(s, shown.seed, shown.layers)
         student = LayerStudent(
             shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
         )

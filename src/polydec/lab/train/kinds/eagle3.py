@@ -62,11 +62,10 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
             shown.table_VH[shown.tokens].clone(),
             shown.target.model.norm.weight.detach().clone(),
         ]
-        block = (
-            PublishedBlock(s, shown.seed, eagle3_layer_shapes)
-            if published
-            else TrainableStateLayer(s, shown.seed, 2 * s.width)
-        )
+        if published:
+            block = PublishedBlock(s, shown.seed, eagle3_layer_shapes)
+        else:
+            block = TrainableStateLayer(s, shown.seed, 2 * s.width)
         student = LayerStudent(shown, tensors, block, make)
         student.columns = shown.tokens
         return student

@@ -55,7 +55,10 @@ def run_mtp_masks(
     rows = [mask_H.expand(len(x), len(at_T), -1) for mask_H in mtp.mask_KH]
     for i, layer in enumerate(target.model.layers):
         past = Past()
-        adapter = None if mtp.adapter is None else mtp.adapter.layers[i]
+        if mtp.adapter is None:
+            adapter = None
+        else:
+            adapter = mtp.adapter.layers[i]
         with torch.no_grad():
             x = run_layer_by_levels(target, layer, x, past)  # pyright: ignore[reportArgumentType]
         rows = [run_layer_by_levels(target, layer, row, past, at_T, adapter) for row in rows]  # pyright: ignore[reportArgumentType]

@@ -67,7 +67,10 @@ def run_layer_by_levels(
     what an adapter adds in this layer."""
     s = target.s
     level = len(past)
-    at_T = torch.arange(x_BTH.shape[1]) if at_T is None else at_T
+    if at_T is None:
+        at_T = torch.arange(x_BTH.shape[1])
+    else:
+        at_T = at_T
 
     def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
         if adapter is None:
@@ -89,11 +92,10 @@ def run_layer_by_levels(
     k = apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     past.append((k, v))
-    y = (
-        attend_draft_levels(q, past, at_T)
-        if level
-        else F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    )
+    if level:
+        y = attend_draft_levels(q, past, at_T)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     y = y.transpose(1, 2).flatten(2)
     x = x_BTH + added("out", y, own.o_proj(y))
     mlp = layer.mlp

@@ -70,7 +70,10 @@ def mask_random_inputs(
 ) -> np.ndarray:
     """The inputs with `mask` at max(1, floor(share T)) places, at none where the share is 0 or no place may be masked."""
     may = np.flatnonzero(inputs_T[1:-1] != end) + 1
-    count = min(len(may), max(1, int(share * len(inputs_T)))) if share else 0
+    if share:
+        count = min(len(may), max(1, int(share * len(inputs_T))))
+    else:
+        count = 0
     out_T = inputs_T.copy()
     out_T[rng.choice(may, count, replace=False)] = mask
     return out_T

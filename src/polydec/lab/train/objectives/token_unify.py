@@ -191,7 +191,10 @@ def offset_weights(count: int) -> np.ndarray:
 
 def offset_token_logits(net: TokenUnifyModel, state_BTH: Tensor, offset: int) -> Tensor:
     """Logits of the token `offset` further on, behind each state."""
-    guessed = state_BTH if offset == 1 else net.offsets(state_BTH, offset)
+    if offset == 1:
+        guessed = state_BTH
+    else:
+        guessed = net.offsets(state_BTH, offset)
     return net.student.logits(net.student.model.norm(guessed)).float()
 
 

@@ -59,7 +59,9 @@ class TrainingCommand:
         text = self.helps.get(option.name, option.help)
         if not option.range:
             return text
-        return f"{text[:-1]}; {option.range})" if text.endswith(")") else f"{text} ({option.range})"
+        if text.endswith(")"):
+            return f"{text[:-1]}; {option.range})"
+        return f"{text} ({option.range})"
 
     def train(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What was measured of what was trained. Raises RequestError for values that the spec refuses."""

@@ -161,7 +161,10 @@ def save_word_pooled_network(
         out / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})
     )
     for name, value in {**files_of(tokenizer), "config.json": config}.items():
-        text = value if isinstance(value, str) else json.dumps(value, indent=2) + "\n"
+        if isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value, indent=2) + "\n"
         replace_file_atomically(
             out / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8")
         )

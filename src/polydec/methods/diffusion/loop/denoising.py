@@ -54,7 +54,9 @@ class DenoisingDecoder:
 
     @property
     def exactness(self) -> Exactness:
-        return self.unmasker.exactness if self.exact else Exactness.APPROXIMATE
+        if self.exact:
+            return self.unmasker.exactness
+        return Exactness.APPROXIMATE
 
     @property
     def unexercised(self) -> Mapping[str, str]:
@@ -135,7 +137,10 @@ class DenoisingDecoder:
             return range(end, end)
         own = self.denoiser.block
         low = first // own * own if own else begin
-        high = min(low + own, len(canvas)) if own else len(canvas)
+        if own:
+            high = min(low + own, len(canvas))
+        else:
+            high = len(canvas)
         size = self.block or high - low
         start = low + (first - low) // size * size
         return range(max(start, begin), min(start + size, high, end))
@@ -146,10 +151,16 @@ class DenoisingDecoder:
         feed = self.refresh.feed(spot.canvas, before, spot.block, spot.step)
         own = self.denoiser.block
         reach = spot.block.stop + ahead
-        stop = min(len(spot.canvas), -(-reach // own) * own) if own else len(spot.canvas)
+        if own:
+            stop = min(len(spot.canvas), -(-reach // own) * own)
+        else:
+            stop = len(spot.canvas)
         if ahead and feed[-1] + 1 < stop:
             feed = [*feed, *range(feed[-1] + 1, stop)]
-        start = spot.begin if self.prompt_kept and before is not None else 0
+        if self.prompt_kept and before is not None:
+            start = spot.begin
+        else:
+            start = 0
         if start <= feed[0] and feed[-1] < stop:
             return feed
         return [p for p in feed if start <= p < stop]
@@ -157,9 +168,15 @@ class DenoisingDecoder:
     def rows(self, spot: FillingState, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
         """The gaps whose laws the next pass is asked for; ahead: so many positions behind the block, too."""
         everywhere = self.unmasker.everywhere or self.ending.everywhere
-        stop = feed[-1] + 1 if everywhere else spot.block.stop + ahead
+        if everywhere:
+            stop = feed[-1] + 1
+        else:
+            stop = spot.block.stop + ahead
         rows = gap_positions(spot.canvas, spot.block.start, stop)
-        fed = feed if isinstance(feed, range) else frozenset(feed)
+        if isinstance(feed, range):
+            fed = feed
+        else:
+            fed = frozenset(feed)
         return tuple(r for r in rows if r in fed)
 
     def standing(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
@@ -207,7 +224,10 @@ class BoardReader:
         feed = self.feed(spot, ahead)
         rows = self.how.rows(spot, feed, ahead)
         stand = self.how.standing(spot, feed)
-        asked = sorted((*rows, *stand)) if stand else rows
+        if stand:
+            asked = sorted((*rows, *stand))
+        else:
+            asked = rows
         logw_RV = await self.board.score(spot.canvas, asked, feed)
         if not stand:
             return self.how.look(spot, rows, logw_RV), feed

@@ -68,4 +68,6 @@ class PredictedEnding:
         agreed = look.complete and all(
             x in look.ends for r, x in zip(look.rows[best:], likeliest[best:]) if r < stands
         )
-        return look.rows[best] if agreed or float(sure_R[best]) >= self.least else None
+        if agreed or float(sure_R[best]) >= self.least:
+            return look.rows[best]
+        return None

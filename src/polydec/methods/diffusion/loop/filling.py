@@ -210,7 +210,9 @@ def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Re
 
 def _piece(vocab: TokenVocabulary, token: int) -> str:
     words = vocab.words
-    return "" if words is None else (words.pieces[token] or b"").decode("utf-8", "replace")
+    if words is None:
+        return ""
+    return (words.pieces[token] or b"").decode("utf-8", "replace")
 
 
 def _together(events: Sequence[UnmaskedEvent]) -> UnmaskedEvent:

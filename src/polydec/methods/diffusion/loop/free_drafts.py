@@ -59,7 +59,9 @@ class FreeDraftDenoising:
     def ahead(self) -> int:
         """Positions behind the block that guesses may reach."""
         size = self.base.block or self.base.denoiser.block
-        return -(-self.drafts // size) * size if self.eager and size else 0
+        if self.eager and size:
+            return -(-self.drafts // size) * size
+        return 0
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         return await self.base.fill(
@@ -92,7 +94,10 @@ class FreeDraftDenoising:
     ) -> tuple[TextEdit, FillingState, UnmaskerView]:
         """What `base` does at this spot under these laws: its edit, where that leads, and what it saw."""
         look = look.inside() if self.eager else look
-        look = look if look.step == spot.passes else replace(look, step=spot.passes)
+        if look.step == spot.passes:
+            look = look
+        else:
+            look = replace(look, step=spot.passes)
         edit, state = self.base.unmasker.choose(spot.state, look, rng)
         step = self.base.step(spot, look, (), edit, state)
         return step.edit, step.spot, look
@@ -110,7 +115,10 @@ class _FreeDraftPasses:
 
     async def next(self, spot: FillingState) -> CanvasPass:
         how = self.how
-        guesses = [] if self.last is None else how.guesses(spot, self.last, self.rng)
+        if self.last is None:
+            guesses = []
+        else:
+            guesses = how.guesses(spot, self.last, self.rng)
         spots = [spot, *guesses]
         self.sights += [self.sights[0].fork() for _ in guesses]
         seen = await gather_coroutines(

@@ -39,7 +39,9 @@ class JointDenoising:
 
     @property
     def exactness(self) -> Exactness:
-        return self.base.exactness if self.count == 1 else Exactness.APPROXIMATE
+        if self.count == 1:
+            return self.base.exactness
+        return Exactness.APPROXIMATE
 
     @property
     def vocab(self) -> TokenVocabulary:

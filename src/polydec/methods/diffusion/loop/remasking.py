@@ -44,7 +44,9 @@ class RemaskingDenoising:
 
     @property
     def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE if self.again else self.base.exactness
+        if self.again:
+            return Exactness.APPROXIMATE
+        return self.base.exactness
 
     @property
     def unexercised(self) -> Mapping[str, str]:

@@ -85,7 +85,9 @@ class UnmaskerView:
     def inside(self) -> UnmaskerView:
         """The rows of the block alone."""
         keep = [i for i, r in enumerate(self.rows) if r in self.block]
-        return self if len(keep) == len(self.rows) else self.only(keep)
+        if len(keep) == len(self.rows):
+            return self
+        return self.only(keep)
 
     def token(self, i: int, rng: Rng) -> int:
         """A token drawn for row i, at rng.at("token", position, step); the likeliest one where the law allows no other.

@@ -40,7 +40,9 @@ class SoftValueDenoising:
 
     @property
     def exactness(self) -> Exactness:
-        return self.base.exactness if self.tries == 1 else Exactness.APPROXIMATE
+        if self.tries == 1:
+            return self.base.exactness
+        return Exactness.APPROXIMATE
 
     @property
     def unexercised(self) -> Mapping[str, str]:

@@ -185,7 +185,10 @@ class _TextJudge:
     async def worth(self, tokens: Sequence[int]) -> float:
         kept = [x for x in tokens if x not in self.vocab.eos]
         words = self.vocab.words
-        text = " ".join(map(str, kept)) if words is None else words.decode(kept)
+        if words is None:
+            text = " ".join(map(str, kept))
+        else:
+            text = words.decode(kept)
         return max(float(self.judge(text)), LEAST)
 
     def close(self) -> None:
@@ -203,7 +206,9 @@ class TargetLengthReward:
 
     def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
         judge = self.reward.open(prompt, vocab)
-        return _TargetLengthJudge(judge, self, vocab.eos) if self.length else judge
+        if self.length:
+            return _TargetLengthJudge(judge, self, vocab.eos)
+        return judge
 
 
 @dataclass(frozen=True)

@@ -51,4 +51,6 @@ def build(
             kit.denoiser, InOrderUnmasker(count, rank), refresh, block, kit.shapers, every == 1
         )
 
-    return DrawnOrderDenoising(make) if shuffled else make(())
+    if shuffled:
+        return DrawnOrderDenoising(make)
+    return make(())

@@ -63,4 +63,6 @@ def build(
         kit.shapers,
         not cache,
     )
-    return FirstTokenDenoising(base) if handed else base
+    if handed:
+        return FirstTokenDenoising(base)
+    return base

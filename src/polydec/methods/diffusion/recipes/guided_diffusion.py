@@ -54,7 +54,10 @@ def build(
     from polydec.methods.diffusion.refreshes.frozen import FrozenRefresh
     from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
 
-    refresh = FrozenRefresh() if freeze else exact_refresh(kit.denoiser.block)
+    if freeze:
+        refresh = FrozenRefresh()
+    else:
+        refresh = exact_refresh(kit.denoiser.block)
     base = DenoisingDecoder(
         kit.denoiser, LeftToRightUnmasker(), refresh, block, kit.shapers, not freeze
     )

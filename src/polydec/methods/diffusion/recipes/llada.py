@@ -49,7 +49,10 @@ def build(
     from polydec.methods.diffusion.refreshes import refresh_for_cache
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
-    denoiser = PromptGuidedDenoiser(kit.denoiser, guidance) if guidance else kit.denoiser
+    if guidance:
+        denoiser = PromptGuidedDenoiser(kit.denoiser, guidance)
+    else:
+        denoiser = kit.denoiser
     return DenoisingDecoder(
         denoiser,
         ConfidenceUnmasker(steps),

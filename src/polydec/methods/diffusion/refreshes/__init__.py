@@ -10,7 +10,9 @@ from polydec.methods.diffusion.refreshes.prefix import PrefixRefresh
 
 def exact_refresh(size: int) -> FullRefresh | BlockwiseRefresh:
     """The cheapest rule that leaves the laws of a model with blocks of `size` positions (0: none) as they are."""
-    return BlockwiseRefresh(size) if size else FullRefresh()
+    if size:
+        return BlockwiseRefresh(size)
+    return FullRefresh()
 
 
 def refresh_for_cache(

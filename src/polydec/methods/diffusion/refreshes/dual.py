@@ -17,4 +17,6 @@ class DualRefresh:
     """
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
-        return range(block.start, block.stop) if step else range(len(canvas))
+        if step:
+            return range(block.start, block.stop)
+        return range(len(canvas))

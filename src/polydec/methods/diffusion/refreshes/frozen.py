@@ -26,5 +26,8 @@ class FrozenRefresh:
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         if before is None or (self.every and step % self.every == 0):
             return range(len(canvas))
-        late = gap_positions(before, 0, block.start) if self.delay else ()
+        if self.delay:
+            late = gap_positions(before, 0, block.start)
+        else:
+            late = ()
         return range(min((block.start, *late)), len(canvas))

@@ -32,7 +32,9 @@ class AtRandomUnmasker:
 
     @property
     def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE if self.steps else Exactness.LAW
+        if self.steps:
+            return Exactness.APPROXIMATE
+        return Exactness.LAW
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         look = look.inside()

@@ -78,7 +78,10 @@ class CoherentUnmasker:
     ) -> tuple[TextEdit, tuple[History, Pace]]:
         look, (before, pace) = look.inside(), state
         clearest = best_indices(self.rank(look), len(look.rows))
-        budget = bounded_pass_quota(pace, self.steps, len(look.rows)) if self.steps else self.count
+        if self.steps:
+            budget = bounded_pass_quota(pace, self.steps, len(look.rows))
+        else:
+            budget = self.count
         chosen = self._chosen(self._agreed(before, look, clearest[: self.width]), clearest, budget)
         left = [i for i in clearest if i not in chosen][: self.width]
         law_RV = look.logp_RV.exp()
@@ -95,7 +98,10 @@ class CoherentUnmasker:
         if budget:
             first = [i for _, i in agreed][:budget]
             return [*first, *(i for i in clearest if i not in first)][:budget]
-        bar = min(agreed[0][0] + self.slack, self.most) if agreed else 0.0
+        if agreed:
+            bar = min(agreed[0][0] + self.slack, self.most)
+        else:
+            bar = 0.0
         return [i for nats, i in agreed if nats <= bar] or clearest[:1]
 
     def _agreed(

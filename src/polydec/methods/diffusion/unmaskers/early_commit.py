@@ -63,10 +63,8 @@ class EarlyCommitUnmasker:
         return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
 
     def _bound(self, progress: float) -> float:
-        return (
-            self.early
-            if progress < self.first
-            else self.middle
-            if progress < self.second
-            else self.late
-        )
+        if progress < self.first:
+            return self.early
+        if progress < self.second:
+            return self.middle
+        return self.late

@@ -30,11 +30,15 @@ class InOrderUnmasker:
 
     @property
     def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE if self.count > 1 else Exactness.LAW
+        if self.count > 1:
+            return Exactness.APPROXIMATE
+        return Exactness.LAW
 
     @property
     def unexercised(self) -> Mapping[str, str]:
-        return {} if self.count > 1 else ONE_A_PASS
+        if self.count > 1:
+            return {}
+        return ONE_A_PASS
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look = look.inside()

@@ -38,7 +38,9 @@ class ThresholdUnmasker:
 
     @property
     def unexercised(self) -> Mapping[str, str]:
-        return ONE_A_PASS if self.threshold > 1.0 else {}
+        if self.threshold > 1.0:
+            return ONE_A_PASS
+        return {}
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         look, tokens, sure_R = draw_block_tokens(look, rng)

@@ -61,7 +61,9 @@ class InsertionDecoder:
 
     @property
     def exactness(self) -> Exactness:
-        return Exactness.LAW if self.draw and self.count == 1 else Exactness.APPROXIMATE
+        if self.draw and self.count == 1:
+            return Exactness.LAW
+        return Exactness.APPROXIMATE
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -85,9 +87,14 @@ class InsertionDecoder:
 
     def end(self, request: Request) -> int | None:
         """The token that stands behind an answer and is its last one; None where there is none, or a rule takes it away."""
-        end = None if request.ignore_eos else min(self.vocab.eos, default=None)
+        if request.ignore_eos:
+            end = None
+        else:
+            end = min(self.vocab.eos, default=None)
         masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
-        return None if any(m.forbids(m.start(()), end) for m in masks) else end
+        if any(m.forbids(m.start(()), end) for m in masks):
+            return None
+        return end
 
     def start(self, request: Request) -> InsertionSheet:
         """Before the first pass; an end that is given stands behind the answer anyway."""
@@ -114,13 +121,12 @@ class InsertionDecoder:
                 logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
             if bool((logp_S == NEG_INF).all()):
                 break
-            slot = (
-                rng.at("slot", step, i).categorical(
+            if self.draw:
+                slot = rng.at("slot", step, i).categorical(
                     float64_probabilities(normalise_log_weights(logp_S))
                 )
-                if self.draw
-                else int(logp_S.argmax())
-            )
+            else:
+                slot = int(logp_S.argmax())
             logp_S[slot] = NEG_INF
             out.append(
                 (
@@ -155,7 +161,10 @@ async def _write(
         fed = (*request.prompt, *sheet.token, *(() if end is None else (end,)))
         offer = await slate.score(fed, [begin - 1 + i for i in slots])
         whole = end is not None and how.whole(offer, rng, stats.passes)
-        puts = [] if whole else how.chosen(offer, sum(sheet.room), rng, stats.passes)
+        if whole:
+            puts = []
+        else:
+            puts = how.chosen(offer, sum(sheet.room), rng, stats.passes)
         stats = stats.seen(len(puts), len(fed) + 1)
         if whole:
             logp = float(torch.tensor(offer.whole).log())

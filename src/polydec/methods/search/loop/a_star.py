@@ -166,10 +166,10 @@ class _AStarRun:
             *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
         )
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
-        waiting = (
-            []
-            if plan.again is None
-            else [
+        if plan.again is None:
+            waiting = []
+        else:
+            waiting = [
                 replace(
                     node,
                     drawn=numbers.stop,
@@ -177,7 +177,6 @@ class _AStarRun:
                     found=node.found | set(once),
                 )
             ]
-        )
         return [*waiting, *(self._node(node, *pair) for pair in once.values())]
 
     async def _valued(self, attempt: SearchAttempt, logp: float, parent: AStarNode) -> None:
@@ -197,7 +196,10 @@ class _AStarRun:
 
     def _node(self, parent: AStarNode, attempt: SearchAttempt, rng: Rng) -> AStarNode:
         self._count += 1
-        value = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
+        if attempt.text.finish_reason == "length":
+            value = 0.0
+        else:
+            value = attempt.value or 0.0
         hope = 1.0 - value
         fall = max(0.0, hope - parent.hope)
         return AStarNode(
@@ -215,4 +217,6 @@ class _AStarRun:
 
 def _stream(node: AStarNode, number: int) -> Rng:
     """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
-    return node.rng.at("step", len(node.attempt.text.tokens), number) if number else node.rng
+    if number:
+        return node.rng.at("step", len(node.attempt.text.tokens), number)
+    return node.rng

@@ -99,7 +99,9 @@ class AnswerAgreement:
             )
         ]
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
-        return None if best is None else AnswerStatement(best.key, min(support[best]))
+        if best is None:
+            return None
+        return AnswerStatement(best.key, min(support[best]))
 
     def read(self, claim: str, answers: Sequence[str]) -> AnswerStatement:
         """What somebody says of these answers, not empty, as a statement of the kind that they are."""
@@ -117,12 +119,17 @@ class AnswerAgreement:
             return date
         if NUMBER.fullmatch(answer):
             return _roundings(Decimal(answer.replace(",", "")), answer, digits)
-        return self._places(answer) if answer else ()
+        if answer:
+            return self._places(answer)
+        return ()
 
     def _places(self, answer: str) -> tuple[AnswerStatement, ...]:
         """A name and what it lies within: what is written behind it, then what is known of the last."""
         parts = [p.strip() for p in answer.split(",")]
-        chain = [", ".join(parts[i:]) for i in range(len(parts))] if all(parts) else [answer]
+        if all(parts):
+            chain = [", ".join(parts[i:]) for i in range(len(parts))]
+        else:
+            chain = [answer]
         while (above := self.within.get(answer_of(chain[-1], ""))) is not None:
             chain.append(above)
         return tuple(AnswerStatement((answer_of(name, ""),), name) for name in chain)
@@ -133,19 +140,35 @@ def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
     answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
     match = next((m for form in DATES if (m := form.fullmatch(answer))), None)
     if match is None:
-        match = re.fullmatch(_YEAR, answer) if years else None
+        if years:
+            match = re.fullmatch(_YEAR, answer)
+        else:
+            match = None
         if match is None:
             return ()
     parts = {k: v for k, v in match.groupdict().items() if v is not None}
-    year = int(parts["year"]) if "year" in parts else None
-    decade = int(parts["decade"]) if "decade" in parts else None if year is None else year // 10
-    century = int(parts["century"]) if "century" in parts else (decade or 0) // 10 + 1
-    month = (
-        int(parts["number"])
-        if "number" in parts
-        else _MONTH.get(parts.get("month", "")[:3].lower())
-    )
-    day = int(parts["day"]) if "day" in parts else None
+    if "year" in parts:
+        year = int(parts["year"])
+    else:
+        year = None
+    if "decade" in parts:
+        decade = int(parts["decade"])
+    elif year is None:
+        decade = None
+    else:
+        decade = year // 10
+    if "century" in parts:
+        century = int(parts["century"])
+    else:
+        century = (decade or 0) // 10 + 1
+    if "number" in parts:
+        month = int(parts["number"])
+    else:
+        month = _MONTH.get(parts.get("month", "")[:3].lower())
+    if "day" in parts:
+        day = int(parts["day"])
+    else:
+        day = None
     if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
         return ()
     out = [AnswerStatement(("date", century), f"{ordinal_number(century)} century")]
@@ -174,23 +197,26 @@ def _counts(answer: str) -> bool:
 
 def ordinal_number(number: int) -> str:
     """1st, 2nd, 3rd, 4th …"""
-    end = (
-        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
+    if number % 100 in (11, 12, 13):
+        end = "th"
+    else:
+        end = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{end}"
 
 
 def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStatement, ...]:
     """A number and what it is rounded to, place by place up to the first one of the largest number."""
     exponent = value.normalize().as_tuple().exponent
-    finest = min(int(exponent), 0) if value else 0
+    if value:
+        finest = min(int(exponent), 0)
+    else:
+        finest = 0
     out = [AnswerStatement(("number", value.normalize()), spelled)]
     for place in range(finest, digits + 1):
-        round_ = (
-            value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
-            if place <= 0
-            else (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
-        )
+        if place <= 0:
+            round_ = value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
+        else:
+            round_ = (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
         if round_:  # "about 0" says nothing of a number
             out.append(AnswerStatement(("about", place, round_.normalize()), f"about {round_:f}"))
     return tuple(out)

@@ -250,7 +250,10 @@ class _ArbitrageRun:
     async def _caught_up(self) -> SearchAttempt:
         """The target behind what is final."""
         if self._big is None:
-            base = RowDetail.NOTHING if self._request.logprobs is None else RowDetail.ROW
+            if self._request.logprobs is None:
+                base = RowDetail.NOTHING
+            else:
+                base = RowDetail.ROW
             walk = await Walk.open(self._plan.big, self._request.prompt, base=base, whole=True)
             self._big = SearchAttempt(walk, self._into.hypothesis(), self._request.logprobs)
             self._opened.append(self._big)

@@ -46,7 +46,10 @@ class NBestAnswers:
                 answer.edit(
                     TextEdit()
                 )  # nothing is certain yet: the clock of decoding starts all the same
-        self._first = sure if self._first is None else self._first
+        if self._first is None:
+            self._first = sure
+        else:
+            self._first = self._first
 
     def results(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
         """The answers, of at least one text that ended, the best first. A text that was found several times stands once; where

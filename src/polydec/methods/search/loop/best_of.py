@@ -19,4 +19,6 @@ class BestOfPicker:
 
 def candidate_score(tried: CandidateText) -> float:
     """What a reward says of it, else its mean log-probability."""
-    return tried.mean if tried.value is None else tried.value
+    if tried.value is None:
+        return tried.mean
+    return tried.value

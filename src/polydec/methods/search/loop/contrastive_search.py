@@ -57,7 +57,10 @@ class ContrastiveSearch:
         best = NBestAnswers(into, 1)
         stats = SearchStats()
         asked = request.logprobs
-        base = RowDetail.NOTHING if asked is None else RowDetail.ROW
+        if asked is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         session = self.target.open(request.prompt)
         tree = BranchTree(
             session, Draft.chain(request.prompt[-1]), ScoreRequest(base=base, hidden=True)
@@ -70,9 +73,10 @@ class ContrastiveSearch:
             node = 0
             text = into.hypothesis()
             total = 0.0
-            seen = (
-                [] if len(request.prompt) == 1 else [unit_directions(require_node_states(before))]
-            )
+            if len(request.prompt) == 1:
+                seen = []
+            else:
+                seen = [unit_directions(require_node_states(before))]
             seen.append(unit_directions(require_node_states(scores))[:1])
             stats = replace(stats, passes=1, scored=1)
             while text.finish_reason is None:

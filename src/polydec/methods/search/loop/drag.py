@@ -140,21 +140,24 @@ class ResponseAggregationSearch:
         except PolydecError:
             return ()
         whole = len(request.prompt) + len(asked) + request.max_tokens
-        return asked if self.context is None or whole <= self.context else ()
+        if self.context is None or whole <= self.context:
+            return asked
+        return ()
 
     def _read(
         self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
     ) -> AnswerStatement | None:
         """What the model said of the answers, as a statement; None where it says that it does not know."""
         words = self.vocab.words
-        reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "") if words else ""
+        if words:
+            reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "")
+        else:
+            reply = ""
         if not reply:
             return otherwise
-        return (
-            None
-            if reply.lower() == self.unknown.lower().rstrip(".")
-            else self.agreed.read(reply, answers)
-        )
+        if reply.lower() == self.unknown.lower().rstrip("."):
+            return None
+        return self.agreed.read(reply, answers)
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """The tokens of a whole text; none where it cannot be written as an answer to the request."""
@@ -170,8 +173,6 @@ class ResponseAggregationSearch:
                     state = request.guard.step(state, x)
         except PolydecError:
             return ()
-        return (
-            tokens
-            if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == answer.strip()
-            else ()
-        )
+        if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == answer.strip():
+            return tokens
+        return ()

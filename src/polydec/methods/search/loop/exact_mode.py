@@ -60,7 +60,10 @@ class ExactModeSearch:
                 f"length is {self.length}: max_tokens is {request.max_tokens}, and an end of the text stands behind it, "
                 f"so it can be at most {request.max_tokens - 1}"
             )
-        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        if request.logprobs is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         walk = _ExactModeRun(self, request, into, ScoreRequest(base=base))
         return best.results(*await walk.run())
 
@@ -148,13 +151,17 @@ class _ExactModeRun:
     @property
     def _wanted(self) -> str:
         length = self._plan.length
-        return f"texts of {length} tokens" if length else "texts"
+        if length:
+            return f"texts of {length} tokens"
+        return "texts"
 
     @property
     def _limit(self) -> float:
         """What a path must be likelier than."""
         full = len(self._found) == self._keep
-        return self._found[-1][0] if full else NEG_INF
+        if full:
+            return self._found[-1][0]
+        return NEG_INF
 
     def _options(
         self, text: AnswerText, scores: DraftScores, total: float
@@ -171,7 +178,10 @@ class _ExactModeRun:
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
         text = level.text.fork()
         asked = self._request.logprobs
-        notes = () if asked is None else logprobs_at_nodes(level.scores, (0,), (token,), asked)
+        if asked is None:
+            notes = ()
+        else:
+            notes = logprobs_at_nodes(level.scores, (0,), (token,), asked)
         text.write((token,), notes)
         self._spent = self._spent.plus(SearchStats(written=1))
         return text

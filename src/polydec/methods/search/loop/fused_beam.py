@@ -120,7 +120,10 @@ class FusedBeamSearch:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
         best = NBestAnswers(into, self.width)
-        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        if request.logprobs is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         tree = await BranchTree.open(self.target, request.prompt, base=base)
         opened: list[BranchTree | FusionTree] = [tree]
         try:
@@ -145,12 +148,18 @@ class FusedBeamSearch:
     def _read_first(self, request: Request) -> bytes:
         """What the language model reads before the answer."""
         words = self.target.vocab.words
-        said = "" if words is None else words.decode(request.prompt)
+        if words is None:
+            said = ""
+        else:
+            said = words.decode(request.prompt)
         return (self.reader.before + said).encode()
 
     def score(self, total: float, length: int, verdict: float) -> float:
         """Of a text. total: its log-probability to the recogniser; length: tokens there; verdict: the language model's."""
-        heard = total / length if self.mean else total
+        if self.mean:
+            heard = total / length
+        else:
+            heard = total
         return (1.0 - self.share) * heard + self.share * verdict
 
 
@@ -214,11 +223,16 @@ class _FusedBeamRun:
     def _piece(self, h: FusedHypothesis, token: int) -> bytes:
         """The bytes that a token adds."""
         words = self.plan.target.vocab.words
-        piece = None if words is None else words.pieces[token]
+        if words is None:
+            piece = None
+        else:
+            piece = words.pieces[token]
         if words is None or piece is None or self.reading is None:
             return b""
         begun = any(words.pieces[x] for x in h.text.tokens)
-        return piece if begun else self.reading.fresh(piece)
+        if begun:
+            return piece
+        return self.reading.fresh(piece)
 
     def _score(self, o: FusedCandidate) -> float:
         return self.plan.score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
@@ -285,7 +299,9 @@ class FusionTree:
         if total == -math.inf:
             return NEVER
         nats = total - self._begun[0]
-        return nats / max(1, tokens - self._begun[1]) if self._mean else nats
+        if self._mean:
+            return nats / max(1, tokens - self._begun[1])
+        return nats
 
     def extend(self, texts: Sequence[tuple[FusedHypothesis, bytes]]) -> list[FusedHypothesis]:
         """These hypotheses, of at least one, with as many bytes more as there is room for; and no others."""

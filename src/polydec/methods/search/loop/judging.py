@@ -41,6 +41,9 @@ class AttemptTextJudge:
     async def judge(self, attempt: SearchAttempt) -> None:
         text = attempt.text
         kept = [x for x in text.tokens if x not in text.ends]
-        written = " ".join(map(str, kept)) if self.words is None else self.words.decode(kept)
+        if self.words is None:
+            written = " ".join(map(str, kept))
+        else:
+            written = self.words.decode(kept)
         attempt.value = self.chance(written)
         attempt.spent = attempt.spent.plus(SearchStats(judged=1))

@@ -64,8 +64,14 @@ class LikeliestTextSearch:
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
         keep = request.choices.stop
-        language = self._spans(request, into.ends) if self.language is None else self.language
-        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        if self.language is None:
+            language = self._spans(request, into.ends)
+        else:
+            language = self.language
+        if request.logprobs is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         tree = await BranchTree.open(self.target, request.prompt, base=base)
         live = [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)]
         ended = list[LikeliestPrefix]()
@@ -97,7 +103,10 @@ class LikeliestTextSearch:
     def _spans(self, request: Request, ends: frozenset[int]) -> SpanLanguage:
         """Of the prompt. Raises RequestError where it has none."""
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
-        spelled = pieces.token_byte_pieces(self.vocab, ends) if known else None
+        if known:
+            spelled = pieces.token_byte_pieces(self.vocab, ends)
+        else:
+            spelled = None
         spans = SpanLanguage.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
         if not spans.followers(spans.start()):
             raise RequestError("prompt holds no text: there is no span to answer with")
@@ -152,5 +161,8 @@ class LikeliestTextSearch:
                 ended = sorted((*ended, after), key=lambda e: -e.total)[:keep]
             else:
                 cut = True
-        limit = ended[keep - 1].total if len(ended) >= keep else NEG_INF
+        if len(ended) >= keep:
+            limit = ended[keep - 1].total
+        else:
+            limit = NEG_INF
         return [b for b in grown if b.total > limit], ended, cut, new

@@ -147,8 +147,14 @@ class _MultiViewRun:
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
         views = self._plan.views or ("",)
-        begun = self._forks(root, len(views)) if self._plan.views else [root]
-        streams = [rng.at("view", i) for i in range(len(views))] if self._plan.views else [rng]
+        if self._plan.views:
+            begun = self._forks(root, len(views))
+        else:
+            begun = [root]
+        if self._plan.views:
+            streams = [rng.at("view", i) for i in range(len(views))]
+        else:
+            streams = [rng]
         paths = await gather_coroutines(
             *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))
         )
@@ -198,7 +204,10 @@ class _MultiViewRun:
         while not over:
             r = await attempt.look(rng)
             margin.append(top_two_margin(r.scores))
-            token = r.tokens[0] if self._plan.drawn else r.scores.argmax(0)
+            if self._plan.drawn:
+                token = r.tokens[0]
+            else:
+                token = r.scores.argmax(0)
             over = attempt.take(one_token_round(r, token), self._line, begin)
         tokens = attempt.text.tokens[begin:]
         words = self._plan.vocab.words
@@ -244,7 +253,10 @@ class _MultiViewRun:
         told = {p.answer for p in speaking if p.answer is not None}
         most = max(weight[i] for i in told)
         equal = [i for i in told if weight[i] == most]
-        which = regular.answer if regular.answer in equal else min(equal)
+        if regular.answer in equal:
+            which = regular.answer
+        else:
+            which = min(equal)
         return max((p for p in speaking if p.answer == which), key=lambda p: p.weight), most
 
     def _forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:

@@ -78,7 +78,10 @@ class ParticleSearch:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Particles of its own for every choice."""
         answers = [into.open(choice) for choice in request.choices]
-        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        if request.logprobs is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         trees = list[BranchTree]()
         try:
             for _ in answers:
@@ -96,7 +99,10 @@ class ParticleSearch:
     async def _write(
         self, tree: BranchTree, answer: AnswerText, rng: Rng, into: Transcript
     ) -> Result:
-        language = UnrestrictedLanguage(self.vocab.size) if self.language is None else self.language
+        if self.language is None:
+            language = UnrestrictedLanguage(self.vocab.size)
+        else:
+            language = self.language
         particles = [
             TextParticle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
         ]
@@ -139,11 +145,10 @@ class ParticleSearch:
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
-        notes = (
-            ()
-            if request.logprobs is None
-            else logprobs_at_nodes(scores, (p.node,), (drawn.token,), request.logprobs)
-        )
+        if request.logprobs is None:
+            notes = ()
+        else:
+            notes = logprobs_at_nodes(scores, (p.node,), (drawn.token,), request.logprobs)
         text.write((drawn.token,), notes)
         return TextParticle(
             text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
@@ -187,11 +192,9 @@ class ParticleSearch:
 def _log_mean(particles: Sequence[TextParticle]) -> float:
     """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
     top = max(p.logw for p in particles)
-    return (
-        top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))
-        if top > NEG_INF
-        else NEG_INF
-    )
+    if top > NEG_INF:
+        return top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))
+    return NEG_INF
 
 
 def _shares(particles: Sequence[TextParticle]) -> list[float]:

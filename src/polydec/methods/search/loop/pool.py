@@ -116,7 +116,10 @@ class PoolController:
         like = [window_similarity(a, b) for a, b in combinations(windows, 2)]
         unsure = min(1.0, fmean(w.unsure for w in windows))
         alike = fmean(like) if like else 1.0
-        redundant = fmean(x > self.alike for x in like) if like else 0.0
+        if like:
+            redundant = fmean(x > self.alike for x in like)
+        else:
+            redundant = 0.0
         return (
             (1.0 - phase) * unsure * alike,
             phase * (1.0 - unsure) + redundant,
@@ -163,7 +166,10 @@ class VoteWeights:
 
     def _weight(self, logps: Sequence[float], middle: float) -> float:
         last = fmean(logps[-math.ceil(len(logps) / 4) :])
-        off = (len(logps) - middle) / (self.spread * middle) if self.spread else 0.0
+        if self.spread:
+            off = (len(logps) - middle) / (self.spread * middle)
+        else:
+            off = 0.0
         return math.exp(self.sureness * last - off * off)
 
 
@@ -313,7 +319,10 @@ class _HypothesisPoolRun:
             if live and self._passes % plan.control.interval == 0:
                 pool = self._changed(pool, live, rng)
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
-        best = self._elected(ended) if ended else await self._likeliest(pool)
+        if ended:
+            best = self._elected(ended)
+        else:
+            best = await self._likeliest(pool)
         self._answer.follow(best.attempt.text)
         spent = replace(
             side_by_side([p.attempt.spent for p in self._begun]),

@@ -163,7 +163,10 @@ class _IterativeRefinementRun:
             await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
             better = (self._best.value or 0.0) > before
             idle = 0 if better else idle + 1
-            turn = 0 if better else turn + (idle % plan.patience == 0)
+            if better:
+                turn = 0
+            else:
+                turn = turn + (idle % plan.patience == 0)
         best = self._best.text
         best.score = self._best.value
         self._answer.follow(best)
@@ -174,7 +177,9 @@ class _IterativeRefinementRun:
         """Tokens that may stand behind the prompt, what is shown included."""
         whole = self._plan.context
         most = self._request.max_tokens
-        return 2 * most if whole is None else whole - len(self._request.prompt)
+        if whole is None:
+            return 2 * most
+        return whole - len(self._request.prompt)
 
     @property
     def _ranked(self) -> list[SearchAttempt]:
@@ -197,7 +202,10 @@ class _IterativeRefinementRun:
         await gather_coroutines(*(self._plan.judging.judge(a) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         for a in drawn:
-            a.value = 0.0 if a.text.finish_reason == "length" else a.value
+            if a.text.finish_reason == "length":
+                a.value = 0.0
+            else:
+                a.value = a.value
             a.close()
             self._keep(a)
 

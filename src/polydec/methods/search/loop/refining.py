@@ -49,7 +49,9 @@ class ExpertRefinement:
     def of(target: Target, ways: int, stir: float, above: float) -> ExpertRefinement | None:
         """None where the target is no mixture whose router can be moved, or one way is asked for."""
         routes: tuple[int, int] | None = getattr(target, "routes", None)
-        return None if routes is None or ways < 2 else ExpertRefinement(routes, ways, stir, above)
+        if routes is None or ways < 2:
+            return None
+        return ExpertRefinement(routes, ways, stir, above)
 
     def routings(self, rng: Rng, position: int) -> list[Routing]:
         """Those besides the router's own for the token at a position, each drawn in a stream of its own."""

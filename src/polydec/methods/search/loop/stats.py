@@ -35,7 +35,10 @@ class SearchStats:
         """tokens_scored, tokens_written: of all texts that were tried; texts_ended: how many of them came to an end;
         texts_judged: how often a reward was asked for; tokens_refined: how many were drawn from the mean of several choices of
         experts, told where there are any."""
-        refined = {"tokens_refined": self.refined} if self.refined else {}
+        if self.refined:
+            refined = {"tokens_refined": self.refined}
+        else:
+            refined = {}
         return {
             "tokens_scored": self.scored,
             "texts_ended": self.ended,

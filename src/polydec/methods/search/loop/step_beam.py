@@ -158,4 +158,6 @@ class _StepBeamRun:
 
 def _stream(begun: StepBeamPrefix, number: int) -> Rng:
     """What is drawn of a step; the first goes on in the beginning's own stream, so that one text draws as plain decoding."""
-    return begun.rng.at("step", len(begun.attempt.text.tokens), number) if number else begun.rng
+    if number:
+        return begun.rng.at("step", len(begun.attempt.text.tokens), number)
+    return begun.rng

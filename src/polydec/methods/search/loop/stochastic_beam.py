@@ -119,7 +119,10 @@ class StochasticBeamSearch:
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
             here = rng.at(len(out), len(waiting))
             further = sum(a.mass for a in there)
-            share = further / (further + max(absent, 0.0)) if further > 0.0 else 0.0
+            if further > 0.0:
+                share = further / (further + max(absent, 0.0))
+            else:
+                share = 0.0
             if waiting and not (share > 0.0 and here.at("further").bernoulli(share)):
                 racer = waiting.pop()
                 absent -= math.exp(racer.logp)

@@ -102,7 +102,9 @@ class SuperposedSearch:
     @property
     def share(self) -> float:
         """Of the table in a score."""
-        return SHARE if self.alpha is None else self.alpha
+        if self.alpha is None:
+            return SHARE
+        return self.alpha
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -141,7 +143,10 @@ class SuperposedSearch:
                 texts = [await _noted(t, session, into) for t in texts]
         finally:
             session.close()
-        noted = [] if request.logprobs is None else texts
+        if request.logprobs is None:
+            noted = []
+        else:
+            noted = texts
         fed = passes + sum(len(t.tokens) for t in noted)
         return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
 
@@ -206,11 +211,9 @@ class SuperposedSearch:
         """What enters the model (H)."""
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
         embedded_NH = session.embed([m.text.tokens[-1] for m in live])
-        return (
-            (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0)
-            if len(live) > 1
-            else embedded_NH[0]
-        )
+        if len(live) > 1:
+            return (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0)
+        return embedded_NH[0]
 
 
 def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:

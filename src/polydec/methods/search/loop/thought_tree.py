@@ -222,7 +222,10 @@ class _ThoughtTreeRun:
         asked = dict[int, str]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
-            step = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
+            if words is not None:
+                step = words.decode(tokens)
+            else:
+                step = " ".join(map(str, tokens))
             if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in step):
                 if not any(t.ready and t.attempt is thought.attempt for t in out):
                     out.append(
@@ -307,18 +310,23 @@ class _ThoughtTreeRun:
         ends = attempt.text.ends
         line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
         evidence = (*self._request.prompt, *attempt.text.tokens)
-        bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
+        if self._plan.grounded:
+            bank_V = word_bank(self._plan.vocab, ends, evidence)
+        else:
+            bank_V = None
         begun = attempt.logp
         while not attempt.ended:
             r = await attempt.look(thought.rng.at("answer", attempt.text.position))
             logp_V = r.scores.row(0)
             answer = attempt.text.tokens[begin:]
-            ending = (
-                [x for x in ends if float(logp_V[x]) > NEG_INF]
-                if answer and line.closes(answer)
-                else []
-            )
-            kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
+            if answer and line.closes(answer):
+                ending = [x for x in ends if float(logp_V[x]) > NEG_INF]
+            else:
+                ending = []
+            if bank_V is None:
+                kept_V = logp_V
+            else:
+                kept_V = torch.where(bank_V, logp_V.cpu(), NEG_INF)
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
             attempt.take(
                 one_token_round(

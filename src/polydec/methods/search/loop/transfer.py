@@ -80,7 +80,10 @@ class TransferQSearch:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Every choice has draws of its own."""
         answers = [into.open(choice) for choice in request.choices]
-        base = RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW
+        if request.logprobs is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         law = await BranchTree.open(self.target, request.prompt, base=base, whole=True)
         trees = [law]
         try:
@@ -94,7 +97,10 @@ class TransferQSearch:
                 choice = answer.choice or 0
                 mine = law.fork(choice)
                 trees.append(mine)
-                theirs = ahead.fork(choice) if self.looks else None
+                if self.looks:
+                    theirs = ahead.fork(choice)
+                else:
+                    theirs = None
                 trees += [] if theirs is None else [theirs]
                 writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice)))
             return await gather_coroutines(*(writer.run(request) for writer in writers))
@@ -156,7 +162,10 @@ class _TransferQRun:
             )
             if answer.finish_reason is None:
                 (self._node,) = self._law.grow([(self._node, tokens[i])])
-                self._root = self._roots[i] if self._roots else 0
+                if self._roots:
+                    self._root = self._roots[i]
+                else:
+                    self._root = 0
             self._spent = self._spent.plus(SearchStats(first=int(first), written=1))
             first = False
         return answer.result(replace(self._spent, ended=1))

@@ -40,14 +40,20 @@ class StepBoundary:
         """Whether these tokens, all of one step so far, are the whole of it."""
         if len(step) >= self.most:
             return True
-        text = "" if self.words is None else self.words.decode(step)
+        if self.words is None:
+            text = ""
+        else:
+            text = self.words.decode(step)
         return any(d in text for d in self.delimiters)
 
 
 def answer_said(text: str, mark: str) -> str:
     """What a text answers, as it reads there: what stands behind the last `mark`, to the end of that line, or its last line
     where the mark is "" or missing. Without spaces around it and a full stop at its end."""
-    behind = text.rpartition(mark)[2] if mark and mark in text else text.strip().rpartition("\n")[2]
+    if mark and mark in text:
+        behind = text.rpartition(mark)[2]
+    else:
+        behind = text.strip().rpartition("\n")[2]
     return behind.strip().partition("\n")[0].strip().rstrip(".")
 
 

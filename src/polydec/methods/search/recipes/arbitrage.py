@@ -55,12 +55,12 @@ def build(
 
     ends = delimiter.replace("\\n", "\n")
     reads = kit.find(TextRouter)
-    arbiter = (
-        RouterArbiter(kit.need(DraftStateRouter), tau)
-        if reads is None
-        else ReadingArbiter(reads, tau)
-    )
-    reader = (
-        None if reads is None else StepReader(plain(reads.law), *reads.marks, reads.law.context)
-    )
+    if reads is None:
+        arbiter = RouterArbiter(kit.need(DraftStateRouter), tau)
+    else:
+        arbiter = ReadingArbiter(reads, tau)
+    if reads is None:
+        reader = None
+    else:
+        reader = StepReader(plain(reads.law), *reads.marks, reads.law.context)
     return ArbitrageSearch(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)

@@ -65,7 +65,10 @@ def build(
     )
     target = drop_greedy_rule(kit.target)
     words = target.vocab.words
-    lead = b"" if words is None else lead_of(words)
+    if words is None:
+        lead = b""
+    else:
+        lead = lead_of(words)
     most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
     reader = FusionReader(read, EMPTY, lead, before, most)
     return FusedBeamSearch(target, reader, width, share, lagging, mean)

@@ -73,7 +73,10 @@ def build(
         text.replace("\\n", "\n") for text in (feedback, contrast, critique)
     )
     judge = kit.find(TextReward)
-    text = None if judge is None else AttemptTextJudge(judge.chance, kit.target.vocab.words)
+    if judge is None:
+        text = None
+    else:
+        text = AttemptTextJudge(judge.chance, kit.target.vocab.words)
     return IterativeRefinementSearch(
         method,
         kit.find(StepReward) if text is None else None,

@@ -51,7 +51,10 @@ def build(
     from polydec.methods.search.loop.transfer import TransferQSearch
     from polydec.models.learned.kinds.reward import TextReward
 
-    baseline = kit.target if own else kit.drafting
+    if own:
+        baseline = kit.target
+    else:
+        baseline = kit.drafting
     reward = kit.need(TextReward).judge
     return TransferQSearch(
         drop_greedy_rule(kit.target), reward, baseline, own, candidates, length, tries, weight, heat

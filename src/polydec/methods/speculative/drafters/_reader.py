@@ -76,7 +76,10 @@ class OtherTokenizerReader:
         return self.session, ids[-1]
 
     def fork(self, choice: int | None = None) -> OtherTokenizerReader:
-        session = None if self.session is None else self.session.fork(choice)
+        if self.session is None:
+            session = None
+        else:
+            session = self.session.fork(choice)
         return OtherTokenizerReader(
             self.draft,
             self.words,
@@ -116,10 +119,8 @@ def retokenise_addition(words: TokenCodec, before: Sequence[int], addition: str)
     try:
         head = words.encode(tail, special=False)
         whole = words.encode(tail + addition, special=False)
-        return (
-            whole[len(head) :]
-            if whole[: len(head)] == head
-            else words.encode(addition, special=False)
-        )
+        if whole[: len(head)] == head:
+            return whole[len(head) :]
+        return words.encode(addition, special=False)
     except PolydecError:
         return ()

@@ -91,7 +91,9 @@ class StateLaws:
     def scores(self, draft: Draft) -> DraftScores:
         """The laws at all nodes."""
         scores = LogitScores([self.logits[i] for i in range(len(draft))])
-        return self.session.bend(draft, scores) if self.bent else scores
+        if self.bent:
+            return self.session.bend(draft, scores)
+        return scores
 
 
 def states_after(scores: DraftScores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
@@ -239,7 +241,10 @@ class StateGuess:
         windows, states = zip(*self.pending, strict=True)
         self.pending = []
         state_NS = torch.stack(states)
-        state_NS = self.session.normed(state_NS) if self.drafter.weights.normed else state_NS
+        if self.drafter.weights.normed:
+            state_NS = self.session.normed(state_NS)
+        else:
+            state_NS = state_NS
         rows = self.drafter.weights.enter(self.embed(windows), state_NS)
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))
@@ -271,7 +276,10 @@ class StateGuess:
         self.true_H = state_NH[-1].clone()
 
     def fork(self, session: Session, choice: int | None = None) -> StateGuess:
-        cache = None if self.cache is None else self.cache.fork()
+        if self.cache is None:
+            cache = None
+        else:
+            cache = self.cache.fork()
         return replace(self, session=session, cache=cache, pending=list(self.pending))
 
     def close(self) -> None:
@@ -313,7 +321,10 @@ def reads_argmax(session: Session, root: int) -> bool:
 def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
     """On a sequence that is about to begin."""
     network = drafter.weights.network
-    cache = None if network is None else network.new_cache()
+    if network is None:
+        cache = None
+    else:
+        cache = network.new_cache()
     grower = getattr(drafter.weights, "grower", None)
     return StateGuess(drafter, session, cache, grower=grower, bent=drafter.bent)
 

@@ -43,7 +43,10 @@ class SuffixAutomaton:
             p = link[p]
         if p >= 0:
             q = follow[p][token]
-            link[new] = q if length[q] == length[p] + 1 else self._split(p, q, token)
+            if length[q] == length[p] + 1:
+                link[new] = q
+            else:
+                link[new] = self._split(p, q, token)
         self.tip = v = new
         for _ in range(CHAIN):
             self.count[v] += 1
@@ -74,7 +77,9 @@ class SuffixAutomaton:
 
     def resumed(self, state: int, length: int) -> tuple[int, int]:
         """The same match; at the end of the sequence, where nothing follows, that of its longest suffix that stood before."""
-        return self.match if state == self.tip else (state, length)
+        if state == self.tip:
+            return self.match
+        return (state, length)
 
     def state_of(self, state: int, length: int) -> int:
         """Where the match of this length is now, if `state` was split since it was found."""
@@ -89,7 +94,9 @@ class SuffixAutomaton:
             state = self.link[state]
             length = self.length[state]
         target = self.next[state].get(token)
-        return (0, 0) if target is None else (target, length + 1)
+        if target is None:
+            return (0, 0)
+        return (target, length + 1)
 
     def after(self, state: int) -> list[tuple[int, int, int]]:
         """(count, last place, token) of what followed, most frequent first, the latest on a tie."""

@@ -67,7 +67,9 @@ class CopySpecDrafter:
     @property
     def lengths(self) -> tuple[int, ...]:
         """Of matches that are looked for."""
-        return LENGTHS if self.adapt else (MATCH if self.gamma is None else self.gamma,)
+        if self.adapt:
+            return LENGTHS
+        return (MATCH if self.gamma is None else self.gamma,)
 
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
         windows = TokenWindowIndex(self.lengths, self.first)
@@ -91,7 +93,10 @@ class CopyingGuess(DraftGuess):
         """(match length, tokens) that promise most for their cost."""
         best = 1.0
         choice = (0, 0)
-        price = COST if self.config.cost is None else self.config.cost
+        if self.config.cost is None:
+            price = COST
+        else:
+            price = self.config.cost
         for n, start in matches.items():
             expected = power = 1.0
             for tokens in range(1, min(most, len(self.windows.text) - start) + 1):
@@ -108,9 +113,10 @@ class CopyingGuess(DraftGuess):
         most = min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
-        n, tokens = (
-            self._choose(matches, most) if self.config.adapt else (self.config.lengths[0], most)
-        )
+        if self.config.adapt:
+            n, tokens = self._choose(matches, most)
+        else:
+            n, tokens = (self.config.lengths[0], most)
         if not tokens:
             return Draft.chain(root)
         copied = self.windows.text[matches[n] : matches[n] + tokens]

@@ -83,9 +83,15 @@ class CostAwareDrafter:
     tree: PricedTree | None = None
 
     def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
-        paid = None if self.paid is None else self.paid.open(prompt, session)
+        if self.paid is None:
+            paid = None
+        else:
+            paid = self.paid.open(prompt, session)
         free = self.free.open(prompt, session)
-        tree = None if self.tree is None else self.tree.drafter.open(prompt, session)
+        if self.tree is None:
+            tree = None
+        else:
+            tree = self.tree.drafter.open(prompt, session)
         blind = free.want == ScoreRequest(law=RowDetail.NOTHING)
         return CostAwareGuess(
             self, session, free, paid, tree, CostAwareLedger(), CostAwareRound(), blind
@@ -301,7 +307,9 @@ class CostAwareGuess:
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
         """These nodes, with chances whose products are what the paths are believed to be worth."""
         if len(keep) == 1 or self.round.candidates is not draft:
-            return draft if len(keep) == len(draft.token) else draft.only(keep)
+            if len(keep) == len(draft.token):
+                return draft
+            return draft.only(keep)
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
         chance = (
             1.0,
@@ -474,7 +482,10 @@ class CostAwareGuess:
                 self.ledger.paths.see(self.round.said[i], true[i])
 
     def fork(self, session: Session, choice: int | None = None) -> CostAwareGuess:
-        paid = None if self.paid is None else self.paid.fork(session, choice)
+        if self.paid is None:
+            paid = None
+        else:
+            paid = self.paid.fork(session, choice)
         return replace(
             self,
             session=session,
@@ -494,7 +505,10 @@ class CostAwareGuess:
 
 def _class(draft: Draft) -> int:
     """The class of a step: how good the best first token is."""
-    best = max((draft.chance[c] for c in draft.children[0]), default=0.0) if draft.chance else 0.0
+    if draft.chance:
+        best = max((draft.chance[c] for c in draft.children[0]), default=0.0)
+    else:
+        best = 0.0
     return sum(best > low for low in LOOKS[1:])
 
 

@@ -168,11 +168,10 @@ class DiffusionGuess(DraftGuess):
         if most < 1:
             return Draft.chain(root)
         known = self.text[-(denoiser.context - most) :]
-        room = (
-            most
-            if not denoiser.block
-            else min(most, -len(known) % denoiser.block or denoiser.block)
-        )
+        if not denoiser.block:
+            room = most
+        else:
+            room = min(most, -len(known) % denoiser.block or denoiser.block)
         canvas = (*known, *(None,) * room)
         board = denoiser.open(len(canvas), len(known))
         try:
@@ -182,7 +181,10 @@ class DiffusionGuess(DraftGuess):
         config = self.config
         logp_RV = normalise_log_weights(logw_RV)
         path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
-        natural = config.before_end(logp_RV) if config.ends else None
+        if config.ends:
+            natural = config.before_end(logp_RV)
+        else:
+            natural = None
         return replace(Draft.chain(root, path), natural=natural)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:

@@ -97,11 +97,9 @@ class ExitHitCount:
     @property
     def bar(self) -> float:
         """Below this probability a token is rather a miss; 0 while that cannot be said."""
-        return (
-            (self.hit_p / self.hits + self.miss_p / self.misses) / 2
-            if self.hits and self.misses
-            else 0.0
-        )
+        if self.hits and self.misses:
+            return (self.hit_p / self.hits + self.miss_p / self.misses) / 2
+        return 0.0
 
     def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> ExitHitCount:
         right = [p for ok, p in outcomes if ok]
@@ -126,7 +124,10 @@ class DynamicGuess(DraftGuess):
     @property
     def want(self) -> ScoreRequest:
         config = self.config
-        exits = config.exits if self.begun else (*config.exits, config.layers)
+        if self.begun:
+            exits = config.exits
+        else:
+            exits = (*config.exits, config.layers)
         return ScoreRequest(law=RowDetail.NOTHING, prompt=config.prompt > 0, exits=exits)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
@@ -134,15 +135,25 @@ class DynamicGuess(DraftGuess):
         exits = self.config.exits
         known = any(c.hits + c.misses for c in self.counts.values())
         self.begun = True
-        exit, length = (
-            config.best(self.counts) if known and exits else (1, min(1, config.depth, len(exits)))
-        )
-        exit = exit if known or not exits else exits[0]
-        length = length if config.by_length or not length or not known else config.depth
+        if known and exits:
+            exit, length = config.best(self.counts)
+        else:
+            exit, length = (1, min(1, config.depth, len(exits)))
+        if known or not exits:
+            exit = exit
+        else:
+            exit = exits[0]
+        if config.by_length or not length or not known:
+            length = length
+        else:
+            length = config.depth
         length = min(length, budget.depth, budget.nodes)
         if length < 1:
             return Draft.chain(root)
-        bar = self.counts[exit].bar if config.by_confidence else 0.0
+        if config.by_confidence:
+            bar = self.counts[exit].bar
+        else:
+            bar = 0.0
         part = ExitTapSession(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
         return await config.tree.grow(
             part,
@@ -160,7 +171,10 @@ class DynamicGuess(DraftGuess):
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
-        nodes = nodes if self.begun else nodes[-self.config.prompt :]
+        if self.begun:
+            nodes = nodes
+        else:
+            nodes = nodes[-self.config.prompt :]
         shadows = {
             exit: scores.exit(exit, nodes) for exit in self.counts
         }  # all asked for before one is looked at

@@ -80,7 +80,10 @@ class FilledGapsGuess(DraftGuess):
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         denoiser = self.config.denoiser
-        mark = () if denoiser.boundary is None else (denoiser.boundary,)
+        if denoiser.boundary is None:
+            mark = ()
+        else:
+            mark = (denoiser.boundary,)
         most = min(budget.depth, budget.nodes, denoiser.context - 1 - len(mark))
         if most < 1:
             return Draft.chain(root)

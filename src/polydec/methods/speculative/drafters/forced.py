@@ -70,7 +70,10 @@ class JumpForwardDrafter:
                 rest = language.forced(state)
                 spelled = _spelled(words, rest)
             else:
-                spelled = spelled[1:] if spelled and spelled[0] == token else _spelled(words, rest)
+                if spelled and spelled[0] == token:
+                    spelled = spelled[1:]
+                else:
+                    spelled = _spelled(words, rest)
         return out
 
 

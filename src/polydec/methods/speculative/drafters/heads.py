@@ -67,13 +67,12 @@ class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
 
     def __init__(self, weights: HeadDraftWeights, known: StateGuess) -> None:
-        state = (
-            known.tip.hidden_RH
-            if known.tip is not None
-            else None
-            if known.true_H is None
-            else known.true_H[None]
-        )
+        if known.tip is not None:
+            state = known.tip.hidden_RH
+        elif known.true_H is None:
+            state = None
+        else:
+            state = known.true_H[None]
         assert state is not None, "a draft is asked for before the target has read the prompt"
         if weights.normed and known.tip is None:  # a layer has read normed states already
             state = known.session.normed(state)
@@ -85,7 +84,10 @@ class HeadLaws:
         laws = self._laws
         for k in sorted({draft.depth[i] for i in laws.new(draft)}):
             nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
-            computed = nodes if self._weights.reads else nodes[:1]
+            if self._weights.reads:
+                computed = nodes
+            else:
+                computed = nodes[:1]
             carry = torch.stack([self._carry[draft.parent[i]] for i in computed])
             embed = laws.session.embed([draft.token[i] for i in computed])
             below, state = await ForwardQuery(self._weights, (k, carry, embed), len(computed))

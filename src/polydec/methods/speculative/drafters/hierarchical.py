@@ -94,7 +94,9 @@ class HierarchicalGuess:
 
     @property
     def want(self) -> ScoreRequest:
-        return ScoreRequest(law=RowDetail.NOTHING) if self._of_states else self._inner.want
+        if self._of_states:
+            return ScoreRequest(law=RowDetail.NOTHING)
+        return self._inner.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         self._steps = []
@@ -105,9 +107,15 @@ class HierarchicalGuess:
         here = rng.at("draft", position)
         if not length:
             return chain
-        least = length if config.least is None else min(config.least, length)
+        if config.least is None:
+            least = length
+        else:
+            least = min(config.least, length)
         want = replace(self._inner.want, law=RowDetail.ROW, prompt=False, last=False)
-        want = replace(want, base=RowDetail.ROW) if budget.graded else want
+        if budget.graded:
+            want = replace(want, base=RowDetail.ROW)
+        else:
+            want = want
         known = await self._read(root, want)
         inner = self._inner.fork(self._small)
         tip = root

@@ -99,14 +99,15 @@ class InputGuidedGuess(DraftGuess):
     def expected(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
         p = self.place
-        at = (
-            p.at
-            if p.at is None or not p.lost
-            else p.at + p.lost
-            if self.config.near and p.lost <= LOST
-            else None
-        )
-        return (at, p.agreed) if at is not None and at < len(self.source) else (None, 0)
+        if p.at is None or not p.lost:
+            at = p.at
+        elif self.config.near and p.lost <= LOST:
+            at = p.at + p.lost
+        else:
+            at = None
+        if at is not None and at < len(self.source):
+            return (at, p.agreed)
+        return (None, 0)
 
     def push(self, token: int) -> None:
         """The output has one more token."""
@@ -118,7 +119,10 @@ class InputGuidedGuess(DraftGuess):
             p.agreed = agreed + 1
             p.lost = 0
             return
-        match = self._nearest() if self.config.near and p.at is not None else self._unique()
+        if self.config.near and p.at is not None:
+            match = self._nearest()
+        else:
+            match = self._unique()
         if match is not None:
             p.at = match[0]
             p.agreed = match[1]

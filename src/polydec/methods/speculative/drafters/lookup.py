@@ -88,7 +88,10 @@ class LookupGuess(DraftGuess):
         n, start = self.match()
         if not n:
             return Draft.chain(root)
-        length = min(most, self.config.growth * n) if self.config.growth else most
+        if self.config.growth:
+            length = min(most, self.config.growth * n)
+        else:
+            length = most
         copied = text[start : start + length]
         if self.config.loop:
             copied = [text[start + i % (len(text) - start)] for i in range(length)]

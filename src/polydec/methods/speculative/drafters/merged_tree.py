@@ -93,7 +93,10 @@ class TreeMerger:
             if at < 0 or (not whole and (probe or draft.law[i] is not None)):
                 place.append(-1)
                 continue
-            raw = UNSAID if draft.chance is None else draft.chance[i]
+            if draft.chance is None:
+                raw = UNSAID
+            else:
+                raw = draft.chance[i]
             cell = first + int(raw * BUCKETS)
             chance = rates.chance(cell, raw)
             if whole:
@@ -175,7 +178,9 @@ class MergedTreeGuess:
         self.last[:] = [merged]
         out = merged.tree.draft()
         keep = merged.best(whole, budget.nodes, self.config.floor)
-        return out if len(keep) == len(out) else out.only(keep)
+        if len(keep) == len(out):
+            return out
+        return out.only(keep)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         for merged in self.last:  # none at the prompt

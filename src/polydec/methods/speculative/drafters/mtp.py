@@ -69,11 +69,10 @@ class MtpGuess:
         if budget.depth < 1:
             return draft
         if known is not None and (most := config.room(budget.nodes)):
-            laws = (
-                SampledLaws(known, self.session, config.mtp)
-                if config.sampler
-                else LevelLaws(known[:, None], self.session)
-            )
+            if config.sampler:
+                laws = SampledLaws(known, self.session, config.mtp)
+            else:
+                laws = LevelLaws(known[:, None], self.session)
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
             draft = await config.tree.grow(laws, root, position, room, rng)
         return self._with_masks(draft, budget)

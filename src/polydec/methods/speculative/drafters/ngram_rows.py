@@ -120,17 +120,15 @@ class NgramRowsGuess(DraftGuess):
         ]
         for at, count in enumerate(counts):
             node = place[at]
-            row = (
-                None
-                if node is None or tree.depth[node] >= budget.depth
-                else self.find(context[node])
-            )
+            if node is None or tree.depth[node] >= budget.depth:
+                row = None
+            else:
+                row = self.find(context[node])
             most = min(count, budget.nodes + 1 - len(tree))
-            tokens, law_V = (
-                self._children(row, most, rng.at("draft", position, at))
-                if row and most > 0
-                else ((), None)
-            )
+            if row and most > 0:
+                tokens, law_V = self._children(row, most, rng.at("draft", position, at))
+            else:
+                tokens, law_V = ((), None)
             place += [len(tree) + i if i < len(tokens) else None for i in range(count)]
             for x in tokens:
                 assert node is not None and row is not None
@@ -184,7 +182,10 @@ class NgramRowsGuess(DraftGuess):
 
     def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
         common = self.config.shared or self.config.store is not None
-        store = self.store if common else NgramRowStore(dict(self.store.after))
+        if common:
+            store = self.store
+        else:
+            store = NgramRowStore(dict(self.store.after))
         return NgramRowsGuess(self.config, store, list(self.text), list(self.like))
 
     def close(self) -> None:

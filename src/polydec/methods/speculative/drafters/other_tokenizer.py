@@ -61,7 +61,10 @@ class OtherTokenizerGuess(DraftGuess):
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         most = min(budget.depth, budget.nodes)
-        place = await self.reader.catch_up() if most > 0 else None
+        if most > 0:
+            place = await self.reader.catch_up()
+        else:
+            place = None
         if place is None:
             return Draft.chain(root)
         (session, first), draft = place, self.config.draft.vocab
@@ -80,12 +83,14 @@ class OtherTokenizerGuess(DraftGuess):
         spell = words_of(draft, "the draft")
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *chain.token))
-        ids = (
-            retokenise_addition(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
-            if whole.startswith(known)
-            else ()
-        )
-        ends = sorted(self.config.vocab.eos)[:1] if end else []
+        if whole.startswith(known):
+            ids = retokenise_addition(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
+        else:
+            ids = ()
+        if end:
+            ends = sorted(self.config.vocab.eos)[:1]
+        else:
+            ends = []
         return Draft.chain(root, [*ids, *ends][:most])
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:

@@ -97,6 +97,12 @@ class TreeYield:
 
 def class_of(draft: Draft) -> int:
     """The class of a step, by what is known without asking."""
-    firsts = draft.children[0] if draft.chance else ()
-    best = max((draft.chance[i] for i in firsts), default=0.0) if draft.chance else 0.0
+    if draft.chance:
+        firsts = draft.children[0]
+    else:
+        firsts = ()
+    if draft.chance:
+        best = max((draft.chance[i] for i in firsts), default=0.0)
+    else:
+        best = 0.0
     return min(int(best * len(BRINGS)), len(BRINGS) - 1)

@@ -148,12 +148,19 @@ class ProbesGuess:
         state_NH = states_behind(draft, scores, verdict)
         copies = self.config.probes.copies
         if state_NH is not None and self.config.sure:
-            last = verdict.path[-1] if verdict.path else 0
+            if verdict.path:
+                last = verdict.path[-1]
+            else:
+                last = 0
             chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
-            state_NH = state_NH if chance >= self.config.sure else None
-        self.state_LEH = (
-            None if state_NH is None else state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
-        )
+            if chance >= self.config.sure:
+                state_NH = state_NH
+            else:
+                state_NH = None
+        if state_NH is None:
+            self.state_LEH = None
+        else:
+            self.state_LEH = state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
 
     def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
         return ProbesGuess(self.config, session, self.state_LEH)
@@ -181,7 +188,10 @@ def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor
     """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
     there."""
     probe = draft.probe or (False,) * len(draft)
-    node = verdict.path[-1] if verdict.path else 0
+    if verdict.path:
+        node = verdict.path[-1]
+    else:
+        node = 0
     nodes = list[int]()
     # they stand behind all tokens, each behind the one before it, and each copy's first behind the token
     for i in range(node + 1, len(draft)):
@@ -191,7 +201,9 @@ def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor
         raise RequestError(
             "the target shows no hidden states: what was trained on them cannot draft for it"
         )
-    return scores.hidden_NH[nodes] if nodes else None
+    if nodes:
+        return scores.hidden_NH[nodes]
+    return None
 
 
 def allot_probes(

@@ -124,7 +124,10 @@ class RecyclingGuess(DraftGuess):
         ]  # of each node of the template its node in the draft, None: left out
         for above, rank in self.config.template:
             p = place[above]
-            row = () if p is None else self.memory.after.get(tree.token[p], ())
+            if p is None:
+                row = ()
+            else:
+                row = self.memory.after.get(tree.token[p], ())
             if (
                 p is None
                 or rank >= len(row)

@@ -89,7 +89,10 @@ class SharedTokensGuess(DraftGuess):
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         most = min(budget.depth, budget.nodes)
         draft = Draft.chain(root)
-        place = await self.reader.catch_up() if most > 0 and self.shared.twin else None
+        if most > 0 and self.shared.twin:
+            place = await self.reader.catch_up()
+        else:
+            place = None
         if place is None:
             return draft
         session, first = place

@@ -135,7 +135,10 @@ class TrigramDrafter:
             raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
-        own = TrigramWeights.of([prompt], self.top).after if self.prompt else {}
+        if self.prompt:
+            own = TrigramWeights.of([prompt], self.top).after
+        else:
+            own = {}
         return TrigramGuess(
             self, {k: row for k, row in own.items() if not self.table.row(k)}, list(prompt)
         )
@@ -189,7 +192,9 @@ class TrigramGuess(DraftGuess):
 
     def row(self, pair: Pair) -> dict[int, float]:
         row = self.own.get(pair)
-        return self.config.table.row(pair) if row is None else row
+        if row is None:
+            return self.config.table.row(pair)
+        return row
 
     def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
         """(token, weight), best first."""

@@ -46,4 +46,6 @@ def categorical_pick(rng: Rng) -> Pick:
 def certain_draw_chance(scores: DraftScores, node: int, token: int, graded: bool) -> float:
     """What a certain draw below `node` counts for: 1, or where the budget is graded the draft model's own probability of
     the token (scores.base must have been asked for)."""
-    return exp(scores.base.logp(node, (token,))[0]) if graded else 1.0
+    if graded:
+        return exp(scores.base.logp(node, (token,))[0])
+    return 1.0

@@ -101,17 +101,19 @@ class PearlDecoder:
             n = text.position
             waiting = len(pending) - 1
             known = len(line)
-            more = (
-                0
-                if waiting and pending.token[-1] in text.ends
-                else min(self.gamma, text.room - waiting)
-            )
+            if waiting and pending.token[-1] in text.ends:
+                more = 0
+            else:
+                more = min(self.gamma, text.room - waiting)
             line, scores = await gather_coroutines(
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
             )
             tested = _lengthen(pending, line, known, known + 1)
             if told:
-                piece = () if words is None else tuple(words.decode([x]) for x in tested.token)
+                if words is None:
+                    piece = ()
+                else:
+                    piece = tuple(words.decode([x]) for x in tested.token)
                 into.on(ProposedEvent(choice, n, tested.token, tested.parent, piece))
             verdict = self.verifier.verify(tested, TruncatedScores(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
@@ -119,7 +121,10 @@ class PearlDecoder:
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
             into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
-            notes = () if asked is None else logprobs_at_nodes(scores, range(len(new)), new, asked)
+            if asked is None:
+                notes = ()
+            else:
+                notes = logprobs_at_nodes(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
             counted.see(tested, verdict, count)
             if text.finish_reason is not None:
@@ -166,7 +171,9 @@ class TruncatedScores:
     size: int
 
     def certain(self, i: int) -> int | None:
-        return self.scores.certain(i) if i < self.size else 0
+        if i < self.size:
+            return self.scores.certain(i)
+        return 0
 
     def row(self, i: int) -> Tensor:
         return self.scores.row(i)

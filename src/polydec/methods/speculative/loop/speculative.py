@@ -35,7 +35,9 @@ class SpeculativeDecoder:
 
     @property
     def exactness(self) -> Exactness:
-        return self.verifier.exactness if self.law is Exactness.LAW else self.law
+        if self.law is Exactness.LAW:
+            return self.verifier.exactness
+        return self.law
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -45,11 +47,10 @@ class SpeculativeDecoder:
         """All choices of a request, written `into` the transcript, each with its own stream of `rng`: the prompt is fed once,
         and each choice goes on from a fork of the session."""
         texts = [into.open(choice) for choice in request.choices]
-        base = (
-            RowDetail.NOTHING
-            if request.logprobs is None and request.guard is None
-            else RowDetail.ROW
-        )
+        if request.logprobs is None and request.guard is None:
+            base = RowDetail.NOTHING
+        else:
+            base = RowDetail.ROW
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
@@ -77,14 +78,23 @@ async def _write(
     while True:
         r = await walk.round(rng, text.room, text.ends)
         if told:
-            piece = () if words is None else tuple(words.decode([x]) for x in r.draft.token)
+            if words is None:
+                piece = ()
+            else:
+                piece = tuple(words.decode([x]) for x in r.draft.token)
             draft = r.draft
             into.on(
                 ProposedEvent(choice, r.position, draft.token, draft.parent, piece, draft.probes)
             )
             into.on(VerifiedEvent(choice, r.position, r.verdict.path, r.verdict.bonus))
-        notes = () if asked is None else logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
-        before = None if guard is None else text.guarded
+        if asked is None:
+            notes = ()
+        else:
+            notes = logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
+        if guard is None:
+            before = None
+        else:
+            before = text.guarded
         new = text.write(r.tokens, notes, len(r.verdict.path))
         count.see(r.draft, r.verdict, new)
         if guard is not None:

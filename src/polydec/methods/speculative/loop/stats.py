@@ -35,11 +35,10 @@ class DraftStats:
 
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
-        expected = (
-            None
-            if self.expected is None or other.expected is None
-            else self.expected + other.expected
-        )
+        if self.expected is None or other.expected is None:
+            expected = None
+        else:
+            expected = self.expected + other.expected
         return DraftStats(
             self.passes + other.passes,
             self.drafts + other.drafts,
@@ -61,14 +60,14 @@ class DraftStats:
         negative); and least_log_mass_kept, the lowest of one token. Where a judge kept tokens: judged, how many, and
         judged_share of what was accepted."""
         known = self.drafted and self.expected is not None
-        bent = (
-            {"log_mass_kept": self.kept, "least_log_mass_kept": self.least} if self.masked else {}
-        )
-        judged = (
-            {"judged": self.judged, "judged_share": self.judged / self.accepted}
-            if self.judged
-            else {}
-        )
+        if self.masked:
+            bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least}
+        else:
+            bent = {}
+        if self.judged:
+            judged = {"judged": self.judged, "judged_share": self.judged / self.accepted}
+        else:
+            judged = {}
         return {
             **bent,
             **judged,

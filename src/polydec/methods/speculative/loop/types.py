@@ -23,7 +23,9 @@ class Verdict:
 
     def accepted(self, draft: Draft) -> tuple[int, ...]:
         """The tokens of the accepted nodes."""
-        return tuple([draft.token[i] for i in self.path]) if self.path else ()
+        if self.path:
+            return tuple([draft.token[i] for i in self.path])
+        return ()
 
     def tokens(self, draft: Draft) -> tuple[int, ...]:
         """What the round has written: the accepted tokens and the one that follows them."""
@@ -60,7 +62,10 @@ def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     path: list[int] = []
     while True:
         token = pick(node, len(path))
-        child = draft.child(node, token) if node < last else None
+        if node < last:
+            child = draft.child(node, token)
+        else:
+            child = None
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)

@@ -148,7 +148,10 @@ class Walk:
 
     def take(self, round: WalkRound, count: int | None = None) -> None:
         """The first `count` tokens of the round stand (None: all of them)."""
-        tokens = round.tokens if count is None else round.tokens[:count]
+        if count is None:
+            tokens = round.tokens
+        else:
+            tokens = round.tokens[:count]
         if not tokens:
             return
         verdict = round.verdict
@@ -205,7 +208,10 @@ async def prefill_for_guess(
     want = replace(guess.want, law=guess.want.base)
     scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
     if (want.prompt or want.last) and len(prompt) > 1:
-        shown = prompt[:-1] if want.prompt else prompt[-2:-1]
+        if want.prompt:
+            shown = prompt[:-1]
+        else:
+            shown = prompt[-2:-1]
         guess.learn(
             Draft.chain(shown[0], shown[1:]),
             scores,

@@ -35,4 +35,6 @@ def with_source_text(drafter: Drafter, source: tuple[int, ...]) -> Drafter:
     Returns:
         The drafter itself where the source is empty.
     """
-    return WithSource(drafter, source) if source else drafter
+    if source:
+        return WithSource(drafter, source)
+    return drafter

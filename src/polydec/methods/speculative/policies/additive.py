@@ -56,8 +56,6 @@ class AdditivePolicy:
         deepest = max(draft.depth)
         if not deepest:
             return state
-        return (
-            min(state + self.rise, self.most)
-            if len(verdict.path) == deepest
-            else max(state - self.fall, self.least)
-        )
+        if len(verdict.path) == deepest:
+            return min(state + self.rise, self.most)
+        return max(state - self.fall, self.least)

@@ -52,7 +52,10 @@ class MovingAveragePolicy:
     def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
         if len(draft) == 1:
             return state
-        drafted = max(draft.depth) if draft.natural is None else draft.natural
+        if draft.natural is None:
+            drafted = max(draft.depth)
+        else:
+            drafted = draft.natural
         long = self.rate * state[1] + (1 - self.rate) * drafted
         good = self.rate * state[2] + (1 - self.rate) * len(verdict.path)
         return max(self.least, min(self.most, round(long + self.rise * (good >= long)))), long, good

@@ -68,7 +68,10 @@ class BatchWidthPolicy:
 
     def budget(self, state: InUse) -> DraftBudget:
         """The most that is drafted then."""
-        width = self.at(1) if state.width is None else state.width
+        if state.width is None:
+            width = self.at(1)
+        else:
+            width = state.width
         return DraftBudget(self.depth if width else 0, width)
 
     def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:

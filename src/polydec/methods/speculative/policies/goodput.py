@@ -79,7 +79,10 @@ class GoodputPolicy:
         accepted = set(verdict.path)
         for node in (0, *verdict.path):
             for c in draft.children[node]:
-                q = 1.0 if draft.chance is None else draft.chance[c]
+                if draft.chance is None:
+                    q = 1.0
+                else:
+                    q = draft.chance[c]
                 rates.observe(bin_of(q, BINS), c in accepted)
         if drafted:
             first += 0.1 * ((got > 0) - first)

@@ -56,7 +56,10 @@ class ThresholdPolicy:
         if not drafted:
             return state
         ar = self.keep_rate * ar + (1.0 - self.keep_rate) * len(verdict.path) / drafted
-        aim = (
-            tau + self.step if ar < self.rate else tau if drafted >= self.depth else tau - self.step
-        )
+        if ar < self.rate:
+            aim = tau + self.step
+        elif drafted >= self.depth:
+            aim = tau
+        else:
+            aim = tau - self.step
         return min(1.0, max(0.0, self.keep * tau + (1.0 - self.keep) * aim)), ar

@@ -76,22 +76,27 @@ def build(
     free = with_source_text(
         copies if table is None else CopyNGramMixtureDrafter(copies, table), kit.source
     )
-    noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
-    free = MergedTreeDrafter((free, RecyclingDrafter())) if noted else free
-    asked = (
-        rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
-        if ask is None
-        else ask
-    )
-    paid = (
-        ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128) if asked else None
-    )
+    if wide is None:
+        noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS
+    else:
+        noted = wide
+    if noted:
+        free = MergedTreeDrafter((free, RecyclingDrafter()))
+    else:
+        free = free
+    if ask is None:
+        asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
+    else:
+        asked = ask
+    if asked:
+        paid = ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128)
+    else:
+        paid = None
     grown = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
-    tree = (
-        PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
-        if states
-        else None
-    )
+    if states:
+        tree = PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
+    else:
+        tree = None
     drafter = CostAwareDrafter(
         free, paid if tree is None else None, kit.costs, lasting=False, tree=tree
     )

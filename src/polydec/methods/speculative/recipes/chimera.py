@@ -50,7 +50,10 @@ def build(
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     chimera = kit.need(ChimeraModel)
     drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
-    drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, chimera.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
     )

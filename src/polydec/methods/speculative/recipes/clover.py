@@ -63,7 +63,10 @@ def build(
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
     )
-    drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, clover.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
     )

@@ -57,11 +57,10 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     L = kit.target.layers
-    run = (
-        (kept_layers(L, 2.0, even=True), frozenset[int]())
-        if skip is None
-        else remaining_layer_halves(parse_layer_halves(skip, L), L)
-    )
+    if skip is None:
+        run = (kept_layers(L, 2.0, even=True), frozenset[int]())
+    else:
+        run = remaining_layer_halves(parse_layer_halves(skip, L), L)
     return SpeculativeDecoder(
         kit.target,
         SelfSpeculativeDrafter(ChainTree(), *run),

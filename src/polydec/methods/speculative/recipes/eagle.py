@@ -52,5 +52,8 @@ def build(
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(EagleModel)
     drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
-    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, eagle.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

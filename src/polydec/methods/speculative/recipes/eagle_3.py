@@ -54,5 +54,8 @@ def build(
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(Eagle3Model)
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, eagle.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -51,5 +51,8 @@ def build(
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     falcon = kit.need(FalconModel)
     drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
-    drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, falcon.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

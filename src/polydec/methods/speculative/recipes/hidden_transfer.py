@@ -50,7 +50,10 @@ def build(
 
     probes = kit.need(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
-    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

@@ -51,5 +51,8 @@ def build(
 
     heads = kit.need(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
-    drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, heads.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

@@ -50,5 +50,8 @@ def build(
     kit.read_prompt(CARD.name)
     heads = kit.need(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
-    drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, heads.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

@@ -62,9 +62,21 @@ def build(
     from polydec.models.learned.kinds.longspec import LongSpec
 
     longspec = kit.need(LongSpec)
-    of_rates = RankedTree.of(longspec.rates, nodes, depth) if static else BestFirstTree(width)
-    tree = of_rates if widths is None else WidestTree(widths)
-    size = (depth, nodes) if widths is None else (len(widths), sum(widths))
+    if static:
+        of_rates = RankedTree.of(longspec.rates, nodes, depth)
+    else:
+        of_rates = BestFirstTree(width)
+    if widths is None:
+        tree = of_rates
+    else:
+        tree = WidestTree(widths)
+    if widths is None:
+        size = (depth, nodes)
+    else:
+        size = (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
-    drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, longspec.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))

@@ -54,7 +54,10 @@ def build(
 
     copies = with_source_text(LookupDrafter(max_ngram, min_ngram, growth=growth), kit.source)
     drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
-    drafter = CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = CostAwareDrafter(drafter, None, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(depth, max(depth, nodes))
     )

@@ -52,9 +52,15 @@ def build(
 
     mtp = kit.need(MtpModel)
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
-    drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, mtp.share, kit.costs)
+    else:
+        drafter = drafter
     drafted = min(depth, len(mtp))
-    rows = (drafted + 1) * (len(mtp) + 1) - 1 if quadratic else drafted + len(mtp)
+    if quadratic:
+        rows = (drafted + 1) * (len(mtp) + 1) - 1
+    else:
+        rows = drafted + len(mtp)
     return SpeculativeDecoder(
         kit.target,
         drafter,

@@ -57,7 +57,10 @@ def build(
 
     probes = kit.need(SoftProbes, NEED.which)
     rates = tuple(tuple(level) for level in probes.rates)
-    fitted = state_trees.fastest_state_trees(rates, rows, kit.costs) if hardware_aware else None
+    if hardware_aware:
+        fitted = state_trees.fastest_state_trees(rates, rows, kit.costs)
+    else:
+        fitted = None
     made = fitted or (state_trees.best_state_trees(rates, rows) if by_state else ())
     drafter = ProbesDrafter(
         probes,
@@ -65,7 +68,10 @@ def build(
         rows,
         tuple((masks, RankedTree(masks.paths or ((0,),))) for masks in made),
     )
-    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    if cost_aware:
+        drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    else:
+        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

@@ -49,5 +49,8 @@ def build(
 
     trained = kit.need(BlockDrafter)
     drafter = BlockFilledDrafter(trained, kit.source, block, True)
-    verifier = NearBestVerifier(top, tolerance) if kit.language is None else MatchVerifier()
+    if kit.language is None:
+        verifier = NearBestVerifier(top, tolerance)
+    else:
+        verifier = MatchVerifier()
     return SpeculativeDecoder(kit.target, drafter, verifier, FixedPolicy(block or trained.block))

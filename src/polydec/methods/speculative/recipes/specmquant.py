@@ -60,11 +60,10 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.eagle import EagleModel
 
-    inner = (
-        EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
-        if eagle
-        else RecyclingDrafter(k, min(max(1, inner_nodes), 256))
-    )
+    if eagle:
+        inner = EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
+    else:
+        inner = RecyclingDrafter(k, min(max(1, inner_nodes), 256))
     drafter = HierarchicalDrafter(
         kit.drafting, inner, MatchVerifier(), inner_depth, inner_nodes, least
     )

@@ -53,7 +53,10 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    store = kit.memory.setdefault("store", SuffixStore()) if hot else None
+    if hot:
+        store = kit.memory.setdefault("store", SuffixStore())
+    else:
+        store = None
     drafter = with_source_text(
         SuffixDrafter(min_match, floor, width, store=store, add=hot), kit.source
     )

@@ -60,7 +60,10 @@ class BestSlotTree:
             child = next(open_[node], None)
             if child is None:
                 continue
-            q = child.q if budget.graded or child.law is not None else 1.0
+            if budget.graded or child.law is not None:
+                q = child.q
+            else:
+                q = 1.0
             on = depth + 1 < budget.depth and budget.go_on(depth + 1, q)
             a = assumed_acceptance_chance(
                 self.floor, self.fade, child.share, len(draft.children[node])

@@ -84,7 +84,10 @@ class GreedyGrowthTree:
             if child is None:
                 continue
             a = assumed_acceptance_chance(self.floor, self.fade, child.share, rank)
-            q = child.q if budget.graded or child.law is not None else 1.0
+            if budget.graded or child.law is not None:
+                q = child.q
+            else:
+                q = 1.0
             if -value * a >= self.threshold and budget.go_on(depth, q):
                 kept.append((-value * a, len(draft)))
             if -value * (1.0 - a) >= self.threshold:

@@ -56,11 +56,10 @@ class LearnedStopTree:
         draft = Draft.chain(root)
         chances = [1.0]
         all_ = 1.0
-        want = (
-            replace(tree_score_want(budget), hidden=True)
-            if self.threshold < 1.0
-            else tree_score_want(budget)
-        )
+        if self.threshold < 1.0:
+            want = replace(tree_score_want(budget), hidden=True)
+        else:
+            want = tree_score_want(budget)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
             scores = await laws.score(draft, want)
             hidden_NH = scores.hidden_NH

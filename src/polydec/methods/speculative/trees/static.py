@@ -45,13 +45,14 @@ class StaticTree:
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             p_V = float64_probabilities(law_V)
             child = here.at(node)
-            return (
-                tuple(child.at(i).categorical(p_V) for i in range(k))
-                if self.replace
-                else child.without_replacement(p_V, k)
-            )
+            if self.replace:
+                return tuple(child.at(i).categorical(p_V) for i in range(k))
+            return child.without_replacement(p_V, k)
 
-        how = DrawKind.INDEPENDENT if self.replace else DrawKind.WITHOUT
+        if self.replace:
+            how = DrawKind.INDEPENDENT
+        else:
+            how = DrawKind.WITHOUT
         return await grow_level_tree(laws, root, self.levels, budget, how, pick)
 
 
@@ -84,11 +85,10 @@ async def grow_level_tree(
                 law_V = scores.row(node)
                 tokens = pick(node, depth, law_V, min(width, room))
             for token in tokens:
-                q = (
-                    certain_draw_chance(scores, node, token, budget.graded)
-                    if law_V is None
-                    else exp(law_V[token])
-                )
+                if law_V is None:
+                    q = certain_draw_chance(scores, node, token, budget.graded)
+                else:
+                    q = exp(law_V[token])
                 if budget.go_on(depth, q):
                     below.append(len(draft))
                 draft = draft.grown(

@@ -97,8 +97,14 @@ class StochasticBeamTree:
                 if not on:
                     continue
                 only = scores.certain(node)
-                law_V = scores.row(node) if only is None else None
-                q_V = None if law_V is None else float64_probabilities(law_V)
+                if only is None:
+                    law_V = scores.row(node)
+                else:
+                    law_V = None
+                if law_V is None:
+                    q_V = None
+                else:
+                    q_V = float64_probabilities(law_V)
                 parent = _ArrivedParent(
                     node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone()
                 )

@@ -69,18 +69,27 @@ def _down(
         law_V = draft.law[child]
         q_V = None
         if law_V is not None:
-            q_V = left[id(law_V)] if id(law_V) in left else float64_probabilities(law_V)
+            if id(law_V) in left:
+                q_V = left[id(law_V)]
+            else:
+                q_V = float64_probabilities(law_V)
         if q_V is not None and not float(q_V.sum()) > 0.0:
             q_V = None  # the last of its law: a point mass, as a certain one is
         p = float(p_V[token])
         q = 1.0 if q_V is None else float(q_V[token])
         share = 1.0 if law_V is None else lenience  # what is certain was drawn from no law
-        chance = min(1.0, p / (share * q)) if q > 0.0 else 1.0
+        if q > 0.0:
+            chance = min(1.0, p / (share * q))
+        else:
+            chance = 1.0
         if p > 0.0 and here.at("accept", k).bernoulli(chance):
             return child, token
         if q_V is None:
             rest_V = exclude_token(p_V, token)
-            p_V = rest_V if float(rest_V.sum()) > 0.0 else p_V
+            if float(rest_V.sum()) > 0.0:
+                p_V = rest_V
+            else:
+                p_V = p_V
         else:
             p_V = residual_law(p_V, q_V)
             if draft.draw[child] is DrawKind.WITHOUT:

@@ -42,13 +42,12 @@ class JudgeVerifier:
 
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
-            token = (
-                rng.at("token", position + depth).categorical(
+            if only is None:
+                token = rng.at("token", position + depth).categorical(
                     float64_probabilities(scores.row(node))
                 )
-                if only is None
-                else only
-            )
+            else:
+                token = only
             if state_NH is None or draft.child(node, token) is not None:
                 return token
             for child in draft.children[node]:

@@ -57,8 +57,14 @@ class KSeqVerifier:
             token = draft.token[child]
             size = 1
             rho = 1.0
-            q_V = None if law_V is None else left.get(id(law_V))
-            q_V = float64_probabilities(law_V) if law_V is not None and q_V is None else q_V
+            if law_V is None:
+                q_V = None
+            else:
+                q_V = left.get(id(law_V))
+            if law_V is not None and q_V is None:
+                q_V = float64_probabilities(law_V)
+            else:
+                q_V = q_V
             if (
                 q_V is None or not float(q_V.sum()) > 0.0
             ):  # certain, or the last of its law: a point mass
@@ -117,13 +123,18 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
             p = p[~(sure | weak)]
             q = q[~(sure | weak)]
         middle = (low + high) / 2
-        low, high = (middle, high) if gives_too_much(middle) else (low, middle)
+        if gives_too_much(middle):
+            low, high = (middle, high)
+        else:
+            low, high = (low, middle)
     return high
 
 
 def any_success_chance(beta: float, k: int) -> float:
     """1 - (1 - beta)^k: the chance that one of k trials of chance beta comes off."""
-    return 1.0 if beta >= 1.0 else -expm1(k * log1p(-beta))
+    if beta >= 1.0:
+        return 1.0
+    return -expm1(k * log1p(-beta))
 
 
 def k_trial_residual(p_V: Tensor, q_V: Tensor, k: int, rho: float) -> Tensor:
@@ -132,11 +143,9 @@ def k_trial_residual(p_V: Tensor, q_V: Tensor, k: int, rho: float) -> Tensor:
         return residual_law(p_V, q_V)
     kept_V = torch.minimum(q_V, p_V / rho)
     beta = float(kept_V.sum())
-    return (
-        residual_law(p_V, kept_V * (any_success_chance(min(beta, 1.0), k) / beta))
-        if beta > 0.0
-        else p_V
-    )
+    if beta > 0.0:
+        return residual_law(p_V, kept_V * (any_success_chance(min(beta, 1.0), k) / beta))
+    return p_V
 
 
 def k_trial_acceptance(p_V: Tensor, q_V: Tensor, k: int) -> float:

@@ -29,12 +29,10 @@ class MatchVerifier:
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
-            return (
-                rng.at("token", position + depth).categorical(
+            if only is None:
+                return rng.at("token", position + depth).categorical(
                     float64_probabilities(scores.row(node))
                 )
-                if only is None
-                else only
-            )
+            return only
 
         return follow_draft_path(draft, pick)

@@ -41,13 +41,12 @@ class NearBestVerifier:
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
-            token = (
-                rng.at("token", position + depth).categorical(
+            if only is None:
+                token = rng.at("token", position + depth).categorical(
                     float64_probabilities(scores.row(node))
                 )
-                if only is None
-                else only
-            )
+            else:
+                token = only
             if not draft.children[node] or draft.child(node, token) is not None:
                 return token
             tokens, logp = scores.base.topk(node, self.top)

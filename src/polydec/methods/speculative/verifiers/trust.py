@@ -33,11 +33,10 @@ class TrustVerifier:
             node = draft.children[node][0]
             path.append(node)
         only = scores.certain(node)
-        bonus = (
-            rng.at("token", position + len(path)).categorical(
+        if only is None:
+            bonus = rng.at("token", position + len(path)).categorical(
                 float64_probabilities(scores.row(node))
             )
-            if only is None
-            else only
-        )
+        else:
+            bonus = only
         return Verdict(tuple(path), bonus)

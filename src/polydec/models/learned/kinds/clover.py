@@ -107,7 +107,10 @@ class CloverModel:
         )
         moved = carry_NH + (near[..., None] * value.unflatten(-1, (heads, -1))).flatten(-2)
         weight, bias, skip = self.out[min(k, 1)]
-        inputs = torch.cat([moved, token_NH], 1) if k else moved
+        if k:
+            inputs = torch.cat([moved, token_NH], 1)
+        else:
+            inputs = moved
         return moved, linear(inputs, skip) + silu(linear(inputs, weight, bias))
 
     @torch.inference_mode()

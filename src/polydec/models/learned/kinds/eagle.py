@@ -88,7 +88,9 @@ class EagleModel:
         )
 
     def _entry(self, x_NH: Tensor) -> Tensor:
-        return x_NH.float() if self.normed else rms_normalised(x_NH)
+        if self.normed:
+            return x_NH.float()
+        return rms_normalised(x_NH)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """The same for drafted tokens, behind what was made at the ones before them."""

@@ -90,7 +90,10 @@ class Eagle3Model:
     def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
         """What enters the layer for tokens and the states before them, of all depths one behind another."""
         joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
-        fused = linear(joined, self.fuse_HD) if self.grower is None else self.grower.fused(joined)
+        if self.grower is None:
+            fused = linear(joined, self.fuse_HD)
+        else:
+            fused = self.grower.fused(joined)
         return self.below(embed_NWH, fused)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
@@ -100,7 +103,9 @@ class Eagle3Model:
     def _entry(self, x_NH: Tensor) -> Tensor:
         if not self.evened:
             return x_NH.float()
-        return rms_normalised(x_NH) if self.grower is None else self.grower.even(x_NH)
+        if self.grower is None:
+            return rms_normalised(x_NH)
+        return self.grower.even(x_NH)
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
         """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""
@@ -117,11 +122,9 @@ class Eagle3Model:
         if self.table is None or not self.evened:
             return None
         step = getattr(self.network, "step", None)
-        return (
-            None
-            if step is None
-            else NativeTreeGrower(step, self.fuse_HD, self.own.token_C, self.table)
-        )
+        if step is None:
+            return None
+        return NativeTreeGrower(step, self.fuse_HD, self.own.token_C, self.table)
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagle3Model, ...]:

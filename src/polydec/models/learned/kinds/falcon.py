@@ -153,9 +153,10 @@ class FalconNetwork:
     def _write(self, cache: KVCache, slot: int, x: Tensor) -> None:
         path = path_to(cache, slot)
         keys = 2 * self._keys
-        before = (
-            cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
-        )
+        if len(path) > 1:
+            before = cache.entries()[0, path[-2], keys:]
+        else:
+            before = torch.zeros(4 * self._width)
         state = advance_lstm(self._lstm, x, before)
         n = self._norm(state[-self._width :], "input_layernorm.weight")
         key = self._turned(
@@ -217,7 +218,10 @@ def path_to(cache: KVCache, slot: int) -> list[int]:
     while slot >= cache.length:
         tail.append(slot)
         above = cache.parent[slot - cache.length]
-        slot = cache.length + above if above >= 0 else cache.length - 1
+        if above >= 0:
+            slot = cache.length + above
+        else:
+            slot = cache.length - 1
     return [*range(slot + 1), *reversed(tail)]
 
 

@@ -85,7 +85,9 @@ class DraftHeads:
     @cached_property
     def network(self) -> NeuralNetwork | None:
         """The layer, as a network."""
-        return None if self.layer is None else self.layer.network()
+        if self.layer is None:
+            return None
+        return self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer: the states alone."""
@@ -93,11 +95,15 @@ class DraftHeads:
 
     def start(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
-        return rms_normalised(state_NH) if self.own_VH is None else state_NH.float()
+        if self.own_VH is None:
+            return rms_normalised(state_NH)
+        return state_NH.float()
 
     def head(self, k: int) -> Tensor | None:
         """The matrix that makes laws of what head k guesses; None: the target's norm and head do."""
-        return None if self.own_VH is None else self.own_VH[k]
+        if self.own_VH is None:
+            return None
+        return self.own_VH[k]
 
     @property
     def normed(self) -> bool:
@@ -107,7 +113,10 @@ class DraftHeads:
     def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
         weight, bias, skip = self.heads[k]
-        inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1) if self.reads else carry_NC
+        if self.reads:
+            inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1)
+        else:
+            inputs = carry_NC
         made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
         for into, shift in self.more[k] if self.more else ():
             made = made + silu(linear(made, into, shift))
@@ -173,16 +182,18 @@ def load(path: str | Path) -> DraftHeads:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(HeadsFields, config, artefact.CONFIG)
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
-        layer = None if c.layer is None else state_layer.read_state_layer(c.layer, t, KIND, c.width)
+        if c.layer is None:
+            layer = None
+        else:
+            layer = state_layer.read_state_layer(c.layer, t, KIND, c.width)
         matrix = (c.vocab_size, c.width)
-        own_VH = (
-            [
+        if c.own:
+            own_VH = [
                 artefact.read_artefact_tensor(t, KIND, f"{k}.own", matrix).float()
                 for k in range(len(sizes))
             ]
-            if c.own
-            else None
-        )
+        else:
+            own_VH = None
         return DraftHeads(
             [read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)],
             c.reads,

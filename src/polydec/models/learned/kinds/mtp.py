@@ -109,7 +109,10 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpM
 
 def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
     """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
-    layers = mtp.adapter.layers if mtp.adapter is not None else ()
+    if mtp.adapter is not None:
+        layers = mtp.adapter.layers
+    else:
+        layers = ()
     tensors = {f"sampler.{i // 4}.{PARTS[i % 4]}": t.float() for i, t in enumerate(mtp.sampler)}
     tensors |= {
         f"layers.{i}.{place}.{side}": t.float()

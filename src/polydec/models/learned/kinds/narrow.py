@@ -56,13 +56,15 @@ class JoiningNetwork:
     runs it, else None."""
 
     def __init__(self, join_HS: Tensor, inner: NeuralNetwork) -> None:
-        self.step = inner if isinstance(inner, CpuStep) else None
+        if isinstance(inner, CpuStep):
+            self.step = inner
+        else:
+            self.step = None
         self._inner = inner
-        self._join = (
-            partial(linear, weight=join_HS)
-            if self.step is None
-            else add_native_matrix(self.step, "join", join_HS)
-        )
+        if self.step is None:
+            self._join = partial(linear, weight=join_HS)
+        else:
+            self._join = add_native_matrix(self.step, "join", join_HS)
         self.layers = inner.layers
         self.context = inner.context
         self.cost = inner.cost + join_HS.numel()
@@ -142,11 +144,9 @@ def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
         raise FileError(
             "start has no head of its own: give a draft model that `polydec train draft` made"
         )
-    return (
-        draft["lm_head.tokens"].tolist()
-        if "lm_head.tokens" in draft
-        else list(range(len(draft["lm_head.weight"])))
-    )
+    if "lm_head.tokens" in draft:
+        return draft["lm_head.tokens"].tolist()
+    return list(range(len(draft["lm_head.weight"])))
 
 
 def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:

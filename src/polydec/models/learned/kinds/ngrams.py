@@ -77,7 +77,9 @@ class NGrams:
     def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
         known = self._known(tokens)
-        return self._row(known[-1]) if known else []
+        if known:
+            return self._row(known[-1])
+        return []
 
     def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
         """The same by each context that is known, the last token alone first, then the last two, and so on."""
@@ -86,7 +88,9 @@ class NGrams:
     def exactly_after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows a context of just these, at most `order`; nothing where it is not known."""
         known = self._known(tokens)
-        return self._row(known[-1]) if known and len(known) == len(tokens) else []
+        if known and len(known) == len(tokens):
+            return self._row(known[-1])
+        return []
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """Where the contexts that end these tokens stand, the last token alone first, as far as they are known."""
@@ -145,7 +149,10 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
 
 def load(name: str) -> NGrams:
     """The table in a directory, or of a `zoo:NAME`. Raises FileError where there is none, or it is damaged."""
-    path = zoo.zoo_model_path(name) if name.startswith("zoo:") else edge.at_home(name)
+    if name.startswith("zoo:"):
+        path = zoo.zoo_model_path(name)
+    else:
+        path = edge.at_home(name)
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(NGramFields, config, artefact.CONFIG)

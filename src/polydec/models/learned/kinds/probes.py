@@ -49,7 +49,9 @@ class SoftProbes:
     @property
     def depths(self) -> tuple[int, ...]:
         """The layers whose inputs are read, ascending; none without maps."""
-        return () if self.maps is None else tuple(sorted({*self.enter}))
+        if self.maps is None:
+            return ()
+        return tuple(sorted({*self.enter}))
 
     def __len__(self) -> int:
         return len(self.bias_PH) // self.copies
@@ -102,7 +104,10 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Soft
 
 def save(path: str | Path, probes: SoftProbes, about: Mapping[str, Any]) -> None:
     """Write probes.safetensors and config.json into the directory `path`; about: what else the config says."""
-    maps = {} if probes.maps is None else {f"{j}.map": t.float() for j, t in enumerate(probes.maps)}
+    if probes.maps is None:
+        maps = {}
+    else:
+        maps = {f"{j}.map": t.float() for j, t in enumerate(probes.maps)}
     artefact.save_artefact(
         path,
         KIND,
@@ -127,20 +132,22 @@ def load(path: str | Path) -> SoftProbes:
         count = len(c.rates)
         H = c.width
         # an older file has one layer for all
-        enter = (c.enter,) * count if isinstance(c.enter, int) else tuple(c.enter)
+        if isinstance(c.enter, int):
+            enter = (c.enter,) * count
+        else:
+            enter = tuple(c.enter)
         if any(enter) and not c.maps:
             raise FileError(f"enter is {c.enter}: probes without maps enter the first layer")
         if len(enter) != count or list(enter) != sorted(enter):
             raise FileError(f"enter is {c.enter}: it must have {count} layers that never fall")
         if c.copies > 1 and c.maps:
             raise FileError(f"copies is {c.copies}: probes with maps have one copy")
-        maps = (
-            [
+        if c.maps:
+            maps = [
                 artefact.read_artefact_tensor(t, KIND, f"{j}.map", (H, H)).float()
                 for j in range(count)
             ]
-            if c.maps
-            else None
-        )
+        else:
+            maps = None
         bias_PH = artefact.read_artefact_tensor(t, KIND, "bias", (c.copies * count, H)).float()
         return SoftProbes(bias_PH, maps, enter, artefact.vocab_of(c), c.rates, c.share, c.copies)

@@ -38,7 +38,9 @@ class TextReward:
     def chance(self, text: str) -> float:
         """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
         score = self.judge(text)
-        return 1 / (1 + exp(-max(score, -700.0))) if self.odds else min(max(float(score), 0.0), 1.0)
+        if self.odds:
+            return 1 / (1 + exp(-max(score, -700.0)))
+        return min(max(float(score), 0.0), 1.0)
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """It reads texts, which every model writes."""

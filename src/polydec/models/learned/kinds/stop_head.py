@@ -66,7 +66,10 @@ def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
     """A head to train: every block does nothing yet. tied: one block, applied `depth` times."""
     g = torch.Generator().manual_seed(seed)
     draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width**0.5, torch.zeros(width))  # noqa: E731
-    blocks = (draw(),) * depth if tied else tuple(draw() for _ in range(depth))
+    if tied:
+        blocks = (draw(),) * depth
+    else:
+        blocks = tuple(draw() for _ in range(depth))
     return StopHead(blocks, (torch.zeros(2, width), torch.zeros(2)))
 
 
