@@ -13,7 +13,7 @@ MUTANTS = [
     Mutant(
         "filled gaps: the model is shown no boundary",
         "methods/speculative/drafters/filled_gaps.py",
-        "mark = () if denoiser.boundary is None else (denoiser.boundary,)",
+        "mark = (denoiser.boundary,)",
         "mark = ()",
         "tests/methods/speculative/drafters/test_filled_gaps.py::test_a_boundary_stands_before_the_gaps_and_kept_text_is_not_fed_again",
     ),
@@ -230,8 +230,8 @@ MUTANTS = [
     Mutant(
         "searched: a step of the draft model is held to the target's law",
         "lab/bench/searched.py",
-        "return (decoder.small.target,) if",
-        "return (decoder.big.target,) if",
+        "return (decoder.small.target,)",
+        "return (decoder.big.target,)",
         "tests/lab/bench/test_audit.py::test_a_step_of_the_draft_model_has_its_law",
     ),
     Mutant(
@@ -294,7 +294,7 @@ MUTANTS = [
     Mutant(
         "growth: states enter level by level as torch divides them",
         "models/learned/kinds/eagle3.py",
-        "return rms_normalised(x_NH) if self.grower is None else self.grower.even(x_NH)",
+        "return self.grower.even(x_NH)",
         "return rms_normalised(x_NH)",
         "tests/methods/speculative/drafters/test_grown.py::test_trees_are_the_rules_and_chances_as_near_as_is_said",
     ),

@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "cache augmentation: an evicted session's empty cache is read",
         "laws/targets/augmented.py",
-        "return memory if memory[0][0].shape[1] == len(prompt) else []",
-        "return memory",
+        "if memory[0][0].shape[1] == len(prompt):\n            return memory",
+        "if True:\n            return memory",
         CACHE + "test_every_method_writes_the_same",
     ),
     Mutant(

@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "grafts: the second one hides where the first began",
         "models/sessions/ledger.py",
-        "self.edited = one.at if self.edited is None else self.edited",
-        "self.edited = one.at",
+        "if self.edited is None:\n            self.edited = one.at",
+        "if True:\n            self.edited = one.at",
         GRAFTS + "test_edited_entries_begin_where_the_first_part_does",
     ),
     Mutant(

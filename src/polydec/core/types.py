@@ -225,8 +225,6 @@ class Draft:
         n = len(keep)
         if chance is None:
             chance = self.chance
-        else:
-            chance = chance
         first = keep[-1] == n - 1  # then all keep their numbers
 
         def kept(each: tuple[T, ...]) -> tuple[T, ...]:

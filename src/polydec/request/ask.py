@@ -308,9 +308,7 @@ def plan_request(
         ending = _ending(language, length, model, _ends(model, eos, stop_ids))
     else:
         ending = None
-    if ending is None:
-        language = language
-    else:
+    if ending is not None:
         language = ending
     if thinking is not None:
         ends = _ends(model, eos, stop_ids)

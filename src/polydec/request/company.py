@@ -88,8 +88,6 @@ def pass_events(
     names = lm.names
     if begun is None:
         begun = min((p.start for p in passes), default=0.0)
-    else:
-        begun = begun
     for p in passes:
         yield PassedEvent(
             0, names.get(p.model, "?"), p.start - begun, p.seconds, p.positions, p.of, p.queries

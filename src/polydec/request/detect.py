@@ -48,9 +48,7 @@ def detect_watermark(
         raise RequestError(
             f"size is {size}: all of so few tokens are green, so nothing can be told"
         )
-    if repeats:
-        pairs = pairs
-    else:
+    if not repeats:
         pairs = list(dict.fromkeys(pairs))
     hits = sum(bool(green_token_mask(key, before, share, size)[x]) for before, x in pairs)
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))

@@ -187,8 +187,6 @@ class TicketObserver:
             self.last = time.perf_counter()
             if self.first is None:
                 self.first = self.last
-            else:
-                self.first = self.first
             self.edits.append(event)
         elif isinstance(event, OpenedEvent) and not self.opened:
             self.opened = self.last = time.perf_counter()

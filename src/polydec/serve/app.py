@@ -282,11 +282,9 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
     messages = body.take("messages")
     if messages is None:
         read = None
-    else:
-        read = read_messages(body, messages)
-    if messages is None:
         ending = prompt_ending.OPENED
     else:
+        read = read_messages(body, messages)
         ending = chat_ending(body)
     body.end()
     if (prompt is None) == (messages is None):

@@ -51,8 +51,6 @@ class EmbeddingRequest:
         vectors = rows[:, : self.dimensions]
         if self.how.normalised and self.dimensions:
             vectors = normalize(vectors, dim=-1)
-        else:
-            vectors = vectors
 
         def row(at: int) -> dict[str, Any]:
             if self.packed:

@@ -84,11 +84,9 @@ def _too_many(asks: Sequence[Ask], limits: RequestLimits) -> str:
     prompted = _each(first.prompt_logprobs) > _each(first.logprobs)
     if prompted:
         name = "prompt_logprobs"
-    else:
-        name = "logprobs"
-    if prompted:
         value = first.prompt_logprobs
     else:
+        name = "logprobs"
         value = first.logprobs
     return (
         f"{name} is {value}: prompts and answers would list more than {limits.entries} log-probabilities, alternatives "

@@ -30,9 +30,7 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
     values = dict(body.mapping("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
     size = LEAST * len(values)
-    if size > LARGEST:
-        size = size
-    else:
+    if size <= LARGEST:
         size = len(json.dumps(values))
     if size > LARGEST:
         raise RefusalError(

@@ -154,9 +154,7 @@ def shaped_row_probabilities(
     if not rules:
         return float64_probabilities(scores.row(i)).cpu().numpy()
     logw_V = scores.weights(i)
-    if logw_V.dtype == torch.float64:
-        logw_V = logw_V
-    else:
+    if logw_V.dtype != torch.float64:
         logw_V = logw_V.float()
     for rule, state in zip(rules, states, strict=True):
         logw_V = rule.shape(state, logw_V)

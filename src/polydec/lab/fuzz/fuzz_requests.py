@@ -506,9 +506,7 @@ def _heads(r: random.Random) -> ClientInput:
             )
         case 5:
             request_bytes = _chunked(body, r.choice((1, 7, 1000)))
-            if r.random() < 0.5:
-                request_bytes = request_bytes
-            else:
+            if r.random() >= 0.5:
                 request_bytes = mutate_bytes(r, request_bytes)
         case 6:
             request_bytes = (

@@ -190,8 +190,6 @@ class OrderTwoNetwork:
             wrote[i] = 0
         if wrote[i]:
             wrong = 1 + (13 * wrong + wrote[i]) % 96
-        else:
-            wrong = wrong
         if 2 * i + 1 in without:
             return token, before, ran, 1 + (19 * wrong + 2 * i + 1) % 96
         return token, before, ran | 1 << i, wrong

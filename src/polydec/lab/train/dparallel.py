@@ -141,8 +141,6 @@ def certain_loss(
     share_B1 = ((torch.rand((), generator=rng) + torch.randperm(B, generator=rng)) / B)[:, None]
     if half:
         share_B1 = torch.full_like(share_B1, 0.5)
-    else:
-        share_B1 = share_B1
     first_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
     see_B1TT = canvas_BT[:, None, None].expand(-1, 1, T, -1)
     total = torch.zeros(())

@@ -62,9 +62,7 @@ def _course(spec: LMSpec) -> TrainingRun:
     preset = PRESETS[spec.preset]
     out = Path(spec.out)
     schedule = spec.schedule or preset.schedule
-    if spec.steps is None:
-        schedule = schedule
-    else:
+    if spec.steps is not None:
         schedule = replace(schedule, steps=spec.steps)
     if spec.start is None:
         first = None
@@ -75,9 +73,7 @@ def _course(spec: LMSpec) -> TrainingRun:
     else:
         teacher = load_directory(spec.teacher)
     shape = spec.shape or (preset.shape if first is None else first.s)
-    if spec.layers is None:
-        shape = shape
-    else:
+    if spec.layers is not None:
         shape = replace(shape, layers=spec.layers)
     objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
@@ -225,9 +221,7 @@ def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Ten
         stream = pack_documents([[*ids[:-1]] for ids in held], end)
     else:
         stream = np.empty(0, np.uint16)
-    if len(stream) >= length:
-        stream = stream
-    else:
+    if len(stream) < length:
         stream = np.concatenate([*corpus.train.values()])
     rows = PackedTokenStream(stream, begin)
     length = min(length, len(stream))

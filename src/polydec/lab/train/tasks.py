@@ -209,9 +209,7 @@ def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
-    if of.least < of.most:
-        items = items
-    else:
+    if of.least >= of.most:
         items = items[:PERIOD]
     return SyntheticTask(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
 

@@ -148,8 +148,6 @@ class AfterThinkingLanguage:
                 break
             if read.phase is ThinkingPhase.BEHIND:
                 before = at
-            else:
-                before = before
         return before
 
     # ---- steps ----

@@ -443,8 +443,6 @@ class SchemaReader:
             for pattern, more in patterns:
                 if self._found(pattern, name, node):
                     value = conjoin_schemas(value, more)
-                else:
-                    value = value
             named.append((name, value))
         low = _count(node, "minProperties") or 0
         high = _count(node, "maxProperties")

@@ -99,8 +99,6 @@ class NumberCell:
             if self.low == self.high:
                 if only is None:
                     only = frozenset({self.low})
-                else:
-                    only = only
             if self.kind == "integer":
                 if self.low_open:
                     first = floor(self.low) + 1

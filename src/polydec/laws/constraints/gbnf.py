@@ -99,9 +99,7 @@ class _GbnfReader:
 
     def _skip(self, lines: bool = False) -> None:
         space = (_SPACE_AND_LINES if lines else _SPACE).match(self.text, self.at)
-        if space is None:
-            self.at = self.at
-        else:
+        if space is not None:
             self.at = space.end()
 
     def _take(self, sign: str) -> None:

@@ -463,8 +463,6 @@ class SchemaWriter:
         if closed:
             if high is None or high >= len(maybe):
                 high = None
-            else:
-                high = high
             yield from self._choosing(cell, maybe, low, high)
             return
         if len(maybe) > 6:

@@ -74,9 +74,7 @@ class DryRule:
 
     def start(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
-        if self.window is None:
-            text_n = text_n
-        else:
+        if self.window is not None:
             text_n = text_n[max(0, len(text_n) - self.window) :]
         run_n = np.zeros_like(text_n)
         at = np.arange(len(text_n) - 1)

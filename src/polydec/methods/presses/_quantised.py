@@ -92,9 +92,7 @@ class QuantisedPress:
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> QuantisedBlock:
         if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
             return QuantisedBlock(None, None, kv.clone())
-        if kv.dtype == torch.float64:
-            kv = kv
-        else:
+        if kv.dtype != torch.float64:
             kv = kv.float()
         keys, values = kv
         return QuantisedBlock(
@@ -179,8 +177,6 @@ def low_rank_factors(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         left = error @ (torch.linalg.qr(right)[0] if last else right)
         if last:
             left = torch.linalg.qr(left)[0]
-        else:
-            left = left
         right = error.transpose(-1, -2) @ left
     return left, right
 

@@ -120,8 +120,6 @@ def of_model(name: str, family: str) -> str:
     method = find_method(name)
     if method == "auto":
         method = DEFAULTS[family]
-    else:
-        method = method
     check_family(method, family)
     return method
 

@@ -161,8 +161,6 @@ class CpuStep:
         c, weights = read_architecture(config, weights)
         if threads is None:
             threads = len(os.sched_getaffinity(0))
-        else:
-            threads = threads
         # what the library's pool takes; users are held to less (models/sessions/options.py)
         if not 1 <= threads <= 1024:
             raise MissingError(f"threads is {threads}: it must lie in 1 to 1024")

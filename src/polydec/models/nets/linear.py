@@ -135,8 +135,6 @@ def cuda_kernel(dtype: str) -> LinearKernel:
     """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
     if dtype == "auto":
         dtype = "bfloat16"
-    else:
-        dtype = dtype
     number = getattr(torch, dtype)
     return LinearKernel(
         f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), takes=number, attention=number

@@ -126,9 +126,7 @@ class SpanAttention:
             ):  # block by block: all scores at once would fill memory
                 rows = slice(first, first + LONG)
                 w = softcap_scores(torch.matmul(query[:, :, rows], keys[:, None]), self.cap)
-                if reach.mask is None:
-                    w = w
-                else:
+                if reach.mask is not None:
                     w = w.add_(reach.mask[rows])
                 self.gathers[:, :, rows].copy_(
                     softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
@@ -410,8 +408,6 @@ def _layers(
         width = windows[i]
         if width is None or size <= width:
             width = None
-        else:
-            width = width
         reaches.append(width)
         if width not in used:
             reach = _reach(q, seen, width, position, size, heads)

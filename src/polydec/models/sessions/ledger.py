@@ -285,8 +285,6 @@ class SessionLedger:
             self.cache.append(network.turned(piece, first, one.at - one.first))
         if self.edited is None:
             self.edited = one.at
-        else:
-            self.edited = self.edited
 
     def evict(self) -> None:
         """Give all entries back, but for those that could not be fed again as they are. Text and draft stay, so that both

@@ -196,8 +196,6 @@ def _open_text(
         eos = []
     elif isinstance(eos, int):
         eos = [eos]
-    else:
-        eos = eos
     if (path / "tokenizer.json").is_file():
         text = Tokenizer.from_tokenizer_json(
             path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template

@@ -175,11 +175,9 @@ def course(spec: ContextSpec) -> TrainingRun:
     )
     if spec.reasoning == "none":
         steps = 1
-    else:
-        steps = spec.steps
-    if spec.reasoning == "none":
         rate = 0.0
     else:
+        steps = spec.steps
         rate = 1.0
 
     def loss(step: int) -> tuple[Tensor, int]:

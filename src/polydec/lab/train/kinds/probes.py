@@ -69,8 +69,6 @@ def run_layer_by_levels(
     level = len(past)
     if at_T is None:
         at_T = torch.arange(x_BTH.shape[1])
-    else:
-        at_T = at_T
 
     def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
         if adapter is None:

@@ -94,9 +94,7 @@ class FreeDraftDenoising:
     ) -> tuple[TextEdit, FillingState, UnmaskerView]:
         """What `base` does at this spot under these laws: its edit, where that leads, and what it saw."""
         look = look.inside() if self.eager else look
-        if look.step == spot.passes:
-            look = look
-        else:
+        if look.step != spot.passes:
             look = replace(look, step=spot.passes)
         edit, state = self.base.unmasker.choose(spot.state, look, rng)
         step = self.base.step(spot, look, (), edit, state)

@@ -150,9 +150,7 @@ async def for_each(
     that has nothing behind it. What it forks it puts into `opened`: that is closed in the end, however this ends. base: what
     the search reads of the model's own rows, before shaping, where the request reads none."""
     answers = [into.open(choice) for choice in request.choices]
-    if request.logprobs is None:
-        base = base
-    else:
+    if request.logprobs is not None:
         base = RowDetail.ROW
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
     opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]

@@ -48,8 +48,6 @@ class NBestAnswers:
                 )  # nothing is certain yet: the clock of decoding starts all the same
         if self._first is None:
             self._first = sure
-        else:
-            self._first = self._first
 
     def results(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
         """The answers, of at least one text that ended, the best first. A text that was found several times stands once; where

@@ -149,11 +149,9 @@ class _MultiViewRun:
         views = self._plan.views or ("",)
         if self._plan.views:
             begun = self._forks(root, len(views))
-        else:
-            begun = [root]
-        if self._plan.views:
             streams = [rng.at("view", i) for i in range(len(views))]
         else:
+            begun = [root]
             streams = [rng]
         paths = await gather_coroutines(
             *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))

@@ -204,8 +204,6 @@ class _IterativeRefinementRun:
         for a in drawn:
             if a.text.finish_reason == "length":
                 a.value = 0.0
-            else:
-                a.value = a.value
             a.close()
             self._keep(a)
 

@@ -57,10 +57,8 @@ def build(
     reads = kit.find(TextRouter)
     if reads is None:
         arbiter = RouterArbiter(kit.need(DraftStateRouter), tau)
-    else:
-        arbiter = ReadingArbiter(reads, tau)
-    if reads is None:
         reader = None
     else:
+        arbiter = ReadingArbiter(reads, tau)
         reader = StepReader(plain(reads.law), *reads.marks, reads.law.context)
     return ArbitrageSearch(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)

@@ -74,8 +74,6 @@ def build(
     )
     if check is None:
         check = usual_check(kit.target.vocab)
-    else:
-        check = check
     asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)
     )

@@ -243,8 +243,6 @@ class StateGuess:
         state_NS = torch.stack(states)
         if self.drafter.weights.normed:
             state_NS = self.session.normed(state_NS)
-        else:
-            state_NS = state_NS
         rows = self.drafter.weights.enter(self.embed(windows), state_NS)
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))

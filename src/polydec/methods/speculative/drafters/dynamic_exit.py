@@ -139,13 +139,9 @@ class DynamicGuess(DraftGuess):
             exit, length = config.best(self.counts)
         else:
             exit, length = (1, min(1, config.depth, len(exits)))
-        if known or not exits:
-            exit = exit
-        else:
+        if exits and not known:
             exit = exits[0]
-        if config.by_length or not length or not known:
-            length = length
-        else:
+        if known and length and not config.by_length:
             length = config.depth
         length = min(length, budget.depth, budget.nodes)
         if length < 1:
@@ -171,9 +167,7 @@ class DynamicGuess(DraftGuess):
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
-        if self.begun:
-            nodes = nodes
-        else:
+        if not self.begun:
             nodes = nodes[-self.config.prompt :]
         shadows = {
             exit: scores.exit(exit, nodes) for exit in self.counts

@@ -114,8 +114,6 @@ class HierarchicalGuess:
         want = replace(self._inner.want, law=RowDetail.ROW, prompt=False, last=False)
         if budget.graded:
             want = replace(want, base=RowDetail.ROW)
-        else:
-            want = want
         known = await self._read(root, want)
         inner = self._inner.fork(self._small)
         tip = root

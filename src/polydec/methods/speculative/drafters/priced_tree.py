@@ -99,10 +99,8 @@ def class_of(draft: Draft) -> int:
     """The class of a step, by what is known without asking."""
     if draft.chance:
         firsts = draft.children[0]
-    else:
-        firsts = ()
-    if draft.chance:
         best = max((draft.chance[i] for i in firsts), default=0.0)
     else:
+        firsts = ()
         best = 0.0
     return min(int(best * len(BRINGS)), len(BRINGS) - 1)

@@ -153,9 +153,7 @@ class ProbesGuess:
             else:
                 last = 0
             chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
-            if chance >= self.config.sure:
-                state_NH = state_NH
-            else:
+            if chance < self.config.sure:
                 state_NH = None
         if state_NH is None:
             self.state_LEH = None

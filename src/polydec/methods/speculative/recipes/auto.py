@@ -82,8 +82,6 @@ def build(
         noted = wide
     if noted:
         free = MergedTreeDrafter((free, RecyclingDrafter()))
-    else:
-        free = free
     if ask is None:
         asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
     else:

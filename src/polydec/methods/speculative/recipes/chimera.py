@@ -52,8 +52,6 @@ def build(
     drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, chimera.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
     )

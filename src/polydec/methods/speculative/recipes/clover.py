@@ -65,8 +65,6 @@ def build(
     )
     if cost_aware:
         drafter = worth_its_cost(drafter, clover.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
     )

@@ -54,6 +54,4 @@ def build(
     drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, eagle.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

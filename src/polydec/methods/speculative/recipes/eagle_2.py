@@ -57,6 +57,4 @@ def build(
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, eagle.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -53,6 +53,4 @@ def build(
     drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, falcon.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

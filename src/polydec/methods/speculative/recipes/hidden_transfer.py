@@ -52,8 +52,6 @@ def build(
     drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
     if cost_aware:
         drafter = worth_its_cost(drafter, probes.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

@@ -52,6 +52,4 @@ def build(
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
     if cost_aware:
         drafter = worth_its_cost(drafter, heads.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

@@ -68,15 +68,11 @@ def build(
         of_rates = BestFirstTree(width)
     if widths is None:
         tree = of_rates
-    else:
-        tree = WidestTree(widths)
-    if widths is None:
         size = (depth, nodes)
     else:
+        tree = WidestTree(widths)
         size = (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
     if cost_aware:
         drafter = worth_its_cost(drafter, longspec.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))

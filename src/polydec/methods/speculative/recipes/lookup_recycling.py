@@ -56,8 +56,6 @@ def build(
     drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
     if cost_aware:
         drafter = CostAwareDrafter(drafter, None, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(depth, max(depth, nodes))
     )

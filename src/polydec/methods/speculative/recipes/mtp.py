@@ -54,8 +54,6 @@ def build(
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
     if cost_aware:
         drafter = worth_its_cost(drafter, mtp.share, kit.costs)
-    else:
-        drafter = drafter
     drafted = min(depth, len(mtp))
     if quadratic:
         rows = (drafted + 1) * (len(mtp) + 1) - 1

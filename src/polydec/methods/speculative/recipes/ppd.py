@@ -70,8 +70,6 @@ def build(
     )
     if cost_aware:
         drafter = worth_its_cost(drafter, probes.share, kit.costs)
-    else:
-        drafter = drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

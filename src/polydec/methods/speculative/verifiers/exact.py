@@ -88,8 +88,6 @@ def _down(
             rest_V = exclude_token(p_V, token)
             if float(rest_V.sum()) > 0.0:
                 p_V = rest_V
-            else:
-                p_V = p_V
         else:
             p_V = residual_law(p_V, q_V)
             if draft.draw[child] is DrawKind.WITHOUT:

@@ -63,8 +63,6 @@ class KSeqVerifier:
                 q_V = left.get(id(law_V))
             if law_V is not None and q_V is None:
                 q_V = float64_probabilities(law_V)
-            else:
-                q_V = q_V
             if (
                 q_V is None or not float(q_V.sum()) > 0.0
             ):  # certain, or the last of its law: a point mass
