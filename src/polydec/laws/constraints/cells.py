@@ -96,9 +96,8 @@ class NumberCell:
         if self.low is not None and self.high is not None:
             if self.low > self.high:
                 return None
-            if self.low == self.high:
-                if only is None:
-                    only = frozenset({self.low})
+            if self.low == self.high and only is None:
+                only = frozenset({self.low})
             if self.kind == "integer":
                 if self.low_open:
                     first = floor(self.low) + 1
