@@ -16,13 +16,15 @@ from polydec.core.types import Exactness
 from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, text_law_distance
 from polydec.lab.testing.examples import target_draft_pairs
 from polydec.lab.testing.exercised import (
+    BatchCounts,
     ExercisedCollector,
     ExercisedCounts,
     missing_kinds,
     require_exercised,
+    require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
-from polydec.lab.testing.toy import toy_law
+from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
 from polydec.lab.testing.toy_laws import FURTHER_LAWS, LATER_LENGTHS, ToyLaw, toy_laws
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
@@ -249,9 +251,13 @@ def check_replay(make: Make) -> None:
         assert plain == out.token_ids, "the answer changed when it was watched"
 
 
-def check_batch(make: Make) -> None:
-    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
+def check_batch(make: Make) -> BatchCounts:
+    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone. Passes that requests
+    shared and answers that differ must have been seen, unless a class attribute `unexercised` of the decoder says, by the name
+    of a count (BatchCounts), why that is 0. Returns the counts."""
     target = toy_law(11, 6)
+    network = target.network
+    assert isinstance(network, OrderTwoNetwork)
     draft = toy_law(12, 6, cost=0.1)
     decoder = make(target, draft)
     requests = [
@@ -259,12 +265,18 @@ def check_batch(make: Make) -> None:
         for i in range(9)
     ]
     alone = [_run(decoder, r)[0] for r in requests]
+    alone_calls = network.calls
+    counts = BatchCounts.of_answers([answer.token_ids for answer in alone])
     for order in (requests, requests[::-1]):
+        before = network.calls
         together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
+        counts += BatchCounts(shared=max(0, alone_calls - (network.calls - before)))
         for i, want in enumerate(alone):
             assert together[i].token_ids == want.token_ids, (
                 f"request {i} has another answer beside its neighbours"
             )
+    require_mechanism_exercised(counts, decoder)
+    return counts
 
 
 def check_choices(make: Make) -> None:

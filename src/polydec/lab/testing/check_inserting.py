@@ -18,7 +18,12 @@ from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness, TextEdit
 from polydec.lab.testing.enumerate import Law, law_of, text_law_distance
-from polydec.lab.testing.exercised import ContractCounts, require_exercised
+from polydec.lab.testing.exercised import (
+    BatchCounts,
+    ContractCounts,
+    require_exercised,
+    require_mechanism_exercised,
+)
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy_insertion import (
     Asked,
@@ -201,12 +206,18 @@ def _inserted(edits: Sequence[TextEdit], ends: frozenset[int]) -> int:
     return count
 
 
-def check_batch(make: Make) -> None:
-    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
-    decoder = make(last_slot_inserter(7, 6, 0.7))
+def check_batch(make: Make) -> BatchCounts:
+    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone. Passes that requests
+    shared and answers that differ must have been seen, unless a class attribute `unexercised` of the decoder says, by the name
+    of a count (BatchCounts), why that is 0. Returns the counts."""
+    network = LastSlotNetwork(random_step_law(7, 6, 0.7))
+    decoder = make(ToyInserter(network))
     requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
     alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
+    alone_calls = network.calls
+    counts = BatchCounts.of_answers(alone)
     for order in (requests, requests[::-1]):
+        before = network.calls
         together = dict(
             zip(
                 map(requests.index, order),
@@ -217,6 +228,9 @@ def check_batch(make: Make) -> None:
         assert [together[i].token_ids for i in range(len(requests))] == alone, (
             "another answer beside its neighbours"
         )
+        counts += BatchCounts(shared=max(0, alone_calls - (network.calls - before)))
+    require_mechanism_exercised(counts, decoder)
+    return counts
 
 
 def check_closed(make: Make) -> None:

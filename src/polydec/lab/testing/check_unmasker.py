@@ -20,6 +20,7 @@ from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_js
 from polydec.core.types import Exactness
 from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.exercised import (
+    BatchCounts,
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
@@ -264,23 +265,10 @@ def check_replay(make: Make) -> CanvasCounts:
     return collector.counts
 
 
-@dataclass(frozen=True)
-class CanvasBatchCounts(ContractCounts):
-    """What a check saw of several canvases in one batch.
-
-    Args:
-        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
-        distinct: Answers that do not begin as the longest one does.
-    """
-
-    shared: int = 0
-    distinct: int = 0
-
-
-def check_batch(make: Make) -> CanvasBatchCounts:
+def check_batch(make: Make) -> BatchCounts:
     """Canvases of unequal length, seed and choice in one batch: each says what it says alone. Passes that canvases shared and
     answers that differ must have been seen, unless a class attribute `unexercised` says, by the name of a count
-    (CanvasBatchCounts), why that is 0. Returns the counts."""
+    (BatchCounts), why that is 0. Returns the counts."""
     chain = MarkovChainNetwork(7, 6, sharp=0.7)
     decoder = make(ToyDenoiser(chain, 5))
     requests = [
@@ -289,8 +277,7 @@ def check_batch(make: Make) -> CanvasBatchCounts:
     ]
     alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
     alone_calls = chain.calls
-    longest = max(alone, key=len)
-    counts = CanvasBatchCounts(distinct=sum(text != longest[: len(text)] for text in alone))
+    counts = BatchCounts.of_answers(alone)
     for order in (requests, requests[::-1]):
         before = chain.calls
         together = dict(
@@ -303,7 +290,7 @@ def check_batch(make: Make) -> CanvasBatchCounts:
         assert [together[i].token_ids for i in range(len(requests))] == alone, (
             "another answer beside its neighbours"
         )
-        counts += CanvasBatchCounts(shared=max(0, alone_calls - (chain.calls - before)))
+        counts += BatchCounts(shared=max(0, alone_calls - (chain.calls - before)))
     require_mechanism_exercised(counts, decoder)
     return counts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -31,6 +31,25 @@ class ContractCounts:
         return ", ".join(
             f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self)
         )
+
+
+@dataclass(frozen=True)
+class BatchCounts(ContractCounts):
+    """What a check saw of several requests in one batch.
+
+    Args:
+        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
+        distinct: Answers that do not begin as the longest one does.
+    """
+
+    shared: int = 0
+    distinct: int = 0
+
+    @classmethod
+    def of_answers(cls, texts: Sequence[tuple[int, ...]]) -> Self:
+        """The counts of answers that were written one by one; at least one answer."""
+        longest = max(texts, key=len)
+        return cls(distinct=sum(text != longest[: len(text)] for text in texts))
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,12 @@ class OrderTwoNetwork:
     added to the second number. The law does not read it; who mixes up states of texts that end alike is seen by it.
     """
 
-    layers, context, partial, rollback, grouped = (
-        3,
-        1 << 20,
-        True,
-        True,
-        True,
-    )  # one layer in the middle is no group
+    layers = 3
+    context = 1 << 20
+    partial = True
+    rollback = True
+    # One layer in the middle is no group.
+    grouped = True
 
     def __init__(
         self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True
@@ -94,11 +93,13 @@ class OrderTwoNetwork:
         self.cost = cost
         self.tree = tree
         self.runs = 0  # layers times positions, so far
+        self.calls = 0
 
     def new_cache(self) -> TextCache:
         return TextCache()
 
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        self.calls += 1
         return [self._answer(q) for q in queries]
 
     def _answer(self, q: NetworkQuery) -> NetworkAnswer:

@@ -77,8 +77,10 @@ class LastSlotNetwork:
         self.size = step_VV.shape[1] - 1
         self.cost = 1.0
         self.fed = 0
+        self.calls = 0
 
     def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
+        self.calls += 1
         self.fed += sum(len(text) + 1 for text, _, _ in queries)
         out = list[InsertionScores]()
         for text, slots, _ in queries:
