@@ -50,11 +50,13 @@ def _torch(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
 
 
 def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+    # The layout is chosen once, for calls of about 8 rows.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 8)
     op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.to(dtype)
 
     def call(x: Tensor) -> Tensor:
         x, m = x.to(dtype), len(x)
+        # One to three rows are summed in another order: padded, a row is the same in every call.
         if m < 4:
             return op(pad(x, (0, 0, 0, 4 - m)), packed, b, "none", [], "")[:m]
         return op(x, packed, b, "none", [], "")
@@ -87,9 +89,18 @@ def _fbgemm() -> bool:
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """dtype: what the weights are held in; takes: what a layer is best given and gives; attention: what keys, values
-    and attention are computed in; least: rows to which a call is padded; head: the kernel of the output layer, where
-    that is another one."""
+    """A way to hold weights and to multiply by them.
+
+    Attributes:
+        name: What the kernel is called in profiles and messages.
+        dtype: What the weights are held in.
+        pack: Makes a layer of a weight ``[out, in]`` and a bias ``[out]``, or None.
+        usable: Whether this machine can run it.
+        takes: What a layer is best given and gives.
+        attention: What keys, values and attention are computed in.
+        least: Rows to which a call is padded.
+        head: The kernel of the output layer, where that is another one; else None.
+    """
 
     name: str
     dtype: str
@@ -132,7 +143,8 @@ MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
 
 
 def cuda_kernel(dtype: str) -> LinearKernel:
-    """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
+    """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no
+    GPU was at hand."""
     if dtype == "auto":
         dtype = "bfloat16"
     number = getattr(torch, dtype)
@@ -142,9 +154,17 @@ def cuda_kernel(dtype: str) -> LinearKernel:
 
 
 def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> LinearKernel:
-    """The kernel for a dtype. shapes: of all layers of the model.
+    """Choose the kernel of this CPU for a dtype.
 
-    Raises RequestError where this CPU cannot serve the dtype.
+    Args:
+        dtype: "auto" (the fastest one, measured), "float32", "bfloat16", "float16" or "float64".
+        shapes: Shapes (out, in) of all layers of the model.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        RequestError: This CPU cannot serve the dtype.
     """
     if dtype == "auto":
         return choose_linear_kernel(tuple(shapes), torch.get_num_threads())
@@ -170,8 +190,21 @@ def measure_kernels(
     rows: Sequence[int] = (1, 8, 32),
     repeats: int = 7,
 ) -> dict[str, list[float]]:
-    """Milliseconds of one pass over layers of these shapes with random weights, best of `repeats`, for each kernel and
-    number of rows. The kernels take turns."""
+    """Measure one pass over layers with random weights, for each kernel and number of rows.
+
+    The kernels take turns, so that a change of the machine's load meets all of them.
+
+    Args:
+        kernels: The kernels to compare; each must be usable.
+        shapes: Shapes (out, in) of the layers.
+        rows: Numbers of rows in a call. Default 1, 8 and 32: a plain pass, one with a draft, a
+            batch.
+        repeats: Times that each is measured, 1 or more; fewer where two seconds are over. Default
+            7.
+
+    Returns:
+        By kernel name the best time in milliseconds for each number of rows.
+    """
     weights = [torch.randn(s) * s[1] ** -0.5 for s in shapes]
     packed = {k.name: [k.pack(w, None) for w in weights] for k in kernels}
     best = {k.name: [float("inf")] * len(rows) for k in kernels}
@@ -193,9 +226,19 @@ def measure_kernels(
 
 
 def is_batch_invariant(kernel: LinearKernel, shapes: Sequence[Shape]) -> bool:
-    """Whether rows come out the same however many are in the call, as they must where activations are rounded."""
+    """Whether rows come out the same however many are in the call, as they must where activations
+    are rounded.
+
+    Args:
+        kernel: The kernel to try; only one with bfloat16 weights is tried.
+        shapes: Shapes (out, in) of the model's layers.
+
+    Returns:
+        Whether every prefix of a batch gave the same bits, for each input size.
+    """
     if kernel.dtype != "bfloat16":
         return True
+    # How a row is summed depends on the input size only: one layer for each of them.
     for into in sorted({s[1] for s in shapes}):
         layer = kernel.pack(torch.randn(64, into), None)
         x = torch.randn(33, into)
@@ -207,7 +250,16 @@ def is_batch_invariant(kernel: LinearKernel, shapes: Sequence[Shape]) -> bool:
 
 
 def sample_layer_shapes(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
-    """The first layers of the model, large enough not to fit a cache where the model does not either."""
+    """The first layers of the model, large enough not to fit a cache where the model does not
+    either.
+
+    Args:
+        shapes: Shapes (out, in) of the model's layers, in order.
+        budget: Numbers that the sample may have in all. Default 24 million.
+
+    Returns:
+        Shapes of the sample; the last layer may be cut to fewer outputs.
+    """
     chosen = list[Shape]()
     left = budget
     for s in shapes:
@@ -252,6 +304,8 @@ def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
     try:
         path = profile_path()
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Written under a name of its own, then renamed: another process reads the old file or the
+        # new one.
         part = path.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(profile, indent=1))
         part.replace(path)
@@ -261,7 +315,16 @@ def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
 
 @lru_cache
 def choose_linear_kernel(shapes: tuple[Shape, ...], threads: int) -> LinearKernel:
-    """The fastest usable kernel for layers of these shapes: from the profile, else measured and kept there."""
+    """The fastest usable kernel for a model on this machine: from the profile, else measured and
+    stored there.
+
+    Args:
+        shapes: Shapes (out, in) of all layers of the model.
+        threads: Threads that torch computes with; they are part of the profile's key.
+
+    Returns:
+        The kernel. torch's own in float32, where no other is usable.
+    """
     usable = {k.name: k for k in MEASURED if k.usable() and is_batch_invariant(k, shapes)}
     if len(usable) < 2:
         return next(iter(usable.values()), FP32)
@@ -270,11 +333,14 @@ def choose_linear_kernel(shapes: tuple[Shape, ...], threads: int) -> LinearKerne
         f"{n}x{o}x{i}" for (o, i), n in sorted({s: shapes.count(s) for s in shapes}.items())
     )
     profile = _read()
+    # A choice made once stays: another kernel rounds in another way, which could change a text at a
+    # near-tie.
     kept = profile.get(machine, {}).get(model)
     if kept in usable:
         return usable[kept]
     took = measure_kernels(list(usable.values()), sample_layer_shapes(shapes))
     best = min(usable.values(), key=lambda k: sum(took[k.name]))
+    # Read again: another process may have added a choice in the meantime.
     profile = _read()
     profile.setdefault(machine, {})[model] = best.name
     _write(profile)
