@@ -15,8 +15,22 @@ from polydec.models.sessions.queries import feed_text
 async def score_with_routing(
     ledger: SessionLedger, draft: Draft, want: ScoreRequest
 ) -> LogitScores:
-    """The laws at a draft's nodes under `want.routing`. What is staged or cached stays as it is; text that no pass has read is
-    read by the fork alone, under the router's own choice."""
+    """Score a draft with the router's scores moved (`want.routing`).
+
+    What is staged or cached stays as it is; text that no pass has read is read by the fork alone,
+    under the router's own choice.
+
+    Args:
+        ledger: Account of the session; it is not changed.
+        draft: The draft to score.
+        want: What is read of the scores, and how the router is moved.
+
+    Returns:
+        The laws at every node.
+
+    Raises:
+        RequestError: The network has no router of that shape, or the draft brings states.
+    """
     require_routing(ledger.network, draft, want)
     twin = ledger.cache.fork(ledger.filled)
     unread = len(ledger.text) - twin.length
