@@ -174,7 +174,11 @@ _SIGNATURES = {
 
 
 def native_library_path() -> Path:
-    """The file. Raises OSError where it was not built."""
+    """The file of the library.
+
+    Raises:
+        OSError: It was not built.
+    """
     own = os.environ.get("POLYDEC_STEP")
     if own:
         libraries = [Path(own)]
@@ -187,7 +191,11 @@ def native_library_path() -> Path:
 
 @cache
 def load_native_library() -> C.CDLL:
-    """Raises OSError where it was not built, or does not load here."""
+    """Load the library and declare its functions.
+
+    Raises:
+        OSError: It was not built, or does not load here.
+    """
     lib = C.CDLL(str(native_library_path()))
     for name, (result, arguments) in _SIGNATURES.items():
         f = getattr(lib, name)
@@ -205,12 +213,19 @@ def native_step_availability() -> tuple[bool, str]:
 
 
 def native_instruction_sets() -> tuple[str, ...]:
-    """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
-    what another machine would do). Raises MissingError where the machine lacks it."""
+    """Instruction sets that this machine has, best first.
+
+    Before these stands the one that POLYDEC_ISA names (to compare, or to see what another machine
+    would do).
+
+    Raises:
+        MissingError: The machine lacks the one that it names.
+    """
     here = load_native_library().step_sets().decode().split()
     asked = os.environ.get("POLYDEC_ISA")
     if asked and asked not in here:
         raise MissingError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
+    # A stable sort: the one asked for comes first, the others keep their order.
     return tuple(sorted(here, key=lambda isa: isa != asked))
 
 
@@ -219,14 +234,29 @@ _DEFAULT = {"portable": "float32", "NEON": "float32"}
 
 
 def compute_of(asked: str | None, isa: str) -> str:
-    """The arithmetic of quantised matrices: what is asked for, else what POLYDEC_COMPUTE names, else an instruction set's
-    default. Raises MissingError where the name is none of COMPUTES."""
+    """What quantised matrices are multiplied in: what is asked for, else what POLYDEC_COMPUTE
+    names, else a default.
+
+    Args:
+        asked: One of `COMPUTES`; None or "": nothing is asked for.
+        isa: The instruction set, which has a default.
+
+    Returns:
+        One of `COMPUTES`.
+
+    Raises:
+        MissingError: The name is none of them.
+    """
     return _chosen("compute", asked, COMPUTES) or _DEFAULT.get(isa, "int16")
 
 
 def cache_dtype_of(asked: str | None) -> str:
-    """How keys and values are kept: what is asked for, else what POLYDEC_CACHE_DTYPE names, else float32. Raises MissingError
-    where the name is none of CACHES."""
+    """How keys and values are stored: what is asked for, else what POLYDEC_CACHE_DTYPE names, else
+    float32.
+
+    Raises:
+        MissingError: The name is none of CACHES.
+    """
     return _chosen("cache_dtype", asked, CACHES) or "float32"
 
 

@@ -115,6 +115,7 @@ async def _restore(ledger: SessionLedger, run: Run) -> None:
     if skipped.run != run:
         ledger.skipped = replace(skipped, evicted=0)
         return
+    # First the text before it with all layers, then these entries with their own.
     ledger.drop()
     ledger.take(skipped.first)
     await depths.advance_to_depth(ledger, ledger.layers, SILENT)

@@ -1,5 +1,5 @@
-"""Tokens beside a tokenizer's own: what tokenizer_config.json, special_tokens_map.json and added_tokens.json add to
-tokenizer.json."""
+"""Tokens in addition to a tokenizer's own: what tokenizer_config.json, special_tokens_map.json and
+added_tokens.json add to tokenizer.json."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def merged_settings(
     config: Mapping[str, Any], special_tokens_map: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What both files say of special tokens, as transformers has it: the older file counts where the newer one does not list
-    the added tokens."""
+    """What two files say of special tokens, as transformers has it.
+
+    The older file counts where the newer one does not list the added tokens.
+
+    Args:
+        config: Content of the tokenizer_config.json.
+        special_tokens_map: Content of the special_tokens_map.json, the older file.
+
+    Returns:
+        The settings of both.
+    """
     if not config.get("extra_special_tokens") and "additional_special_tokens" in config:
         config = {**config, "extra_special_tokens": config["additional_special_tokens"]}
     if "added_tokens_decoder" in config:
@@ -53,6 +62,7 @@ def add_tokens(
             for name, key in (added or {}).items()
         }
         by_id = {**older, **own}
+    # Order decides the ids of new tokens: those with an id first, then those that have a role only.
     new = [by_id[key] for key in sorted(by_id)]
     contents = {token.content for token in (*own.values(), *new)}
     for token in (*named.values(), *extra):
@@ -61,6 +71,7 @@ def add_tokens(
             new.append(token)
     roles = {t.content for t in named.values()}
     for token in new:
+        # A token with a role is special, whatever its own entry says.
         token.special = token.special or token.content in roles
     if new:
         tokenizer.add_tokens(new)

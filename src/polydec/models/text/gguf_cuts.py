@@ -1,8 +1,9 @@
-"""How GGUF files say that text is cut before the merges of a byte-level vocabulary (`tokenizer.ggml.pre`).
+"""How GGUF files say that text is cut before the merges of a byte-level vocabulary
+(`tokenizer.ggml.pre`).
 
-A way to cut is a few regular expressions, one behind another: what the first one finds are pieces, and so is what lies between
-them; each further one cuts the pieces of those before it. They are those of the models' own tokenizers, by the names that
-llama.cpp gives them.
+A way to cut is a few regular expressions, one after another: what the first one finds are pieces,
+and so is what lies between them; each further one cuts the pieces of those before it. They are
+those of the models' own tokenizers, by the names that llama.cpp gives them.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ def gguf_pre_tokenizer(name: str) -> PreTokenizer | None:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     if name not in CUTS:
         return None
+    # "isolated": what is found is a piece of its own, and so is what lies between.
     splits = [pre_tokenizers.Split(Regex(cut), behavior="isolated") for cut in CUTS[name]]
     return pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

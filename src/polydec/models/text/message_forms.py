@@ -1,8 +1,9 @@
-"""The form in which a chat template shows messages: contents as texts or as lists of parts, arguments of calls as objects or as
-JSON texts, and whether it has a place for tools.
+"""The form in which a chat template shows messages: contents as texts or as lists of parts,
+arguments of calls as objects or as JSON texts, and whether it has a place for tools.
 
-A template does not say it. So it is tried: it renders a chat with a rare word in it, and where that word is lost in the usual
-form (contents as texts, arguments as objects) and stands in the text of the other one, it is given the other one.
+A template does not say it. So it is tried: it renders a chat with a rare word in it, and where that
+word is lost in the usual form (contents as texts, arguments as objects) and stands in the text of
+the other one, it is given the other one.
 """
 
 from __future__ import annotations
@@ -140,7 +141,17 @@ def _with_json(call: Message) -> Message:
 
 @lru_cache(256)
 def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
-    """Whether a template shows the content of a role's messages as a list of parts only, not as a text."""
+    """Whether a template shows the content of a role's messages as a list of parts only, not as a
+    text.
+
+    Args:
+        template: The chat template.
+        names: Special tokens by role, as pairs, which the template may name.
+        role: Role of the messages.
+
+    Returns:
+        Whether contents must be lists of parts.
+    """
     if role == "user":
         return _shown_in_parts(template, names, role, "a")
     if takes_parts(template, names, "user"):
@@ -155,6 +166,7 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
 
     def shown(content: Any) -> bool:
         message: dict[str, Any] = {"role": role, "content": content}
+        # Templates refuse roles out of place: each is tried where it usually stands.
         if role == "tool":
             call = _call({"a": "a"})
             message["tool_call_id"] = call["id"]
@@ -169,6 +181,7 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
         return any(
             NEEDLE in (_tried(chat, template, names, tools) or "").casefold()
             for chat in chats
+            # Some templates show results of tools only in a chat with tools.
             for tools in (None, [_TOOL_BESIDE])
         )
 
@@ -192,8 +205,17 @@ def _call(arguments: Any) -> Message:
 
 @lru_cache(256)
 def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
-    """Whether a template shows the arguments of calls as a JSON text where it is given one, and as something else, or not at
-    all, where it is given an object."""
+    """Whether a template shows the arguments of calls as a JSON text only.
+
+    That is, where it is given an object it shows something else, or nothing at all.
+
+    Args:
+        template: The chat template.
+        names: Special tokens by role, as pairs, which the template may name.
+
+    Returns:
+        Whether arguments must be JSON texts.
+    """
     value = {NEEDLE: "a"}
     if takes_parts(template, names, "user"):
         asked = _parts("a")
@@ -208,6 +230,7 @@ def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
         tried = (_tried(chat, template, names, tools) for tools in (None, [_TOOL_BESIDE]))
         return next((text for text in tried if text is not None), "")
 
+    # An object that shows up as Python's own repr is not shown as JSON.
     as_object = shown(value)
     if NEEDLE in as_object and repr(value) not in as_object:
         return False

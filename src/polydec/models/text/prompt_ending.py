@@ -1,4 +1,5 @@
-"""How the text of a chat ends: with what opens the assistant's next turn, inside of its final message, or behind that."""
+"""How the text of a chat ends: with what opens the assistant's next turn, inside of its final
+message, or after that."""
 
 from __future__ import annotations
 
@@ -20,7 +21,19 @@ TEXT_END = "end0of7text"
 
 
 def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message]:
-    """Messages for the template. Raises RequestError where the final one cannot be continued."""
+    """Prepare messages for the template: a final one that is to be continued gets a mark at its
+    end.
+
+    Args:
+        messages: The chat, at least one message.
+        ending: What it ends with: `OPENED`, `CONTINUED` or `CLOSED`.
+
+    Returns:
+        The messages for the template.
+
+    Raises:
+        RequestError: The final message cannot be continued.
+    """
     if ending != CONTINUED:
         return list(messages)
     *before, last = messages
@@ -40,9 +53,21 @@ def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message
 
 
 def end_rendered_chat(shown: str, ending: str) -> str:
-    """A rendered chat, ended. Raises RequestError where the template does not show the final message."""
+    """Cut a rendered chat at the mark, where its final message is to be continued.
+
+    Args:
+        shown: What the template made of the messages.
+        ending: What it ends with: `OPENED`, `CONTINUED` or `CLOSED`.
+
+    Returns:
+        The prompt's text.
+
+    Raises:
+        RequestError: The template does not show the final message.
+    """
     if ending != CONTINUED:
         return shown
+    # What the template writes after the final message, such as the end of a turn, goes.
     at = shown.rfind(TEXT_END)
     if at < 0:
         raise RequestError(
