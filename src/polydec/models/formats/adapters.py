@@ -1,4 +1,5 @@
-"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two thin matrices a weight."""
+"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two
+thin matrices a weight."""
 
 from __future__ import annotations
 
@@ -46,9 +47,16 @@ UP = ".lora_B.weight"
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """down, up: by the name of a weight the matrices [rank, inputs] and [outputs, rank]; their product, times scale, is added.
-    base: the checkpoint that it was trained on, by a name that `polydec.load` takes; start: where training began with a part of
-    the weights that was taken out of the checkpoint, which part that is, "pissa" or "olora"; "": nothing was taken out."""
+    """A low-rank adapter.
+
+    Attributes:
+        base: The checkpoint that it was trained on, by a name that `polydec.load` takes.
+        down: By the name of a weight the matrix ``[rank, inputs]``.
+        up: By the name of a weight the matrix ``[outputs, rank]``.
+        scale: By the name of a weight what the product of both is multiplied by before it is added.
+        start: Where training began with a part of the weights that was taken out of the checkpoint,
+            which part that is, "pissa" or "olora"; "": nothing was taken out.
+    """
 
     base: str
     down: Mapping[str, Tensor]
@@ -58,12 +66,16 @@ class LoraAdapter:
 
 
 def is_adapter_directory(path: Path) -> bool:
-    """Whether a directory holds an adapter and no whole checkpoint."""
+    """Whether a directory holds an adapter and no full checkpoint."""
     return (path / CONFIG).is_file() and not (path / "config.json").is_file()
 
 
 def read_lora_adapter(path: Path) -> LoraAdapter:
-    """The adapter in a directory. Raises FileError where it is damaged, or of a form that is not plain LoRA."""
+    """The adapter in a directory.
+
+    Raises:
+        FileError: It is damaged, or of a form that is not plain LoRA.
+    """
     at = path / CONFIG
     c = edge.validate_record(fields.AdapterFields, edge.read_json(at), str(at))
     if c.peft_type != "LORA":
@@ -91,6 +103,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             raise FileError(
                 f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
             )
+        # Shapes first: nothing is read of matrices that do not belong together.
         thin = fields.shape_of(tensors, name)
         wide = fields.shape_of(tensors, other)
         if len(thin) != 2 or len(wide) != 2 or thin[0] != wide[1]:
@@ -109,6 +122,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             )
         if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
             raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+        # PEFT does not load such matrices: adding them would give another model.
         if not _is_targeted(own, c):
             raise FileError(
                 f"{path} has {own!r:.120}, which target_modules, exclude_modules or layers_to_transform of {CONFIG} leave out"
@@ -116,6 +130,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
         rank = a.shape[0]
         alpha = _alpha(own, c, at)
         down[own + ".weight"], up[own + ".weight"] = a, b
+        # Plain LoRA scales by alpha / rank; rank-stabilised LoRA divides by the root of the rank.
         scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
     if not down:
         raise FileError(f"{path} holds no pair of matrices: it changes nothing")
@@ -123,7 +138,11 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
 
 
 def _start(c: fields.AdapterFields, at: Path) -> str:
-    """What was taken out of the checkpoint before training. Raises FileError where nobody can say it from the files."""
+    """What was taken out of the checkpoint before training.
+
+    Raises:
+        FileError: Nobody can say it from the files.
+    """
     start = c.init_lora_weights
     if start in (None, True, False) or str(start).lower() in PLAIN_STARTS:
         return ""
@@ -157,6 +176,7 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
         return False
     if not isinstance(c.target_modules, list):
         return True
+    # The layer is the first number among the parts of a name, such as model.layers.3.mlp.
     layer = re.match(r".*?\.[^.]*\.(\d+)\.", module)
     layers = c.layers_to_transform
     if isinstance(layers, int):
@@ -169,7 +189,8 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
 
 
 def _largest_part(weight: Tensor, rank: int, scale: float) -> Tensor:
-    """The nearest matrix of a rank: the largest singular values with their vectors. Training divided it by the scale."""
+    """The nearest matrix of a rank: the largest singular values with their vectors. Training
+    divided it by the scale."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return (left[:, :rank] * values[:rank]) @ right[:rank]
 
@@ -198,8 +219,12 @@ def _tensors(path: Path) -> Mapping[str, Tensor]:
 
 
 class LoraMergedWeights(Mapping[str, Tensor]):
-    """The weights of a checkpoint with an adapter's products added, each made when it is asked for, in the checkpoint's own
-    type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
+    """The weights of a checkpoint with an adapter's products added, each made when it is asked for,
+    in the checkpoint's own type.
+
+    Raises:
+        FileError: The adapter changes a weight that is not there, or has another shape.
+    """
 
     def __init__(self, base: Mapping[str, Tensor], adapter: LoraAdapter) -> None:
         self._base = base
@@ -220,6 +245,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         adapter = self._adapter
         if name not in adapter.down:
             return own
+        # W' = W + scale * B A, computed in float32.
         more = adapter.up[name].float() @ adapter.down[name].float()
         return (self._rest(name, own.float()) + adapter.scale[name] * more).to(own.dtype)
 
@@ -246,6 +272,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         return name in self._base
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a weight, without making it."""
         return fields.shape_of(self._base, name)
 
     def __iter__(self) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""What families of models say of themselves, read into the mechanisms of one skeleton (transformer.py).
+"""What families of models say of themselves, read into the mechanisms of one skeleton
+(transformer.py).
 
-A family is a row of data: where its norms stand, what its config.json leaves unsaid, how its files fuse matrices. Nothing
-that computes knows a family's name.
+A family is a row of data: where its norms stand, what its config.json leaves unsaid, how its files
+fuse matrices. Nothing that computes knows a family's name.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ Windows = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class LayerNormNames:
-    """Names of a layer's norms: before attention, of what attention adds, before the MLP, of what that adds (None: there is
-    none). plus: what is added to their weights."""
+    """Names of a layer's norms; None: there is none.
+
+    Attributes:
+        attention: The norm before attention.
+        attended: The norm of what attention adds.
+        mlp: The norm before the MLP.
+        mlped: The norm of what the MLP adds.
+        plus: What is added to their weights.
+    """
 
     attention: str | None = "input_layernorm"
     attended: str | None = None
@@ -33,6 +41,7 @@ class LayerNormNames:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The norms that there are."""
         return tuple(
             n for n in (self.attention, self.attended, self.mlp, self.mlped) if n is not None
         )
@@ -40,8 +49,16 @@ class LayerNormNames:
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
-    inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
+    """Layers whose MLP is a mixture of experts.
+
+    Attributes:
+        count: Number of experts.
+        used: How many of them a row goes through.
+        inner: Inner units of an expert.
+        sparse: Of each layer whether its MLP is experts.
+        share_used: Whether the weights of the experts that are used sum to one; else those of all
+            do.
+    """
 
     count: int
     used: int
@@ -52,13 +69,37 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
-    of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
-    that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
-    embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
-    act: of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py; `clamp` are its slope and bound); sinks: a score
-    of each head that no value answers to takes its part of the weight; block: of a model that is not causal, in blocks of how
-    many positions it sees (all of its own and of those before; 0: everything)."""
+    """What a config.json says of the skeleton.
+
+    Attributes:
+        vocab: Size of the vocabulary.
+        width: Size of the residual stream.
+        layers: Number of layers.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head: Size of a head.
+        inner: Inner units of an MLP.
+        eps: Added to the norms' mean squares.
+        windows: Of each layer the sliding window, in positions; None: it has none.
+        causal: Whether a position sees nothing that follows it.
+        tied: Whether the head's matrix is the embedding table; None: where there is no other.
+        ropes: Rotary embeddings.
+        turns: Of each layer which of `ropes` turns its queries and keys; None: none does.
+        norms: Names of a layer's norms.
+        act: Activation of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py).
+        scale: What scores are multiplied by.
+        cap: Bound that scores near by tanh; None: there is none.
+        final_cap: Bound that logits near by tanh; None: there is none.
+        wide_norms: Whether q and k are normed over all heads together, if at all.
+        embed_scale: What embeddings are multiplied by.
+        residual: What a layer's additions are multiplied by.
+        divide: What logits are divided by.
+        experts: The mixture of experts; None: there is none.
+        clamp: Slope and bound of the activation "clamped".
+        sinks: Whether a score of each head that no value answers to takes its part of the weight.
+        block: Of a model that is not causal, positions of a block: a position sees all of its own
+            block and of those before. 0: everything.
+    """
 
     vocab: int
     width: int
@@ -113,11 +154,21 @@ ACTS = {
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """windows: from a config, of each layer; ropes: from a config and a head's width, the rotary embeddings and of each layer
-    which of them; theta, act, tied, head, eps: what a config that does not say it means (the base of turns; the activation;
-    whether the head's matrix is the embedding table; a head's width; what norms add to a mean square); more: further fields of
-    Config; fused: whether files
-    join q, k, v and gate, up."""
+    """A family: how its configs and files are read.
+
+    Attributes:
+        windows: From a config, the sliding window of each layer.
+        ropes: From a config, a head's width and a base, the rotary embeddings and of each layer
+            which of them.
+        theta: Base of the turns, where a config does not say it.
+        norms: Names of a layer's norms.
+        act: Activation, where a config does not say it.
+        tied: Whether the head's matrix is the embedding table, where a config does not say it.
+        head: Width of a head, where a config does not say it; None: by the weights.
+        more: Further fields of `TransformerConfig`; None: none.
+        fused: Whether files join q, k, v and gate, up.
+        eps: What norms add to a mean square, where a config does not say it.
+    """
 
     windows: Callable[[Mapping[str, Any]], Windows]
     ropes: Callable[
@@ -253,7 +304,8 @@ def _skipping(
 def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
-    """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
+    """Layers with a window have turns of their own. `rope_scaling` is of the others, in addition to
+    their part of `rope_parameters`."""
     by_kind = c.get("rope_parameters") or {}
     scaling = c.get("rope_scaling") or {}
     if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
@@ -433,8 +485,20 @@ def _head(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
 def read_architecture(
     c: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[TransformerConfig, Mapping[str, Tensor]]:
-    """A config.json and its tensors as the skeleton has them. Raises FileError of one sentence where the config is of another
-    family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
+    """Read a config.json and its tensors as the skeleton has them.
+
+    Names and shapes are compared before anything is read or made room for.
+
+    Args:
+        c: The config.
+        weights: The tensors by name; a lazy mapping will do.
+
+    Returns:
+        The config of the skeleton, and the weights under the skeleton's names: fused ones are cut.
+
+    Raises:
+        FileError: The config is of another family, lacks a field or does not fit the weights.
+    """
     kind = c.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise FileError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
@@ -448,6 +512,8 @@ def read_architecture(
         raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
         raise FileError("use_bidirectional_attention is set: of this family causal models are run")
+    # Some checkpoints of these families were made bidirectional: run causally, they would answer
+    # without an error, and wrongly.
     named = next(
         (x for x in c.get("architectures") or () if "bidirectional" in str(x).lower()), None
     )
@@ -477,6 +543,7 @@ def read_architecture(
         raise FileError(
             f"num_key_value_heads is {kv_heads}: it must divide num_attention_heads, {heads}"
         )
+    # The width of a head: the config, the family's custom, or the shape of the first query matrix.
     head = c.get("head_dim") or family.head or _head(c, weights)
     if head % 2:
         raise FileError(
@@ -509,6 +576,7 @@ def read_architecture(
         block=0 if causal else c.get("polydec_block") or 0,
         **more,
     )
+    # Cut before shapes are checked: the skeleton asks for q, k, v, gate and up by themselves.
     if family.fused:
         weights = mxfp4.split_fused_experts(weights, config.layers)
         weights = SplitWeights(weights, _joined(config, weights))
@@ -521,7 +589,13 @@ def read_architecture(
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """Rows [first, stop) of a tensor of the file, whose leading sides count as one; of a vector, its numbers."""
+    """Rows of a tensor of the file, whose leading sides count as one; of a vector, its numbers.
+
+    Attributes:
+        name: The tensor.
+        first: The first row.
+        stop: The row after the last one.
+    """
 
     name: str
     first: int
@@ -529,7 +603,12 @@ class TensorPiece:
 
 
 class SplitWeights(Mapping[str, Tensor]):
-    """Weights of which some are pieces of larger tensors of `source`."""
+    """Weights of which some are pieces of larger tensors.
+
+    Attributes:
+        source: The tensors of the file.
+        pieces: By name, the pieces.
+    """
 
     def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, TensorPiece]) -> None:
         self.source = source
@@ -559,6 +638,7 @@ class SplitWeights(Mapping[str, Tensor]):
         return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first : piece.stop])
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         piece = self.pieces.get(name)
         if piece is None:
             return fields.shape_of(self.source, name)
@@ -616,14 +696,18 @@ def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, Te
 def _expert_pieces(
     c: TransformerConfig, weights: Mapping[str, Tensor], at: str, out: dict[str, TensorPiece]
 ) -> None:
-    """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
-    gate and up of all in one."""
+    """Router and experts under one family's names.
+
+    Files have each expert's matrices by themselves, all of a kind in one, or gate and up of all in
+    one.
+    """
     assert c.experts is not None
     own = at + "mlp."
     count = c.experts.count
     inner = c.experts.inner
     mixtral = at + "block_sparse_moe."
     router = own + "gate.weight"
+    # Mixtral and gpt-oss have other names for the router.
     for theirs in (mixtral + "gate", own + "router"):
         if theirs + ".weight" in weights:
             router = theirs + ".weight"
@@ -647,6 +731,7 @@ def _expert_pieces(
             ) is not None:
                 out[name] = TensorPiece(whole, e * n, (e + 1) * n)
             elif joined in weights and part != "down_proj":
+                # Of each expert gate, then up.
                 first = (2 * e + (part == "up_proj")) * n
                 out[name] = TensorPiece(joined, first, first + n)
             if stacked + ".bias" in weights:

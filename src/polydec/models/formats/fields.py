@@ -1,6 +1,8 @@
-"""What model files may say: the types and ranges of every field that is read, one class a kind of file.
+"""What model files may say: the types and ranges of every field that is read, one class a kind of
+file.
 
-Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written here into one sentence.
+Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written
+here into one sentence.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ class NamedTemplate(StrictFields):
 
 
 class AddedTokenFields(StrictFields):
-    """A token beside a vocabulary, and how it is found in a text."""
+    """A token in addition to a vocabulary, and how it is found in a text."""
 
     content: Annotated[str, Field(min_length=1, max_length=1 << 16)]
     single_word: Flag = None
@@ -268,8 +270,12 @@ class LLaDAFields(StrictFields):
 
 
 class LLaDAMoEFields(StrictFields):
-    """config.json of LLaDA-MoE's layout: what is read of it besides the Llama skeleton's own fields. moe_layer_freq: of each
-    layer whether it has experts."""
+    """config.json of LLaDA-MoE's layout: what is read of it in addition to the Llama skeleton's own
+    fields.
+
+    Attributes:
+        moe_layer_freq: Of each layer whether it has experts.
+    """
 
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)]
     num_experts: Annotated[int, Field(ge=1, le=4096)]
@@ -288,8 +294,13 @@ class StopHeadFields(StrictFields):
 
 
 class ThoughtFields(StrictFields):
-    """config.json of what makes a thought of a state. width: of what is made; states: of what it is made of; mark: the token at
-    which the model that thinks is read."""
+    """config.json of what makes a thought of a state.
+
+    Attributes:
+        width: Size of what is made.
+        states: Size of what it is made of.
+        mark: The token at which the model that thinks is read.
+    """
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     states: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -297,8 +308,15 @@ class ThoughtFields(StrictFields):
 
 
 class ChunkEncoderFields(StrictFields):
-    """config.json of an encoder of chunks. chunk: tokens of one; target: width of what is made; policy_places: chunks that are
-    scored together; opening, closing: the marks of a passage."""
+    """config.json of an encoder of chunks.
+
+    Attributes:
+        chunk: Tokens of a chunk.
+        target: Size of what is made.
+        policy_places: Chunks that are scored together.
+        opening: The mark before a passage.
+        closing: The mark after it.
+    """
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -347,8 +365,12 @@ class CoprocessorFields(StrictFields):
 
 
 class FilterFields(StrictFields):
-    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
-    reads the model's confidence where a token stands, too."""
+    """config.json of a filter of confidences.
+
+    Attributes:
+        hidden: Hidden units; 0, in older files, means as many as the block has positions.
+        written: Whether it reads the model's confidence where a token stands, too.
+    """
 
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
@@ -371,8 +393,13 @@ class ValueFields(StrictFields):
 
 
 class BlockDrafterFields(StrictFields):
-    """config.json of a block drafter. first, layers: layers of its encoder and of its decoder; block: gaps that it was trained
-    to fill at once."""
+    """config.json of a block drafter.
+
+    Attributes:
+        first: Layers of its encoder.
+        layers: Layers of its decoder.
+        block: Gaps that it was trained to fill at once.
+    """
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -419,7 +446,11 @@ class TextRouterFields(StrictFields):
 
 
 class LayerFields(StrictFields):
-    """What a config says of a layer that reads states. layers: one behind another, each of these sizes."""
+    """What a config says of a layer that reads states.
+
+    Attributes:
+        layers: How many of them there are one after another, each of these sizes.
+    """
 
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
     kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
@@ -453,7 +484,7 @@ class JointFields(StrictFields):
 
 
 class HeadsFields(StateDrafterFields):
-    """Of draft heads."""
+    """config.json of draft heads."""
 
     reads: bool
     layer: LayerFields | None = None
@@ -462,7 +493,7 @@ class HeadsFields(StateDrafterFields):
 
 
 class EagleFields(StateDrafterFields):
-    """Of an EAGLE drafter."""
+    """config.json of an EAGLE drafter."""
 
     layer: LayerFields
 
@@ -479,7 +510,11 @@ _Layer = Annotated[int, Field(ge=0, le=4096)]
 
 
 class ProbeFields(StateDrafterFields):
-    """Of soft probes. copies: of each, in chains of their own."""
+    """config.json of soft probes.
+
+    Attributes:
+        copies: Chains of each probe.
+    """
 
     maps: bool
     enter: _Layer | Annotated[list[_Layer], Field(max_length=16)]
@@ -487,8 +522,15 @@ class ProbeFields(StateDrafterFields):
 
 
 class MtpFields(StateDrafterFields):
-    """Of masks with a gated adapter. layers and rank: of the adapter, 0: there is none; qkv: queries, keys and values together;
-    gathered: what the heads gather; inner: units of the MLP."""
+    """config.json of masks with a gated adapter.
+
+    Attributes:
+        layers: Layers of the adapter; 0: there is none.
+        rank: Rank of the adapter; 0: there is none.
+        qkv: Rows of queries, keys and values together.
+        gathered: Numbers that the heads gather.
+        inner: Inner units of the MLP.
+    """
 
     layers: Annotated[int, Field(ge=0, le=4096)]
     rank: Annotated[int, Field(ge=0, le=1 << 12)]
@@ -498,26 +540,26 @@ class MtpFields(StateDrafterFields):
 
 
 class CloverFields(EagleFields):
-    """Of a Clover drafter."""
+    """config.json of a Clover drafter."""
 
     levels: Annotated[int, Field(ge=1, le=16)]
 
 
 class FalconFields(EagleFields):
-    """Of a Falcon drafter."""
+    """config.json of a Falcon drafter."""
 
     block: Annotated[int, Field(ge=1, le=8)]
 
 
 class LongSpecFields(EagleFields):
-    """Of a LongSpec drafter."""
+    """config.json of a LongSpec drafter."""
 
     head: Annotated[int, Field(ge=1, le=1 << 12)]
     window: Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class Eagle3Fields(EagleFields):
-    """Of an EAGLE-3 drafter."""
+    """config.json of an EAGLE-3 drafter."""
 
     depths: Annotated[
         list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)
@@ -549,8 +591,12 @@ class TrainedFields(StrictFields):
 
 
 class PublishedMedusaFields(StrictFields):
-    """config.json of published Medusa heads: its authors' names, or vLLM's. truncated_vocab_size: heads that know some tokens
-    only are not read, nor are several blocks a head."""
+    """config.json of published Medusa heads: its authors' names, or vLLM's.
+
+    Attributes:
+        truncated_vocab_size: Heads that know some tokens only are not read, nor are several blocks
+            a head.
+    """
 
     medusa_num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
     num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -575,7 +621,7 @@ class PublishedMedusaFields(StrictFields):
 
     @property
     def count(self) -> int:
-        """Heads."""
+        """Number of heads."""
         return self.medusa_num_heads or self.num_heads or 0
 
 
@@ -607,6 +653,7 @@ class PublishedFields(StrictFields):
 
     @property
     def kv_heads(self) -> int:
+        """Key and value heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
@@ -620,12 +667,21 @@ class PublishedFields(StrictFields):
         if self.eagle_aux_hidden_state_layer_ids:
             return tuple(self.eagle_aux_hidden_state_layer_ids)
         inner = self.eagle_config and self.eagle_config.eagle_aux_hidden_state_layer_ids
+        # There layers are counted from 0, and a state after layer d has passed d + 1 of them.
         return tuple(d + 1 for d in inner or ())
 
 
 def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises FileError of one
-    sentence."""
+    """Check types and ranges of a config, and what must be right before lists of one entry a layer
+    are made.
+
+    Args:
+        config: The config of the Llama skeleton.
+        weights: The tensors by name, which are only counted.
+
+    Raises:
+        FileError: Something is wrong.
+    """
     c = edge.validate_record(LlamaConfigFields, config, "config")
     layers = c.num_hidden_layers
     if layers is None:
@@ -645,8 +701,16 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
 
 
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
-    """The weights must be as the config (families.Config) asks: told by names and shapes, before anything is read or made room
-    for. Raises FileError of one sentence."""
+    """Check that the weights are as the config asks, by names and shapes, before anything is read
+    or made room for.
+
+    Args:
+        c: The config, a `TransformerConfig`.
+        weights: The tensors by name.
+
+    Raises:
+        FileError: A tensor is missing or has another shape, or a rotary scaling does not fit.
+    """
     if "lm_head.tokens" in weights:
         _check_tokens(weights, c.vocab)
     for name, shape, needed in _shapes(c, weights):
@@ -659,7 +723,18 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
 
 
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """Of a tensor, without reading it where the file allows that."""
+    """Shape of a tensor, without reading it where the file allows that.
+
+    Args:
+        weights: Tensors by name.
+        name: The tensor.
+
+    Returns:
+        Its shape.
+
+    Raises:
+        FileError: It is missing.
+    """
     if name not in weights:
         raise FileError(
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
@@ -671,15 +746,15 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def require_shapes(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Each of these tensors must be there and have its shape: told by names and shapes, before anything is read or made room
-    for.
+    """Check that each of these tensors is there and has its shape, before anything is read or made
+    room for.
 
     Args:
-        weights: the tensors of a file by name.
-        shapes: what the config asks for, by the file's names.
+        weights: The tensors of a file by name.
+        shapes: What the config asks for, by the file's names.
 
     Raises:
-        FileError: the first that is missing or has another shape, with both.
+        FileError: The first that is missing or has another shape, with both.
     """
     for name, shape in shapes.items():
         if (stored := shape_of(weights, name)) != shape:
@@ -696,6 +771,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     else:
         rows = c.vocab
     narrow = "model.embed_tokens.proj.weight"
+    # A narrow table of embeddings, with a matrix that widens them: its own width is free.
     if narrow in weights:
         wide = shape_of(weights, narrow)
         yield narrow, (W, *wide[1:2]), True
@@ -707,6 +783,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
         at = f"model.layers.{i}."
+        # Matrices must be there, their biases may be.
         for name, n, k in (
             ("self_attn.q_proj", q, W),
             ("self_attn.k_proj", kv, W),
@@ -720,6 +797,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
             yield f"{at}{name}.weight", (W,), True
         if c.sinks:
             yield at + "self_attn.sinks", (c.heads,), True
+        # Norms of queries and keys come in pairs or not at all.
         normed = at + "self_attn.q_norm.weight" in weights
         for x, n in (("q", q), ("k", kv)):
             yield f"{at}self_attn.{x}_norm.weight", (n if c.wide_norms else c.head,), normed
@@ -778,6 +856,7 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
     tokens = weights["lm_head.tokens"]
     if tokens.is_floating_point() or tokens.is_complex():
         raise FileError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
+    # Its length is bounded by now, so that it may be read.
     ids = set(tokens.tolist())
     if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
         raise FileError(
@@ -787,13 +866,23 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
 
 
 def longest_tensor_side(weights: Mapping[str, Any]) -> int:
-    """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of a file."""
+    """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of
+    a file."""
     shapes = (shape_of(weights, name) for name in weights)
     return max((max(shape) for shape in shapes if shape and 0 not in shape), default=0)
 
 
 def source_of(weights: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The arrays that a tensor is made of, as they lie in its file, where that makes one when it is asked for."""
+    """The arrays that a tensor is made of, as they lie in its file, where the mapping makes it when
+    it is asked for.
+
+    Args:
+        weights: Tensors by name.
+        name: The tensor.
+
+    Returns:
+        The arrays; the tensor itself where it is stored as it is.
+    """
     find = getattr(weights, "source_of", None)
     if find is None:
         return (weights[name].detach(),)

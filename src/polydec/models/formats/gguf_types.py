@@ -18,7 +18,14 @@ _TABLE = """
 
 @dataclass(frozen=True)
 class GGUFTensorType:
-    """A tensor's type. block: how many weights stand together; size: the bytes of these."""
+    """A tensor's type.
+
+    Attributes:
+        number: Its number in files.
+        name: Its name.
+        block: How many weights stand together.
+        size: Bytes of these.
+    """
 
     number: int
     name: str

@@ -47,9 +47,20 @@ ASSISTANTS = frozenset({"assistant", "system", "gpt", "bot"})
 
 
 class TextRowRecord(StrictRecord):
-    """A row as people write it: what is asked, who said what, or text that runs on; category: what kind of work it is.
+    """A row as people write it: what is asked, who said what, or text that runs on.
 
-    prompt: text, chat messages, or token ids, which only commands that decode prompts take."""
+    Attributes:
+        category: What kind of work it is.
+        prompt: What is asked: text, chat messages, or token ids, which only commands that decode
+            prompts take.
+        question: The same under another name.
+        turns: Who said what, as texts or as records; a system is the one that answers.
+        messages: Who said what, as chat messages; a system's words are instructions.
+        text: Text that runs on.
+        answer: What is answered.
+        completion: The same under another name.
+        response: The same under another name.
+    """
 
     category: str | int | None = None
     prompt: str | list[Any] | None = None
@@ -86,8 +97,13 @@ NAMES = "prompt, question, turns, messages, text"
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row to learn from. kind: its category, else the name of its file; text: running text; turns: else what was said, as
-    (whether the assistant says it, words)."""
+    """A row to learn from.
+
+    Attributes:
+        kind: Its category, else the name of its file.
+        text: Running text.
+        turns: Else what was said, as (whether the assistant says it, words).
+    """
 
     kind: str
     text: str = ""
@@ -95,8 +111,8 @@ class TextRow:
 
     @property
     def prompts(self) -> Iterator[str]:
-        """What a user may ask: the first turn of a user, or each paragraph of running text (each line where it has only one),
-        cut at a word where it is long."""
+        """What a user may ask: the first turn of a user, or each paragraph of running text (each
+        line where it has only one), cut at a word where it is long."""
         if self.turns:
             yield from (words for answers, words in self.turns[:1] if not answers)
             return
@@ -120,8 +136,13 @@ def paragraph_prompts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def read_text_rows(path: Path) -> Iterator[TextRow]:
-    """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
-    with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
+    """All rows of a file, or of all files of a folder that are of a known kind, in the order of
+    their names.
+
+    Raises:
+        FileError: One is wrong (one sentence names the file and the line), there is no row, or too
+            much.
+    """
     size = 0
     any_read = False
     for file in list_text_files(path):
@@ -140,8 +161,14 @@ def read_text_rows(path: Path) -> Iterator[TextRow]:
 
 
 def list_text_files(path: Path) -> list[Path]:
-    """The file itself, or those of a folder and of the folders in it that are of a known kind; hidden ones, links to folders
-    and what `datasets` keeps for itself (cache-….arrow) are left out. Raises FileError where there is none."""
+    """The file itself, or those of a folder and of the folders in it that are of a known kind.
+
+    Hidden ones, links to folders and what `datasets` stores for itself (cache-….arrow) are left
+    out.
+
+    Raises:
+        FileError: There is none.
+    """
     if path.is_file():
         if not _kind(path):
             raise FileError(
@@ -154,6 +181,7 @@ def list_text_files(path: Path) -> list[Path]:
         raise FileError(error_sentence(f"data is {str(path)!r}: no such directory or file"))
     files_read = list[Path]()
     for folder, folders, names in os.walk(path):
+        # In place: os.walk goes into the folders that are left in the list, in this order.
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             if _kind(Path(name)) and not name.startswith((".", "cache-")):
@@ -185,7 +213,11 @@ def _stem(path: Path) -> str:
 
 
 def whole_file(path: Path) -> str:
-    """The text of a file, plain or .gz. Raises FileError with one sentence where it cannot be read."""
+    """The text of a file, plain or .gz.
+
+    Raises:
+        FileError: It cannot be read.
+    """
     content = read_bytes(path, LARGEST_TEXT)
     try:
         if path.suffix == ".gz":
@@ -197,11 +229,16 @@ def whole_file(path: Path) -> str:
 
 
 def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises FileError with one sentence."""
+    """The lines of a file, plain or .gz, that are not blank, with their numbers.
+
+    Raises:
+        FileError: It cannot be read, or is too large.
+    """
     number = 0
     size = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            # A limit a line: a packed file may unpack to one line without end.
             while raw := file.readline(LONGEST_LINE + 1):
                 number += 1
                 size = size + len(raw)
@@ -210,6 +247,7 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if size > LARGEST:
                     raise FileError(f"it is behind the first {LARGEST:,} bytes")
                 if raw.strip():
+                    # The first line may begin with a byte order mark.
                     if number == 1:
                         line = decoded_text(raw)
                     else:
@@ -224,7 +262,11 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with where each stands. Raises FileError with one sentence."""
+    """The objects of a file of JSON lines, with where each stands.
+
+    Raises:
+        FileError: It cannot be read, or a line is no object.
+    """
     for number, line in read_text_lines(path):
         what = f"line {number} of {str(path)!r}"
         yield what, parse_object(line, what)
@@ -236,10 +278,12 @@ def _of_text(path: Path) -> Iterator[TextRow]:
 
 
 def split_text_pieces(text: str) -> Iterator[str]:
-    """A text in pieces of about PIECE characters, of which some can be held out: they end at blank lines if they can."""
+    """A text in pieces of about PIECE characters, of which some can be held out: they end at blank
+    lines if they can."""
     piece = list[str]()
     size = 0
     for line in text.split("\n"):
+        # A line longer than two pieces is cut itself.
         for at in range(0, len(line) + 1, 2 * PIECE):
             if at + 2 * PIECE > len(line):
                 end = "\n"
@@ -274,6 +318,7 @@ def _of_arrow(path: Path) -> Iterator[TextRow]:
     ipc = _pyarrow("ipc", path)
     source = _pyarrow("", path).memory_map(str(path))
     try:
+        # Arrow has two layouts: a stream, and a file with an index of its batches.
         batches = ipc.open_stream(source)  # as `datasets` saves
         columns = batches.schema.names
         parts = batches
@@ -331,12 +376,25 @@ KINDS: Mapping[str, Any] = {
 
 
 def parse_text_row(fields: Mapping[str, Any], what: str, kind: str) -> TextRow:
-    """A row's fields, checked. Raises FileError with one sentence that begins with `what`."""
+    """Check a row's fields and read what they say.
+
+    Args:
+        fields: The fields; those with unknown names are left out.
+        what: Where the row stands; errors begin with it.
+        kind: Its kind, where it names no category.
+
+    Returns:
+        The row.
+
+    Raises:
+        FileError: A field has a wrong form, or there is none that says anything.
+    """
     line = validate_record(
         TextRowRecord, {k: v for k, v in fields.items() if k in TextRowRecord.model_fields}, what
     )
     if line.category is not None:
         kind = whole_text(str(line.category), f"{what}: category")
+    # The first of these fields that a row has counts.
     if line.messages is not None:
         return TextRow(
             kind, turns=_turns(line.messages, f"{what}: messages", frozenset({"system"}))
@@ -370,7 +428,10 @@ class _TextPartRecord(StrictRecord):
 def _turns(
     turns: Sequence[Any], what: str, silent: frozenset[str] = frozenset()
 ) -> tuple[tuple[bool, str], ...]:
-    """Who said what. Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out."""
+    """Who said what.
+
+    Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out.
+    """
     turns_read = list[tuple[bool, str]]()
     for i, turn in enumerate(turns):
         if isinstance(turn, str):

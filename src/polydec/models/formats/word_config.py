@@ -37,9 +37,24 @@ class WordConfigFields(StrictRecord):
 
 @dataclass(frozen=True)
 class WordConfig:
-    """vocab: bytes and marks; begin: the mark before a text; ends: tokens that end a word; width, layers: of the backbone;
-    small: width inside a word; slots: vectors of a word; longest: tokens of one, which ends there at the latest; encoder,
-    decoder: layers inside a word; context: tokens of a text."""
+    """Sizes of a word-pooled model.
+
+    Attributes:
+        vocab: Number of bytes and marks.
+        begin: The mark before a text.
+        ends: Tokens that end a word.
+        width: Size of the backbone's states.
+        layers: Layers of the backbone.
+        small: Size of states inside a word.
+        slots: Vectors of a word.
+        longest: Tokens of a word, which ends there at the latest.
+        encoder: Layers that read a word.
+        decoder: Layers that write one.
+        context: Tokens of a text.
+        eps: Added to the norms' mean squares.
+        theta: Base of rotary embedding.
+        head: Size of a head.
+    """
 
     vocab: int
     begin: int
@@ -71,7 +86,11 @@ class WordConfig:
 
 
 def read_word_config(config: Mapping[str, Any]) -> WordConfig:
-    """Raises RequestError with one sentence where config.json is not that of such a model."""
+    """Read the content of a config.json.
+
+    Raises:
+        RequestError: It is not that of such a model.
+    """
     f = validate_record(WordConfigFields, dict(config), "config.json of a word-pooled model")
     for name, width in (("width", f.width), ("small", f.small)):
         if width % WordConfig.head:

@@ -17,8 +17,17 @@ _HERE = Path(__file__).resolve().parents[2] / "zoo"
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """An embedded model. package: (requirement, module) of what brings the weights, None where they travel with polydec;
-    about: the size where they are not here yet."""
+    """An embedded model.
+
+    Attributes:
+        name: Its name, without "zoo:".
+        what: What it is.
+        source: Where it comes from.
+        licence: Its licence.
+        about: Its size where it is not here yet.
+        package: (requirement, module) of what brings the weights; None where they travel with
+            polydec.
+    """
 
     name: str
     what: str
@@ -44,10 +53,12 @@ class ZooEntry:
 
     @property
     def here(self) -> bool:
+        """Whether it is here."""
         return self.path is not None
 
     @property
     def size(self) -> str:
+        """Size of its files, in words."""
         if (path := self.path) is None:
             return self.about
         if path.is_file():
@@ -136,6 +147,7 @@ _ENTRIES = (
 
 
 def zoo_entries() -> tuple[ZooEntry, ...]:
+    """All embedded models."""
     return _ENTRIES
 
 
@@ -145,7 +157,11 @@ def zoo_model_names() -> tuple[str, ...]:
 
 
 def find_zoo_entry(name: str) -> ZooEntry:
-    """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
+    """The entry of a name, with or without "zoo:".
+
+    Raises:
+        MissingError: There is none; the message offers the nearest names.
+    """
     bare = name.removeprefix("zoo:")
     entry = next((e for e in _ENTRIES if e.name == bare), None)
     if entry is None:
@@ -164,7 +180,11 @@ def suggest_zoo_names(name: str) -> str:
 
 
 def zoo_model_path(name: str) -> Path:
-    """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
+    """Where a model lies: a directory or a GGUF file.
+
+    Raises:
+        MissingError: The name is unknown, or the model is not here.
+    """
     entry = find_zoo_entry(name)
     if (path := entry.path) is None:
         if entry.package:
@@ -176,8 +196,15 @@ def zoo_model_path(name: str) -> Path:
 
 
 def install_zoo_model(name: str) -> Path:
-    """Bring the weights of a model that does not travel in the package, with pip into this interpreter; where it lies
-    then. Raises MissingError where that fails."""
+    """Bring the weights of a model that does not travel in the package, with pip into this
+    interpreter.
+
+    Returns:
+        Where it lies then.
+
+    Raises:
+        MissingError: That fails.
+    """
     entry = find_zoo_entry(name)
     if entry.package is not None and not entry.here:
         command = [
@@ -196,6 +223,7 @@ def install_zoo_model(name: str) -> Path:
                 -1
             ]
             raise MissingError(f"zoo:{entry.name} could not be installed: {last}")
+        # The import system would go on saying that the package is missing.
         importlib.invalidate_caches()
     return zoo_model_path(name)
 

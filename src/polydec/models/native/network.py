@@ -344,6 +344,7 @@ class CpuStep:
                 queries,
                 [max(1, len(q)) if q.cache.press is None else q.cache.press.block for q in queries],
             )
+        # The usual case, without grouping: all queries fit into one step of all layers.
         if (
             all(q.layers is None and not q.without for q in queries)
             and sum(map(len, queries)) <= LIMIT

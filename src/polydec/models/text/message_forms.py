@@ -154,6 +154,7 @@ def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
     """
     if role == "user":
         return _shown_in_parts(template, names, role, "a")
+    # Other roles are tried in a chat with a user, whose content must have the right form itself.
     if takes_parts(template, names, "user"):
         user = _parts("a")
     else:
