@@ -38,7 +38,8 @@ NOT_PLAIN = (
 )
 """What changes more than the sum of two products, where it is set."""
 PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Values of init_lora_weights, beside true and false, that say how training began and leave the checkpoint as it is."""
+"""Values of init_lora_weights, beside true and false, that say how training began and leave the
+checkpoint as it is."""
 PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
 """A name of modules without what only regular expressions have, except for ends."""
 DOWN = ".lora_A.weight"
@@ -82,6 +83,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
         raise FileError(
             f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
         )
+    # Each of these changes the sum W + s B A into something else.
     for name in NOT_PLAIN:
         if getattr(c, name):
             raise FileError(
@@ -161,13 +163,15 @@ def _alpha(module: str, c: fields.AdapterFields, at: Path) -> float:
             raise FileError(
                 f"{at}: alpha_pattern has {name!r:.60}: names of modules are read, and no regular expressions"
             )
+        # PEFT's own rule: a name stands for the end of a module's path.
         if re.match(rf"(.*\.)?({name})$", module):
             return alpha
     return c.lora_alpha
 
 
 def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
-    """Whether the config says that a module is adapted; where it says it by a regular expression, whatever is there is."""
+    """Whether the config says that a module is adapted; where it says it by a regular expression,
+    whatever is there is."""
 
     def named(names: list[str]) -> bool:
         return any(module == name or module.endswith(f".{name}") for name in names)
@@ -197,6 +201,7 @@ def _largest_part(weight: Tensor, rank: int, scale: float) -> Tensor:
 
 def _first_columns(weight: Tensor, rank: int, scale: float) -> Tensor:
     """The first columns of the orthogonal factor with the first rows of the triangular one, scaled."""
+    # W = Q R: OLoRA starts from the leading columns of Q and rows of R.
     orthogonal, triangular = torch.linalg.qr(weight)
     return scale * (orthogonal[:, :rank] @ triangular[:rank])
 
@@ -205,9 +210,11 @@ STARTS: Mapping[str, Callable[[Tensor, int, float], Tensor]] = {
     "pissa": _largest_part,
     "olora": _first_columns,
 }
-"""By init_lora_weights, the part that PEFT takes out of a weight before it adds an adapter of some rank and scale.
+"""By init_lora_weights, the part that PEFT takes out of a weight before it adds an adapter of some
+rank and scale.
 
-Source: PiSSA, Meng et al. 2024, arXiv 2404.02948; OLoRA, Büyükakyüz 2024, arXiv 2406.01775."""
+Source: PiSSA, Meng et al. 2024, arXiv 2404.02948; OLoRA, Büyükakyüz 2024, arXiv 2406.01775.
+"""
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:
@@ -229,6 +236,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
     def __init__(self, base: Mapping[str, Tensor], adapter: LoraAdapter) -> None:
         self._base = base
         self._adapter = adapter
+        # Shapes are compared now; products are made when a weight is asked for.
         for name, a in adapter.down.items():
             want = (adapter.up[name].shape[0], a.shape[1])
             if name not in base or fields.shape_of(base, name) != want:

@@ -196,6 +196,7 @@ def _one_width(c: Mapping[str, Any]) -> Windows:
 
 
 def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
+    # The default width counts only where windows are switched on.
     return (c.get("sliding_window", 4096) if c.get("use_sliding_window") else None,) * c[
         "num_hidden_layers"
     ]
@@ -208,6 +209,7 @@ def _smollm3(c: Mapping[str, Any]) -> Windows:
         width = c.get("sliding_window")
     else:
         width = None
+    # SmolLM3 has windows on the layers without rotary embedding.
     return tuple(None if k is not None else width for k in _turned(c))
 
 
@@ -227,6 +229,7 @@ def _qwen(c: Mapping[str, Any]) -> Windows:
     if c.get("layer_types") is not None:
         return _by_type(c["layer_types"], width)
     return tuple(
+        # Qwen's first layers see everything, the later ones a window.
         width if i >= c.get("max_window_layers", 28) else None
         for i in range(c["num_hidden_layers"])
     )
@@ -250,6 +253,7 @@ def _every(c: Mapping[str, Any], n: int) -> Windows:
 
 
 def _by_type(types: Any, width: int | None) -> Windows:
+    # Without a width such layers would silently see everything.
     if width is None and "sliding_attention" in types:
         raise FileError(
             "layer_types has 'sliding_attention' and there is no window: sliding_window must be a number, and "
@@ -275,6 +279,7 @@ def _phi3(
     for name in ("rope_parameters", "rope_scaling"):
         if scaling := c.get(name):
             kind = scaling.get("rope_type") or scaling.get("type")
+            # Phi-3 was trained on 4096 positions; its configs leave that out.
             if kind != "default":
                 first = {"original_max_position_embeddings": 4096}
             else:
@@ -291,6 +296,7 @@ def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
     """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
     n = c["num_hidden_layers"]
     each = c.get("no_rope_layer_interval") or 4
+    # The name misleads: an entry of 1 means that the layer does turn.
     turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
     return tuple(0 if x else None for x in turns[:n])
 
@@ -312,11 +318,14 @@ def _by_window(
         raise FileError(
             f"rope_parameters has no {' and no '.join(LAYER_KINDS)}: the layers of this family turn in two ways"
         )
+    # Two generations of configs: a field for each kind of layer, or one scaling for those without a
+    # window and a base for the others.
     full = {**(by_kind.get("full_attention") or {}), **scaling}
     if "type" in scaling and "rope_type" not in full:
         raise FileError(
             "rope_scaling has a type and no rope_type: only rope_type is read in this family"
         )
+    # Each kind of layer must see its own fields only.
     sides = {"rope_scaling": None, "original_max_position_embeddings": None}
     whole = {**c, **sides, "rope_parameters": full}
     local = {
@@ -337,12 +346,14 @@ def _gemma(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _gemma_capped(c: Mapping[str, Any], head: int) -> dict[str, Any]:
-    """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it says otherwise."""
+    """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it
+    says otherwise."""
     if c["model_type"] == "gemma2":
         caps = (50.0, 30.0)
     else:
         caps = (None, None)
     return {
+        # Gemma multiplies embeddings by the root of their width.
         "embed_scale": c["hidden_size"] ** 0.5,
         "scale": (c.get("query_pre_attn_scalar") or 256) ** -0.5,
         "cap": c.get("attn_logit_softcapping", caps[0]),
@@ -374,6 +385,7 @@ def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    # Every n-th layer has experts, except for those that the config lists as dense.
     each = c.get("decoder_sparse_step") or 1
     dense = set(c.get("mlp_only_layers") or ())
     sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
@@ -404,6 +416,7 @@ def _yarn(
         "truncate": False,
         "original_max_position_embeddings": 4096,
     }
+    # Of gpt-oss, which was trained with yarn: that counts where a config says nothing.
     scaled = c.get("rope_parameters") or c.get("rope_scaling")
     return _one_rope(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
 
@@ -507,6 +520,7 @@ def read_architecture(
     if family.act == "clamped":
         act = family.act
     else:
+        # Gemma's newer name of the field counts first.
         act = c.get("hidden_activation") or c.get("hidden_act") or family.act
     if act not in ACTS:
         raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
@@ -556,6 +570,7 @@ def read_architecture(
             "sliding_window is set in a bidirectional model: only causal ones can have it"
         )
     ropes, turns = family.ropes(c, head, family.theta)
+    # Scores are divided by the root of the head's size, unless the family has another scale.
     more = {"scale": head**-0.5, **(family.more(c, head) if family.more else {})}
     config = TransformerConfig(
         c["vocab_size"],
@@ -615,10 +630,12 @@ class SplitWeights(Mapping[str, Tensor]):
         self.pieces = pieces
         for p in pieces.values():
             shape = fields.shape_of(source, p.name)
+            # Checked once here, so that no piece reaches beyond its tensor later.
             if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
                 raise FileError(
                     f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more"
                 )
+        # A tensor that is cut up is not listed itself.
         joined = {p.name for p in pieces.values()}
         self._names = {
             **dict.fromkeys(name for name in source if name not in joined),
@@ -681,6 +698,7 @@ def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, Te
                 row = 0
                 if name not in weights:
                     continue
+                # The pieces must use up the fused matrix, or rows would be cut at wrong places.
                 if (rows := fields.shape_of(weights, name)[0]) != sum(parts.values()):
                     raise FileError(
                         f"{name} has {rows} rows: the config asks for {sum(parts.values())}"
@@ -724,12 +742,14 @@ def _expert_pieces(
         joined = f"{own}experts.gate_up_proj"
         for e in range(count):
             name = f"{own}experts.{e}.{part}.weight"
+            # Each expert's matrices by themselves, under Mixtral's names.
             if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
                 out[name] = TensorPiece(alone, 0, n)
             elif (
                 whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)
             ) is not None:
                 out[name] = TensorPiece(whole, e * n, (e + 1) * n)
+            # Gate and up of all experts in one tensor.
             elif joined in weights and part != "down_proj":
                 # Of each expert gate, then up.
                 first = (2 * e + (part == "up_proj")) * n

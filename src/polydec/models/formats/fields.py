@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from polydec.base.errors import FileError
 from polydec.models.formats import edge
 
+# Bounds are far above any real model's: they keep a hostile number from reaching an allocation, or
+# an overflow.
 Count = Annotated[int, Field(ge=1, le=1 << 24)]
 Positions = Annotated[int, Field(ge=1, le=(1 << 31) - 1)]
 Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
@@ -27,27 +29,32 @@ Flag = bool | None
 class StrictFields(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
 
-    # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few
+    # What checks a record is made when one is first read: there are many kinds, and a model's files
+    # hold a few.
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class RopeFields(StrictFields):
     """rope_parameters and rope_scaling of a config.json."""
 
+    # Which scaling; the older name is `type`.
     rope_type: str | None = None
     type: str | None = None
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    # Of most scalings; the next two are Llama 3's.
     factor: Factor | None = None
     low_freq_factor: Positive | None = None
     high_freq_factor: Positive | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    # Of yarn.
     beta_fast: Positive | None = None
     beta_slow: Positive | None = None
     mscale: Annotated[float, Field(ge=0, le=1e6)] | None = None
     mscale_all_dim: Annotated[float, Field(ge=0, le=1e6)] | None = None
     attention_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
     truncate: Flag = None
+    # Of longrope: one divisor a pair of dimensions.
     short_factor: list[Positive] | None = None
     long_factor: list[Positive] | None = None
 
@@ -62,6 +69,7 @@ class RopesFields(RopeFields):
 class LlamaConfigFields(StrictFields):
     """config.json of the Llama skeleton and the families that are read as it is."""
 
+    # Sizes. They may be missing here: who needs one says so by its name.
     vocab_size: Count | None = None
     hidden_size: Count | None = None
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -74,23 +82,30 @@ class LlamaConfigFields(StrictFields):
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    # The activation, under its two names.
     hidden_act: str | None = None
     hidden_activation: str | None = None
+    # Windows: one width, and which layers have it, in the ways of Qwen and of newer configs.
     sliding_window: Positions | None = None
     use_sliding_window: Flag = None
     max_window_layers: Annotated[int, Field(ge=0, le=1 << 24)] = 28
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
     tie_word_embeddings: Flag = None
+    # Ours: bidirectional networks, and blocks of them.
     polydec_causal: bool = True
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    # Gemma 2 and 3: every n-th layer without a window, the scale of scores, bounds of scores and
+    # logits, the base of layers with a window.
     sliding_window_pattern: Annotated[int, Field(ge=1, le=4096)] | None = None
     query_pre_attn_scalar: Positive | None = None
     attn_logit_softcapping: Positive | None = None
     final_logit_softcapping: Positive | None = None
     rope_local_base_freq: Annotated[float, Field(gt=1, le=1e12)] | None = None
     use_bidirectional_attention: Flag = None
+    # SmolLM3: layers without rotary embedding.
     no_rope_layers: list[Literal[0, 1]] | None = None
     no_rope_layer_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    # Mixtures of experts: Mixtral's and gpt-oss's names, then Qwen3's.
     num_local_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
     num_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
     num_experts_per_tok: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -98,8 +113,10 @@ class LlamaConfigFields(StrictFields):
     decoder_sparse_step: Annotated[int, Field(ge=1, le=4096)] | None = None
     mlp_only_layers: list[int] | None = None
     norm_topk_prob: Flag = None
+    # Of gpt-oss: slope and bound of its activation.
     swiglu_alpha: Positive | None = None
     swiglu_limit: Positive | None = None
+    # Granite: multipliers of embeddings, logits, residuals and scores.
     embedding_multiplier: Positive | None = None
     logits_scaling: Positive | None = None
     residual_multiplier: Positive | None = None
@@ -125,7 +142,8 @@ class TextConfigFields(StrictFields):
 
 
 class GenerationConfigFields(StrictFields):
-    """generation_config.json: what is read of it. The ranges of the sampling rules are the rules' own affair."""
+    """generation_config.json: what is read of it. The ranges of the sampling rules are the rules'
+    own affair."""
 
     eos_token_id: Id | list[Id] | None = None
     do_sample: Flag = None
@@ -185,6 +203,7 @@ class GGUFText(StrictFields):
     merges: list[str] | None = None
     add_bos_token: bool | None = None
     add_space_prefix: bool | None = None
+    # Ids of tokens with a role; all of them may be missing.
     bos_token_id: Id | None = None
     eos_token_id: Id | None = None
     eot_token_id: Id | None = None
@@ -201,6 +220,7 @@ class AdapterFields(StrictFields):
     base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
     lora_alpha: Positive = 8
     use_rslora: Flag = None
+    # From here on: what makes it another method than plain LoRA, or says where it is applied.
     use_dora: Flag = None
     use_qalora: Flag = None
     use_bdlora: Flag = None
@@ -465,6 +485,7 @@ class StateDrafterFields(StrictFields):
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
+    # Of levels below the root, how often the token of each rank was right on held-out text.
     rates: Annotated[
         list[
             Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
@@ -574,7 +595,8 @@ class NarrowFields(Eagle3Fields):
 
 
 class AuxiliaryFields(StrictFields):
-    """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
+    """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that
+    gives them."""
 
     eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
     use_aux_hidden_state: bool = True
@@ -598,8 +620,10 @@ class PublishedMedusaFields(StrictFields):
             a head.
     """
 
+    # One of both names must be there.
     medusa_num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
     num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    # Literals refuse what the heads' code here does not compute.
     medusa_num_layers: Literal[1] = 1
     num_hidden_layers: Literal[1] = 1
     hidden_size: Count | None = None
@@ -641,6 +665,7 @@ class PublishedFields(StrictFields):
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     rope_scaling: RopeFields | None = None
     rope_parameters: RopeFields | None = None
+    # Literals refuse what the drafter's code here does not compute.
     hidden_act: Literal["silu"] = "silu"
     attention_bias: Literal[False] | None = None
     mlp_bias: Literal[False] | None = None
@@ -686,6 +711,7 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     layers = c.num_hidden_layers
     if layers is None:
         return  # who reads the config names what is missing
+    # Every layer has tensors: a larger number is wrong, and lists of that length would fill memory.
     if layers > len(weights):
         raise FileError(
             f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all"
@@ -779,6 +805,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     else:
         yield "model.embed_tokens.weight", (c.vocab, W), True
     yield "model.norm.weight", (W,), True
+    # A head may be the embedding table, unless the config says that it is not.
     yield "lm_head.weight", (rows, W), c.tied is False
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
@@ -826,7 +853,8 @@ def _mlp(c: Any, i: int) -> Any:
 
 
 def _check_rope(rope: Any, head: int) -> None:
-    """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
+    """What the scalings divide by must not be nothing, and their tables have one divisor a
+    frequency."""
     o = rope.options
     turned = rope.dim
     kind = rope.kind
@@ -836,6 +864,7 @@ def _check_rope(rope: Any, head: int) -> None:
         )
     if kind == "dynamic" and turned < 4:
         raise FileError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
+    # The ramp between both divides by their difference.
     if kind == "llama3" and o["low_freq_factor"] >= o["high_freq_factor"]:
         raise FileError(
             f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
@@ -847,7 +876,8 @@ def _check_rope(rope: Any, head: int) -> None:
 
 
 def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
-    """A head over some tokens only names each of them once. Nothing is read that is no list of at most so many."""
+    """A head over some tokens only names each of them once. Nothing is read that is no list of at
+    most so many."""
     shape = shape_of(weights, "lm_head.tokens")
     if len(shape) != 1 or not 1 <= shape[0] <= vocab:
         raise FileError(

@@ -1,7 +1,8 @@
-"""GGUF files of the served families, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
+"""GGUF files of the served families, as Hugging Face names and shapes them: configuration and
+lazily dequantised weights.
 
-The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
-vocabulary is large. The rarer dequantisers are the library's.
+The header is read here: the `gguf` library's reader makes one array of every string, which takes
+seconds where the vocabulary is large. The rarer dequantisers are the library's.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ class _GGUFHeaderReader:
         room = len(self.data)
         length = struct.Struct("<Q").unpack_from
         for _ in range(self.count("strings", 8)):
+            # A text is its length in eight bytes, then its bytes.
             first = self.at + 8
             if first <= room:
                 stop = first + length(data, self.at)[0]
@@ -132,6 +134,7 @@ class _GGUFHeaderReader:
         """The next text, which must be a legal name."""
         at = self.at
         text = self.string()
+        # A damaged header is noticed at the first name that is none.
         if not 0 < len(text) <= 128 or not text.isprintable():
             raise FileError(f"its header has no legal name at byte {at}: it is damaged")
         return text
@@ -182,6 +185,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:  # an empty file cannot be mapped: that too is a ValueError
             raise FileError(error_sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
+        # The metadata is that of the first part; the others bring tensors.
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
@@ -410,6 +414,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
     def _dequantised(self, entry: GGUFTensorEntry, own: str) -> Tensor:
         raw = self.raw(entry)
         kind = entry.type
+        # A copy: a mapped file cannot be written to, and tensors may be.
         if kind.name in _PLAIN:
             return torch.from_numpy(np.array(raw)).view(_PLAIN[kind.name]).view(entry.shape)
         # The mapped bytes are only read, so that a view of them is enough.
@@ -466,7 +471,8 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
         raise FileError("it does not begin with the letters GGUF")
     if (version := head.scalar("<I")) not in (2, 3):
         raise FileError(f"its version is {version}: versions 2 and 3 are read, little-endian")
-    # a tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused before it is read
+    # A tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused
+    # before it is read.
     tensors = head.count("tensors", 32)
     n_fields = head.count("fields", 13)
     fields = {}

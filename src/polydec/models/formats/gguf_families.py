@@ -212,6 +212,7 @@ def _gemma3(file: GGUFFile, config: Config) -> Config:
         "sliding_window": window,
         "layer_types": _pattern(file, config, 6 if window else 1),
         "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 62 else config["head_dim"],
+        # Gemma 3 has no bound unless the file says one.
         "final_logit_softcapping": file.real(cap) if file.fields.get(cap) else None,
         "rope_local_base_freq": file.real("gemma3.rope.freq_base_swa", 10000.0),
     }
@@ -250,6 +251,7 @@ def config_of(file: GGUFFile) -> Config:
         FileError: The file lacks a field, or has one that is not served.
     """
     arch = file.architecture
+    # Other kinds of files, such as adapters and projectors, have the same header and no embeddings.
     embedding = file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise FileError(

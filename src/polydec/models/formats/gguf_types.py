@@ -1,4 +1,5 @@
-"""The types of tensors in GGUF files. The `gguf` library has the same table, but takes a tenth of a second to import."""
+"""The types of tensors in GGUF files. The `gguf` library has the same table, but takes a tenth of a
+second to import."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ class GGUFTensorType:
 
 def _types() -> Mapping[int, GGUFTensorType]:
     rows = [row.split() for row in _TABLE.split(",")]
+    # Built once at import, and read-only afterwards.
     made = [
         GGUFTensorType(int(number), name, int(block), int(size))
         for number, name, block, size in rows

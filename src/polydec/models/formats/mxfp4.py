@@ -1,6 +1,8 @@
-"""gpt-oss's experts as its files hold them: gate and up interleaved, in blocks of 4 bits or turned around.
+"""gpt-oss's experts as its files hold them: gate and up interleaved, in blocks of 4 bits or turned
+around.
 
-MXFP4 (Open Compute Project, Microscaling Formats 1.0): blocks of 32 numbers of 4 bits, each block with a power of two.
+MXFP4 (Open Compute Project, Microscaling Formats 1.0): blocks of 32 numbers of 4 bits, each block
+with a power of two.
 """
 
 from __future__ import annotations

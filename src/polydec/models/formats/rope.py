@@ -1,4 +1,5 @@
-"""Rotary position embeddings: one complex factor for each position and pair of dimensions, with the published scalings."""
+"""Rotary position embeddings: one complex factor for each position and pair of dimensions, with the
+published scalings."""
 
 from __future__ import annotations
 

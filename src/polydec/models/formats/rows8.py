@@ -20,6 +20,7 @@ def quantise_rows(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, t in weights.items():
         t = t.detach().float()
         if t.ndim == 2:
+            # A row of zeros gets a scale above 0, as it is divided by.
             scale_N = (t.abs().amax(1) / 127).clamp(min=1e-12)
             out[name], out[name + SCALE] = (t / scale_N[:, None]).round().to(torch.int8), scale_N
         else:

@@ -50,6 +50,7 @@ def read_embedding_config(path: Path) -> EmbeddingModelConfig | None:
         modules: Any = parse_json(read_bytes(path / MODULES), MODULES)
         kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
         places = [str(module["path"]) for module in modules]
+    # Further modules, such as a dense layer, would change the vectors.
     other = next((k for k in kinds if k not in ("Transformer", "Pooling", "Normalize")), None)
     if other is not None or kinds.count("Pooling") != 1:
         raise FileError(

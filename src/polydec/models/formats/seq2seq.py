@@ -142,6 +142,7 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
         names = ("num_heads", "num_layers", "num_decoder_layers")
     else:
         names = ("decoder_attention_heads", "encoder_layers", "decoder_layers")
+    # T5's decoder is as deep as its encoder, unless the config says otherwise.
     if t5 and config.get("num_decoder_layers") is None:
         names = (names[0], names[1], names[1])
     heads, first, layers = (_whole(config, name) for name in names)
@@ -171,6 +172,8 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
     scaled = not t5 and config.get("scale_embedding", False)
     # T5 with tied embeddings divides states by sqrt(d_model) before the head.
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    # The BART family has fixed eps, scales embeddings if its config says so, and has a table of
+    # positions that bounds the context.
     return Seq2SeqConfig(
         family,
         vocab,
@@ -201,6 +204,7 @@ def _require_buckets(config: Mapping[str, Any]) -> None:
     """
     buckets = _whole(config, "relative_attention_num_buckets", 32)
     far = _whole(config, "relative_attention_max_distance", 128)
+    # With fewer, no distance would have a bucket of its own.
     if buckets < 4:
         raise FileError(f"relative_attention_num_buckets is {buckets}: it must be at least 4")
     if far <= buckets // 2:
@@ -233,6 +237,7 @@ def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int)
         raise FileError(
             "decoder_start_token_id is missing, and so is bos_token_id: one of them must say what an answer begins with"
         )
+    # A second token may be forced after the first, such as the target's language.
     tokens = {name: said[name], "forced_bos_token_id": said.get("forced_bos_token_id")}
     start = {name: token for name, token in tokens.items() if token is not None}
     for name, token in start.items():
@@ -245,6 +250,7 @@ def _barred(
     config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int
 ) -> tuple[int, ...]:
     """Single tokens among the bad words (Marian's padding)."""
+    # Longer bad words would need the context; they are left out.
     words = generation.get("bad_words_ids") or config.get("bad_words_ids") or ()
     if not isinstance(words, (list, tuple)):
         return ()

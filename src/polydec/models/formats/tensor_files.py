@@ -32,6 +32,7 @@ class SafeTensors(Mapping[str, Tensor]):
         self.metadata = dict[str, str]()
         for file in files:
             try:
+                # The file is mapped; tensors are read from it one by one.
                 handle = safe_open(file, "pt")
                 self._at |= dict.fromkeys(handle.keys(), (file, handle))
                 self.metadata |= handle.metadata() or {}
@@ -129,6 +130,7 @@ PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory, with the names that a network with a head has: see `_open`."""
     weights = _open(path)
+    # Every name begins like a part of the trunk: the prefix is missing everywhere.
     if all(map(TRUNK.match, weights)):
         return HeadlessWeights(weights)
     return weights
@@ -195,7 +197,8 @@ def load_torch_file(file: Path) -> dict[str, Tensor]:
             )
         )
     for name, t in tensors.items():
-        # a tensor that repeats its numbers may claim any shape, and whoever copies it makes room for all of that
+        # A tensor that repeats its numbers may claim any shape, and whoever copies it makes room
+        # for all of that.
         if t.is_sparse or t.numel() * t.element_size() > t.untyped_storage().nbytes():
             raise FileError(
                 edge.error_sentence(

@@ -1,4 +1,5 @@
-"""Rows of text as people have them: .txt, .jsonl (also .gz), a folder of these, Arrow and Parquet files of a data set."""
+"""Rows of text as people have them: .txt, .jsonl (also .gz), a folder of these, Arrow and Parquet
+files of a data set."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from polydec.base.edge import (
 from polydec.base.errors import FileError, PolydecError
 from polydec.base.record import StrictRecord
 
+# Limits, so that a wrong or hostile file ends with a sentence and not with full memory.
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""
 LARGEST = 1 << 32
@@ -34,7 +36,8 @@ LARGEST = 1 << 32
 MOST_FILES = 100_000
 """Of a folder."""
 PIECE = 2000
-"""Characters of a piece of a text file, about: pieces end at blank lines, and none has more than four times as many."""
+"""Characters of a piece of a text file, about: pieces end at blank lines, and none has more than
+four times as many."""
 LONGEST_PROMPT = 400
 """Characters of a prompt that is taken from running text."""
 ROWS = 1000
@@ -43,7 +46,8 @@ NEEDS = "pip install 'polydec[datasets]'"
 
 USERS = frozenset({"user", "human"})
 ASSISTANTS = frozenset({"assistant", "system", "gpt", "bot"})
-"""Who speaks in `turns`. There a system is the one that answers; in `messages` its words are instructions, and left out."""
+"""Who speaks in `turns`. There a system is the one that answers; in `messages` its words are
+instructions, and left out."""
 
 
 class TextRowRecord(StrictRecord):
@@ -82,6 +86,7 @@ class TextRowRecord(StrictRecord):
     @property
     def answered(self) -> str | None:
         """What is answered, under whichever of its names."""
+        # Not `or`: 0 and "" are answers, too.
         answer = next(
             (x for x in (self.answer, self.completion, self.response) if x is not None), None
         )
@@ -127,9 +132,12 @@ class TextRow:
 
 
 def paragraph_prompts(text: str) -> Iterator[tuple[str, str]]:
-    """The paragraphs of a text (the lines where it has only one), each with the prompt that it gives."""
+    """The paragraphs of a text (the lines where it has only one), each with the prompt that it
+    gives."""
     paragraphs = [p for p in (p.strip() for p in text.split("\n\n")) if p]
     for part in paragraphs if len(paragraphs) > 1 else text.split("\n"):
+        # White space shrinks to single spaces; four times the length is cut first, so that a huge
+        # paragraph costs nothing.
         if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
             cut = short[: LONGEST_PROMPT + 1]
             yield part, short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
@@ -147,6 +155,7 @@ def read_text_rows(path: Path) -> Iterator[TextRow]:
     any_read = False
     for file in list_text_files(path):
         for item in KINDS[_kind(file)](file):
+            # Counted over all files: a folder of many may be too much in total.
             size += len(item.text) + sum(len(words) for _, words in item.turns)
             if size > LARGEST:
                 raise FileError(
@@ -291,6 +300,8 @@ def split_text_pieces(text: str) -> Iterator[str]:
                 end = ""
             piece.append(line[at : at + 2 * PIECE] + end)
             size += len(piece[-1])
+            # A piece ends at the first blank line after PIECE characters, or anywhere after twice
+            # as many.
             if size >= 2 * PIECE or (size >= PIECE and not line.strip()):
                 yield from _whole(piece)
                 piece = []
@@ -310,6 +321,7 @@ def _of_lines(path: Path) -> Iterator[TextRow]:
 
 def _of_parquet(path: Path) -> Iterator[TextRow]:
     file = _pyarrow("parquet", path).ParquetFile(path)
+    # Only columns that are read are unpacked.
     columns = [name for name in FIELDS if name in file.schema_arrow.names]
     return _of_batches(path, columns, file.iter_batches(ROWS, columns=columns))
 
@@ -328,6 +340,7 @@ def _of_arrow(path: Path) -> Iterator[TextRow]:
         parts = (batches.get_batch(i) for i in range(batches.num_record_batches))
     columns = [name for name in FIELDS if name in columns]
     read_batches = (
+        # Few rows at a time become Python objects.
         part.select(columns).slice(at, ROWS)
         for part in parts
         for at in range(0, part.num_rows, ROWS)
@@ -456,6 +469,7 @@ def _turns(
                 validate_record(_TextPartRecord, part, f"{what}[{i}].content").text
                 for part in words
             )
+        # Empty turns say nothing.
         if words and who not in silent and (who in USERS or who in ASSISTANTS):
             turns_read.append((who in ASSISTANTS, words))
     return _said(turns_read, what)

@@ -238,6 +238,7 @@ class ThinkingReader:
         """
         held = state.held
         if cut:
+            # A text that is cut off may end within a mark, which is then no text.
             begun = _begun(held, self._awaited(state.phase))
         else:
             begun = 0
@@ -280,7 +281,7 @@ class ThinkingReader:
         )
         return thought, answer
 
-    # ---- phases: each gives the next one, segments, what is left, and whether there is more to do ----
+    # ---- phases: each gives the next one, segments, what is left, and whether there is more ----
 
     def _awaited(self, phase: ThinkingPhase) -> tuple[str, ...]:
         """The marks that may come."""

@@ -73,6 +73,7 @@ class WordConfig:
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
         """The content of config.json."""
+        # What the file must say; eps, theta and head are the same in all such models.
         own = {k: v for k, v in asdict(self).items() if k in WordConfigFields.model_fields}
         return {
             "architectures": ["PolydecWordPooled"],
@@ -93,8 +94,10 @@ def read_word_config(config: Mapping[str, Any]) -> WordConfig:
     """
     f = validate_record(WordConfigFields, dict(config), "config.json of a word-pooled model")
     for name, width in (("width", f.width), ("small", f.small)):
+        # The head's size is fixed: widths must be multiples of it.
         if width % WordConfig.head:
             raise RequestError(f"config.json: {name} is {width}: it must be a multiple of 32")
+    # Marks are rows of the embedding table, too.
     if max(f.begin, *f.ends) >= f.vocab_size:
         raise RequestError("config.json: begin and ends must lie below vocab_size")
     return WordConfig(

@@ -46,6 +46,7 @@ class ZooEntry:
             return None
         spec = importlib.util.find_spec(self.package[1])  # finds the package without running it
         if spec:
+            # The weights lie somewhere in the package's folders.
             roots = spec.submodule_search_locations or []
         else:
             roots = []
@@ -171,6 +172,7 @@ def find_zoo_entry(name: str) -> ZooEntry:
 
 def suggest_zoo_names(name: str) -> str:
     """A phrase that offers the embedded models nearest to a name."""
+    # At most two names that are written alike, else all of them.
     near = difflib.get_close_matches(
         name.removeprefix("zoo:").lower(), [e.name for e in _ENTRIES], 2, 0.5
     )
@@ -217,6 +219,7 @@ def install_zoo_model(name: str) -> Path:
             "--no-deps",
             entry.package[0],
         ]
+        # Without a shell, and without the package's own dependencies.
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[

@@ -71,6 +71,7 @@ class NativeNgramTable:
     ) -> None:
         self.library = library
         self.handle = None
+        # The types that the library reads, each array in one piece.
         key, follower, chance = (
             np.ascontiguousarray(a, t)
             for a, t in ((key_M, np.uint64), (follower_MK, np.uint16), (chance_MK, np.uint8))
@@ -154,6 +155,7 @@ class NativeCopyDrafter:
         Raises:
             MemoryError: There is no memory for it.
         """
+        # The library copies it: it need not live longer than the call.
         cells = array("d", prior)
         return NativeCopyDrafter(
             table,
@@ -172,6 +174,7 @@ class NativeCopyDrafter:
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text; nothing is learned about how often copies come true."""
+        # One call for all of the prompt, which is read once.
         fed = array("i", tokens)
         _checked(self._library.copies_read(self._handle, fed.buffer_info()[0], len(fed)))
 
@@ -205,6 +208,7 @@ class NativeCopyDrafter:
         n = _checked(
             self._library.copies_propose(self._handle, root, depth, nodes, floor, *self._at)
         )
+        # Nothing but the root: no draft is worth a node.
         if n == 1:
             return Draft.chain(root)
         token, parent, chance = self._buffer

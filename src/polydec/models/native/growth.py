@@ -43,6 +43,7 @@ def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[
     """
     weight_NK = weight_NK.detach()
     item = NativeWeight(q8_0(weight_NK), tuple(weight_NK.shape), TYPES["Q8_0"])
+    # The library copies and packs the blocks.
     step._check(step._put(PARTS[part], 0, item))
 
     def through(rows_MK: Tensor) -> Tensor:
@@ -220,6 +221,8 @@ class NativeTreeGrower:
         # The library writes into the cache and reads the tables where they lie.
         where = CacheOf()
         parts = cache_of(where, cache)  # noqa: F841   (kept while the call runs)
+        # Embeddings of the head's tokens, so that levels follow one another without leaving the
+        # library.
         table_CH = self._table()
         if q.tip is None:
             tip = TipState(torch.empty(self._width), torch.empty(len(self._id)))

@@ -17,7 +17,8 @@ from polydec.base import files
 from polydec.models.nets.linear import profile_path
 
 MOST = 1 << 28
-"""Numbers of a model whose matrices are kept: draft models are small, and a large one would fill a disk."""
+"""Numbers of a model whose matrices are kept: draft models are small, and a large one would fill a
+disk."""
 ROOM = 1 << 29
 """Bytes of the folder; what was not used for the longest is dropped first."""
 HEAD = 4
@@ -45,6 +46,8 @@ def cached_quantised_blocks(
     Returns:
         The blocks, ``shape``, uint8; read-only where they are mapped.
     """
+    # The leading 1 is the version of the stored form; the content of the sources is all of the
+    # rest, so no file name or date can mislead.
     name = hashlib.sha256(f"1 {kind} {shape}".encode())
     for part in source:
         name.update(f"{part.dtype} {tuple(part.shape)}".encode())

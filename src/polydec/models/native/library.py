@@ -11,6 +11,7 @@ from pathlib import Path
 from polydec.base.errors import MissingError
 
 HERE = Path(__file__).parent
+# Numbers of the library's enums: the order must be that of its headers.
 TYPES = {
     name: i
     for i, name in enumerate(
@@ -61,6 +62,7 @@ PARTS = {
         )
     )
 }
+# The next three: numbers that the library reads as switches.
 ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
 CACHES = {"float32": 0, "float16": 1, "int8": 2}  # how keys and values are kept
@@ -138,6 +140,8 @@ class NativeTreeGrowth(C.Structure):
     ]
 
 
+# Result and arguments of each function. A pointer is followed by the number of items that it points
+# at, which the library checks.
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]),
     "step_sets": (C.c_char_p, []),
@@ -179,6 +183,7 @@ def native_library_path() -> Path:
     Raises:
         OSError: It was not built.
     """
+    # A library of another build, to compare or to debug.
     own = os.environ.get("POLYDEC_STEP")
     if own:
         libraries = [Path(own)]
@@ -205,7 +210,8 @@ def load_native_library() -> C.CDLL:
 
 
 def native_step_availability() -> tuple[bool, str]:
-    """Whether the native step runs here, and why not, or the instruction sets that it can use, best first."""
+    """Whether the native step runs here, and why not, or the instruction sets that it can use, best
+    first."""
     try:
         return True, " ".join(native_instruction_sets())
     except (OSError, AttributeError) as e:
@@ -230,7 +236,8 @@ def native_instruction_sets() -> tuple[str, ...]:
 
 
 _DEFAULT = {"portable": "float32", "NEON": "float32"}
-"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32 (docs/native.md)."""
+"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32
+(docs/native.md)."""
 
 
 def compute_of(asked: str | None, isa: str) -> str:

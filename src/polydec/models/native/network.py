@@ -99,7 +99,6 @@ class CpuStep:
         self.dtype = ""
         self.approximate = ""
         self.cost = 0.0
-        # Rounded as transformers rounds it.
         scale = float(1 / np.sqrt(np.float32(c.scale**-2)))  # in fp32, as of a head's width
         norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
         shape = Shape(
@@ -418,7 +417,8 @@ class CpuStep:
         # Rotary tables must reach the furthest position before the call.
         if (need := max(position)) >= self._turned:
             self._turn(need + 1)
-        # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
+        # Few objects from here on: a pass has emptied the processor's caches, and each of them
+        # costs a trip to memory.
         m = len(token)
         R = len(out)
         W = self.config.width
@@ -810,7 +810,8 @@ class CpuStep:
         ]
 
     def profile(self) -> dict[str, float]:
-        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the head."""
+        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the
+        head."""
         t = (C.c_double * 4)()
         self._lib.step_profile(self._model, t)
         return dict(zip(("linear", "attention", "rest", "head"), t))

@@ -64,6 +64,8 @@ class PackedBlockSlab:
     def take(self, size: int) -> Tensor:
         """So many bytes, at a multiple of 64 where all sizes are."""
         if len(self._left) < size:
+            # Each piece doubles the room, so that there are few of them; none is smaller than LEAST
+            # or larger than MOST, unless a block is.
             piece = max(size, min(max(LEAST, self._total), MOST))
             self._left = empty_pooled_tensor((piece,), torch.uint8, CPU)
             self._total = self._total + piece

@@ -172,6 +172,7 @@ class NativeWeightLoader:
         Raises:
             MissingError: It is no matrix, or its type is not known to the library.
         """
+        # Asked first: a tensor that is missing raises here, whatever its form.
         shape = self.shape(name)
         if len(shape) != 2:
             raise MissingError(f"{name} has shape {shape}: a matrix is expected")

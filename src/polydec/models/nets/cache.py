@@ -1,4 +1,5 @@
-"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
+"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage,
+commit, keep, truncate, fork."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from polydec.models.nets.press import (
 )
 
 BLOCK = 128
-"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
+"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such
+blocks)."""
 GROWTH = 256
 """Entries that a cache with storage of its own grows by, at least."""
 
@@ -48,7 +50,8 @@ class CacheStorage:
 
 
 class StorageLease:
-    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
+    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it
+    gives them back."""
 
     __slots__ = ("__weakref__", "of", "stop")
 
@@ -265,7 +268,8 @@ class KVCache:
                 first = end
 
     def entries(self) -> Tensor:
-        """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
+        """All of them, committed and staged, side by side: a view where nothing is shared, else a
+        copy."""
         pieces = [t for _, t in self.pieces(self.base, self.end)]
         if len(pieces) == 1:
             return pieces[0]

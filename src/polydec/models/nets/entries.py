@@ -65,6 +65,7 @@ class EntryCache(Generic[T]):
                 text on.
             stay: Offsets of those that stay staged, ascending; all others are dropped.
         """
+        # One list has committed and staged entries, in the order of the slots.
         self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
         # Offsets count from the committed text on, which has just grown: those of `stay` begin at 0
         # again, and a parent on the path becomes -1.

@@ -1,4 +1,5 @@
-"""Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass, and at no others."""
+"""Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass,
+and at no others."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class GatedAdapter:
             "down": (inner, width),
         }
         for place, (into, out) in sizes.items():
+            # All layers have the same sizes: the first one stands for them.
             have = self.layers[0][place][0].shape[1], self.layers[0][place][1].shape[0]
             if have != (into, out):
                 raise RequestError(

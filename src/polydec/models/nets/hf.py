@@ -1,8 +1,8 @@
 """Every causal architecture of `transformers`, as a network: what our own lean one does not run.
 
-What an architecture can do is not looked up but tried once at load, on a few tokens: a two-branch tree under a mask of
-ours against its paths through the plain model. Where that fails (ALiBi, recurrent layers) the model declares tree = False
-and its branches are fed one by one.
+What an architecture can do is not looked up but tried once at load, on a few tokens: a two-branch
+tree under a mask of ours against its paths through the plain model. Where that fails (ALiBi,
+recurrent layers) the model declares tree = False and its branches are fed one by one.
 """
 
 from __future__ import annotations
@@ -477,7 +477,8 @@ class HFNetwork:
 
 
 class _HFNetworkTrial:
-    """A text of six tokens and a tree of two branches below it, through the plain model and through the adapter."""
+    """A text of six tokens and a tree of two branches below it, through the plain model and through
+    the adapter."""
 
     PARENT = (-1, 0, 0, 1, 2)
 

@@ -3,22 +3,25 @@
 What differs between kernels is how the weights are held and in what precision they are multiplied:
 
 - `onednn-fp32`: the file's numbers as they are.
-- `fbgemm-fp16`: weights rounded to float16 (11 bits; beyond 65,504 clamped), arithmetic in float32. On some CPUs one to
-  three rows round differently from four and more (1e-4 in a log-probability).
-- `onednn-bf16`: weights and activations of the layers rounded to bfloat16 (8 bits), sums in float32; the residual stream
-  stays float32 and the head is fbgemm-fp16. Only on CPUs that have bfloat16 arithmetic. Rounding so coarse would make a
-  hair's breadth of difference between a plain pass and a draft's into 1e-2 in a logit, so nothing but the linear layers
-  may differ at all: keys, values and attention are float64.
-- `torch-fp64`, `torch-fp32`: torch.nn.functional.linear; for tests, and for CPUs that the others do not know.
+- `fbgemm-fp16`: weights rounded to float16 (11 bits; beyond 65,504 clamped), arithmetic in float32.
+  On some CPUs one to three rows round differently from four and more (1e-4 in a log-probability).
+- `onednn-bf16`: weights and activations of the layers rounded to bfloat16 (8 bits), sums in
+  float32; the residual stream stays float32 and the head is fbgemm-fp16. Only on CPUs that have
+  bfloat16 arithmetic. Rounding so coarse would make a hair's breadth of difference between a plain
+  pass and a draft's into 1e-2 in a logit, so nothing but the linear layers may differ at all: keys,
+  values and attention are float64.
+- `torch-fp64`, `torch-fp32`: torch.nn.functional.linear; for tests, and for CPUs that the others do
+  not know.
 
-A row of the oneDNN kernels does not depend on how many rows are in the call: only one to three rows alone are summed in
-another order, so that calls are padded to four.
+A row of the oneDNN kernels does not depend on how many rows are in the call: only one to three rows
+alone are summed in another order, so that calls are padded to four.
 
-What `--dtype torch` asks for, and `--dtype auto` where the compiled step cannot serve, is "auto" here: it measures the first
-three on the model's own shapes, at the rows of a plain pass, of one with a draft and of a batch (1, 8 and 32, weighed
-alike), and keeps the choice, by machine and shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time
-could change a text at a near-tie. Its law is that of weights rounded to float16, or of weights and
-activations rounded to bfloat16, where one of these wins. Who decodes one request at a time may find float16 faster where
+What `--dtype torch` asks for, and `--dtype auto` where the compiled step cannot serve, is "auto"
+here: it measures the first three on the model's own shapes, at the rows of a plain pass, of one
+with a draft and of a batch (1, 8 and 32, weighed alike), and keeps the choice, by machine and
+shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time could change a text at
+a near-tie. Its law is that of weights rounded to float16, or of weights and activations rounded to
+bfloat16, where one of these wins. Who decodes one request at a time may find float16 faster where
 it takes bfloat16: 70 against 50 plain tokens a second for smollm2 on two Zen 4 cores.
 """
 
@@ -76,7 +79,8 @@ def _always() -> bool:
 
 
 def has_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX), and oneDNN may use it (`ONEDNN_MAX_CPU_ISA`)."""
+    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX), and oneDNN may use it
+    (`ONEDNN_MAX_CPU_ISA`)."""
     multiplies = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if not (multiplies and torch.backends.mkldnn.is_available()):
         return False
@@ -208,6 +212,7 @@ def measure_kernels(
     weights = [torch.randn(s) * s[1] ** -0.5 for s in shapes]
     packed = {k.name: [k.pack(w, None) for w in weights] for k in kernels}
     best = {k.name: [float("inf")] * len(rows) for k in kernels}
+    # Each kernel is measured twice at least, whatever the time.
     deadline = (
         time.perf_counter() + 2.0
     )  # on a busy machine a pass can take a hundred times as long

@@ -21,7 +21,8 @@ LARGE = 1 << 20
 LEAST = 1 << 28
 """Bytes that may wait on any machine."""
 SHARE = 16
-"""Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300 tokens take 300 MB."""
+"""Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300
+tokens take 300 MB."""
 
 
 class MemoryPool:

@@ -82,7 +82,8 @@ class BlockPacker(Protocol):
 
 
 class CachePress(BlockPacker, Protocol):
-    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
+    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what
+    they hold.
 
     rounding: what a press that only rounds does, None: it does more, or something else.
     """
@@ -132,7 +133,8 @@ def count_packable_blocks(length: int, press: BlockPacker) -> int:
 
 
 Chunk = tuple[int, tuple[int, ...]]
-"""A packed block, and the slots of the staged entries that it is made of: none where all of them are committed."""
+"""A packed block, and the slots of the staged entries that it is made of: none where all of them
+are committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ def view_pressed_cache(
     # A block that several rows see is there once; a dict keeps the order.
     chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
     sizes = tuple(press.size(k) for k, _ in chunks)
+    # The row that stands first sees the fewest blocks packed: entries from there on are laid out as
+    # they are.
     first = min(count_sealed_blocks(p, press) for p in position) * press.block
     if len(position) == 1 and masks.is_chain(parent[: max(0, stop - length)]):
         return PressedCacheView(chunks, sizes, first, None)
@@ -224,9 +228,12 @@ def chunks_of_rows(
         if blocks <= ready:
             path = ()
         else:
+            # The slots of the staged tokens before this one, as a block is made of them.
             path = tuple(_ancestors(begin + row, length, parent))
         seen.append(
             tuple(
+                # A block that is not committed in full is named by the staged slots up to its end;
+                # one that asks for queries looks a block further.
                 (k, () if k < ready else path[: (k + 1 + press.asks) * press.block - length])
                 for k in range(0 if press.lasting else max(0, blocks - 1), blocks)
             )
@@ -271,6 +278,7 @@ def _mask(
     # Columns: packed entries, then slots from `first` on; the tree's mask covers the last of these.
     mask[:, mask.shape[1] - part.shape[1] :] = part
     staged = [length + d for d in masks.staged_entry_depths(parent[: max(0, stop - length)])]
+    # Positions of the columns that are not packed.
     slots = torch.tensor(
         [*range(first, min(length, stop)), *staged][-(stop - first) :], device=device
     )

@@ -73,6 +73,7 @@ class NetworkQuery:
         """Which of the M tokens the rows of `embed` are."""
         if self.embed is None:
             return []
+        # Tokens of -1 are the places of the vectors; without tokens all places are.
         if self.token:
             return [i for i, x in enumerate(self.token) if x < 0]
         return list(range(len(self.embed)))
@@ -174,6 +175,8 @@ def forward_in_parts(
     if all(len(q) <= limit for q in queries):
         return forward(queries)
     parts = [[q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries]
+    # One call: parts of a query stand one after another, so each finds the entries of the part
+    # before it in the cache.
     answers = iter(forward([p for pieces in parts for p in pieces]))
     return [_joined([(next(answers), len(p.rows)) for p in pieces]) for pieces in parts]
 
@@ -200,6 +203,7 @@ def in_turns(
         for q, limit in zip(queries, limits, strict=True)
     ]
     answers: list[list[tuple[NetworkAnswer, int]]] = [[] for _ in queries]
+    # Call number `turn` has the part of that number of each query.
     for turn in range(max(map(len, parts))):
         # Of each query that still has one, the next part.
         now = [k for k, some in enumerate(parts) if turn < len(some)]
@@ -217,11 +221,13 @@ def _joined(parts: Sequence[tuple[NetworkAnswer, int]]) -> NetworkAnswer:
     law = all(a.logits_RV is not None for a in answers)
     # If some parts have no logits yet, the joined ones are computed when somebody looks.
     waits = not law and all(a.logits_RV is not None or a.later is not None for a in answers)
+    # All parts reached the same depths, as they are one query.
     exits = answers[0].exits and {
         d: torch.cat([a.exits[d] for a in answers if a.exits]) for d in answers[0].exits
     }
 
     def logits() -> Tensor:
+        # Parts that have logits give them, the others compute theirs now.
         rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in answers]
         return torch.cat([r for r in rows if r is not None])
 
@@ -279,7 +285,8 @@ class NeuralNetwork(Protocol):
         ...
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        """States behind the final norm, [n, H]. Raises RequestError where the network cannot do that alone."""
+        """States behind the final norm, [n, H]. Raises RequestError where the network cannot do
+        that alone."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:

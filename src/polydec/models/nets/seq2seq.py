@@ -1,4 +1,5 @@
-"""Encoder-decoder networks in torch: what a source leaves for the decoder, and a decoder whose caches point at it.
+"""Encoder-decoder networks in torch: what a source leaves for the decoder, and a decoder whose
+caches point at it.
 
 Tokens of all queries lie flat in one pass; attention looks at each query's own source and cache.
 """
@@ -32,6 +33,7 @@ def _tanh(x: Tensor) -> Tensor:
 _ACTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "gelu": gelu,
+    # Two names of GELU by its tanh approximation.
     "gelu_new": _tanh,
     "gelu_pytorch_tanh": _tanh,
     "silu": silu,
@@ -55,6 +57,7 @@ class Seq2SeqNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.bias is None:
+            # RMS norm: x / sqrt(mean(x^2) + eps) * weight.
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
         return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
@@ -126,7 +129,9 @@ class SinusoidalPositions:
         width = self._table_PW.shape[1]
         place = torch.arange(count, dtype=torch.float64)[:, None]
         half = torch.arange(width, dtype=torch.float64)[None, :]
+        # Angle of position p in dimensions 2k and 2k + 1: p / 10000^(2k / width).
         turn = place / torch.pow(10000.0, 2 * torch.div(half, 2, rounding_mode="floor") / width)
+        # Marian has all sines first, then all cosines; others alternate.
         return torch.cat([turn[:, 0::2].sin(), turn[:, 1::2].cos()], 1).float()
 
 
@@ -281,13 +286,16 @@ def relative_position_buckets(query: Tensor, key: Tensor, both: bool, c: Seq2Seq
         Bucket indices, ``[m, n]``.
     """
     n = c.buckets
+    # Above 0 where the key stands later than the query.
     far = key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
         n //= 2
+        # Later positions take the upper half of the buckets.
         bucket = (far > 0).long() * n
         far = far.abs()
     else:
+        # Later keys are masked anyway: they count as distance 0.
         far = -far.clamp(max=0)
     # The first half of the buckets has one distance each. In the second, bucket = exact +
     # log(distance / exact) / log(far / exact) * (n - exact).
@@ -316,6 +324,7 @@ class Seq2SeqEncoder:
     @torch.inference_mode()
     def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
         """Read sources; one answer each, in order."""
+        # Each different source once, in order of first appearance.
         sources = list(dict.fromkeys(queries))
         self.passes += 1
         p, tower, rows = self._parts, self._tower, _slices([len(ids) for ids in sources])
@@ -337,6 +346,7 @@ class Seq2SeqEncoder:
                     What it adds.
                 """
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                # Attention looks at each source by itself, so nothing need be padded.
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
@@ -348,6 +358,7 @@ class Seq2SeqEncoder:
         # here, for every decoder layer.
         both = [torch.stack([p.heads(c.key(x)), p.heads(c.value(x))]) for c in self._crosses]
         kv = torch.stack(both)
+        # Copies, so that a source does not hold the memory of its neighbours in the pass.
         read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
         return [read[ids] for ids in queries]
 
@@ -403,6 +414,7 @@ class GapFiller:
         """Logits of the gaps of each query, ``[count, V]`` without the mark's column."""
         p = self._parts
         tower = self._tower
+        # The mark fills the gaps; every position sees all of them, so there is no mask.
         texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
         rows = _slices([len(text) for text in texts])
         places = [torch.arange(len(text), device=p.device) for text in texts]
@@ -448,6 +460,7 @@ class GapFiller:
             x = p.around(x, block.cross.norm, cross)
             x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
         return [
+            # Logits of the gaps alone. The mark is the last token: cutting there leaves it out.
             linear(self._ready(x[r.stop - q.count : r.stop]), p.head)[:, : self.mark]
             for q, r in zip(queries, rows)
         ]
@@ -487,6 +500,7 @@ class Seq2SeqDecoder:
         self.context = c.context
         self.size = c.vocab
         self.dtype = str(parts.number).removeprefix("torch.")
+        # Cost of a pass: the numbers of the matrices that a row goes through, the head included.
         self.cost = float(sum(m.weight.numel() for b in tower.blocks for m in _matrices(b)))
         self.cost += parts.head.numel()
         shape = (c.layers, 2, c.heads, 1, c.head)  # for passes without a source, which only cost
@@ -533,6 +547,7 @@ class Seq2SeqDecoder:
         """Answers in order; each depends on its own query only."""
         p, tower, rows = self.parts, self.tower, _slices([len(q) for q in queries])
         x = torch.cat([self._entering(q) for q in queries])
+        # Positions of all slots that a query sees, since T5's bias needs those of the keys as well.
         places = [self._places(q) for q in queries]
         x = p.enter(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
         # T5's bias of positions is the same in every layer, so that it is part of the mask.
@@ -557,6 +572,8 @@ class Seq2SeqDecoder:
                 mixed = list[Tensor]()
                 for q, r, mask in zip(queries, rows, masks):
                     stop = q.first + len(q)
+                    # Fresh entries are written before attention, since the tokens see each other
+                    # through the cache.
                     into = q.cache.kv[i, :, :, q.first - q.cache.start : stop - q.cache.start]
                     into[0], into[1] = k[:, r], v[:, r]
                     keys, values = q.cache.layer(i, stop)
@@ -578,6 +595,7 @@ class Seq2SeqDecoder:
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows):
+                    # A pass without a source only measures cost: it reads one entry of zeros.
                     if q.cache.beside is None:
                         beside = self._nothing
                     else:
@@ -622,6 +640,7 @@ class Seq2SeqDecoder:
         p = self.parts
         mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
         low = min(q.first, cache.length)
+        # Slots below `low` are committed and older than the query: all of its tokens see them.
         mask[:, low:] = tree_attention_mask(
             q.first, stop, cache.length, cache.parent, p.number, p.device
         )
@@ -678,7 +697,8 @@ def build(
         number = torch.float64
     else:
         number = torch.float32
-    # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
+    # On the meta device shapes alone are compared: whatever does not fit is refused before anything
+    # is read.
     _made(_Seq2SeqLoader(config, weights, number, torch.device("meta")))
     return _made(_Seq2SeqLoader(config, weights, number, where))
 
@@ -689,6 +709,7 @@ def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     encoder = load.tower(False)
     decoder = load.tower(True)
     table = load.first(_TABLES, (config.vocab, config.width))
+    # Without a head of its own the embedding table is the head.
     head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
     bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
     if "final_logits_bias" in load.weights:
@@ -738,6 +759,7 @@ class _Seq2SeqLoader:
             )
         if (stored := tuple(shape_of(self.weights, name))) != shape:
             raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
+        # The rehearsal: shapes are right, and nothing is read.
         if self.device.type == "meta":
             return torch.empty(shape, dtype=self.number, device=self.device)
         t = self.weights[name].to(self.device, self.number)
@@ -766,6 +788,7 @@ class _Seq2SeqLoader:
         side = "decoder" if decoder else "encoder"
         blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
         if c.family == "t5":
+            # T5 stores the bias in its first layer and uses it in all of them.
             name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             leave = self.norm(f"{side}.final_layer_norm")
             return Seq2SeqStack(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))

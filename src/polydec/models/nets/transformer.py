@@ -299,6 +299,7 @@ class LlamaTransformer:
             rows = c.vocab
         else:
             rows = len(tokens)
+        # Of every matrix that a row goes through, for the choice of the kernel and for the cost.
         shapes = [
             s
             for i in range(c.layers)
@@ -310,6 +311,7 @@ class LlamaTransformer:
         else:
             kernel = cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
+        # Files have the halves of a rotated pair head / 2 apart; here they lie side by side.
         order = _pairs(D, c.turned, where)
         # What is new afterwards is the packed weights: they go to huge pages.
         before = pages.anonymous_memory_regions()
@@ -388,7 +390,8 @@ class LlamaTransformer:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
-        """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
+        """Answers in order; each depends on its own query only. Many tokens are split over several
+        passes."""
         if self.config.causal:
             return forward_in_parts(self._forward, queries, self.limit)
         return self._forward(queries)
@@ -687,7 +690,8 @@ class LlamaTransformer:
         return self._adapters[adapter]
 
     def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
-        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
+        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts]
+        (Want.routing)."""
         rows = list[int]()
         by = list[Any]()
         for q, begin in zip(p.queries, p.begins):
@@ -783,7 +787,7 @@ class LlamaTransformer:
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
             states = full
-            # The head is the dearest matrix: only rows whose law is read go through it.
+            # The head is the most expensive matrix: only rows whose law is read go through it.
             if laws != asked:
                 states = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
             w = self._logits(states)

@@ -1,4 +1,5 @@
-"""Keys at other positions: what rotary embedding did to an entry is undone there and done anew here."""
+"""Keys at other positions: what rotary embedding did to an entry is undone there and done anew
+here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A word-pooled model as a network of sessions: a law of the next byte that runs its backbone once a word.
+"""A word-pooled model as a network of sessions: a law of the next byte that runs its backbone once
+a word.
 
-Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. It is
-trained in lab/train/word_kinds/word_pooled.py, which computes the same a whole text at a time.
+Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. It
+is trained in lab/train/word_kinds/word_pooled.py, which computes the same a whole text at a time.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class DeferredBundle:
         """The loaded checkpoint; it is loaded now where it was not yet."""
         with self._lock:
             if not self._made:
+                # Under the lock: whoever asks at the same time waits for the one load.
                 made = self._make()
                 for act in self._then:
                     act(made)
@@ -186,6 +187,7 @@ def load_bundle(
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     # The tokenizer may know fewer ids than the model has rows.
     source.text.rows = network.size
+    # An answer could never end with an id that the model does not have.
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise RequestError(
             edge.error_sentence(
@@ -196,6 +198,8 @@ def load_bundle(
         f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
     )
     with edge.report_read_errors(f"{name} cannot be loaded"):
+        # A masked-diffusion model may have marks of its own after the vocabulary, which nobody
+        # writes.
         vocab = TokenVocabulary(
             denoiser.writable_vocab_size(source.config, network.size),
             source.text.eos,
@@ -238,6 +242,8 @@ def load_draft(
     """
     if device == "cpu" and dtype in ("auto", "native"):
         try:
+            # A GGUF file has blocks already, and torch does not quantise: both raise, and the model
+            # is loaded as it is.
             return load_bundle(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
         except PolydecError:  # blocks of a file stay as they are; torch does not quantise
             pass
@@ -249,6 +255,7 @@ def _model(
 ) -> CausalLaw | MaskedDenoiser | BidirectionalInserter | EncoderDecoderModel:
     """What the network is, by a config that `denoiser.read` has made ours."""
     config = source.config
+    # What a config says of itself decides, the most special kinds first.
     if seq2seq.is_seq2seq(config):
         return EncoderDecoderModel(network.encoder, network, vocab, network.config.start)
     if inserter.is_inserter(config):
@@ -331,7 +338,8 @@ def _network(
 
 
 def _words(source: CheckpointFiles, dtype: str, device: str) -> WordNetwork:
-    """A model whose backbone reads words. Raises RequestError where it is to compute with anything else than float32 here."""
+    """A model whose backbone reads words. Raises RequestError where it is to compute with anything
+    else than float32 here."""
     if dtype not in ("auto", "torch", "float32") or device != "cpu":
         raise RequestError(
             f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"

@@ -72,6 +72,7 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
     # States that enter above the first layer need a network that can run its layers in parts.
     climbs = network.partial and network.tree
     enter = draft.enter or (0,) * len(draft)
+    # A state may enter any layer of such a network, else the first one only.
     top = network.layers - 1 if climbs else 0
     if wrong := [d for d in enter if not 0 <= d <= top]:
         raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
@@ -137,6 +138,7 @@ def require_layers(
         raise RequestError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
+    # Layers must be ascending, each once, and of this network.
     run = list(layers)
     last = network.layers - 1
     if not run or run != sorted(set(run)) or run[0] < 0 or run[-1] > last:

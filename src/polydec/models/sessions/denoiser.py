@@ -60,6 +60,7 @@ class MaskedDenoiser:
         boundary: int | None = None,
         marks: int = 0,
     ) -> None:
+        # Masks may lie among the network's own marks, after the vocabulary.
         rows = vocab.size + marks
         for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
             if not 0 <= mark < rows:
@@ -185,6 +186,7 @@ class MaskedBoard:
             at = None
         else:
             at = tuple(fed)
+        # Under a shifted head the law of position r stands in the row of position r - 1.
         query = NetworkQuery(
             self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at
         )
@@ -226,11 +228,13 @@ class MaskedBoard:
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.hidden_RH is not None
         back = int(model.shifted)
+        # The row whose state says what stands at p.
         return answer.hidden_RH[[index[max(p - back, 0)] for p in feed]].float().cpu()
 
     def _stage(self, length: int, feed: Sequence[int]) -> None:
         """Slots for everything that is fed; those of positions that the canvas has no more are
         given up."""
+        # The cache is made with the first pass: a board that is never scored holds no memory.
         if self.cache is None:
             self.cache = self._model.network.new_cache()
         fed = self.cache.length
@@ -306,6 +310,7 @@ def read_masked_checkpoint(
     Raises:
         RequestError: The skeleton cannot run this layout.
     """
+    # Ours needs no change; of the others names and fields are translated.
     layout = _LAYOUTS.get(config.get("model_type", ""))
     if layout is None:
         config, weights = (dict(config), weights)
@@ -407,6 +412,7 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
             raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
+    # Of each layer whether it has experts; all have them where it does not say.
     often = c.get("moe_layer_freq") or [1] * c["num_hidden_layers"]
     inner = c["expert_intermediate_size"]
     return {
@@ -425,6 +431,7 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
 def _llada_names(layers: int) -> dict[str, str]:
     """Our name of each tensor: LLaDA's."""
     at = "model.transformer."
+    # OLMo's names without their endings: of the whole network, then of each block.
     out = {"model.embed_tokens": at + "wte", "model.norm": at + "ln_f", "lm_head": at + "ff_out"}
     parts = {
         "self_attn.q_proj": "q_proj",
@@ -461,6 +468,7 @@ class RenamedWeights(Mapping[str, Tensor]):
 
     def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
         self._weights = weights
+        # Optional tensors, such as biases, are left out where the file lacks them.
         self._names = {ours: theirs for ours, theirs in names.items() if theirs in weights}
 
     def __getitem__(self, name: str) -> Tensor:

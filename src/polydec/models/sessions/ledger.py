@@ -161,6 +161,7 @@ class SessionLedger:
         self.scored = ScoredDraft()
         self.skipped: SkippedRun | None = None
         self.filling: int | None = None
+        # One object for all entries that have passed every layer: only their depth is read.
         self.through = LedgerEntry(-1, network.layers)  # what a whole pass leaves of any token
 
     @property
@@ -259,6 +260,8 @@ class SessionLedger:
             else:
                 path = []
             staged = len(self.scored.entries)
+            # After an eviction the draft's nodes have no entries: their tokens are fed again as
+            # text.
             if path and path[-1] >= staged:  # some were given back
                 path = [i for i in path if i < staged]
             self.cache.commit(path)
@@ -331,6 +334,7 @@ class SessionLedger:
     def rewind(self, n: int) -> None:
         """Forget the last n committed tokens, and whatever is staged."""
         del self.text[len(self.text) - n :]
+        # Entries that were given back end with the text now, or are no more.
         if self.skipped is not None and self.skipped.evicted:
             evicted = self.skipped.evicted
             length = len(self.text)
@@ -349,6 +353,7 @@ class SessionLedger:
         network: Any = (
             self.network
         )  # its keys can be turned (models/nets/turned.py), or nobody would have planned this
+        # Keys are turned by the distance that the entries move.
         for first, piece in one.cache.pieces(one.first, one.stop):
             self.cache.append(network.turned(piece, first, one.at - one.first))
         if self.edited is None:

@@ -1,4 +1,5 @@
-"""A language model as a law of texts, and what its sessions have in common: the caches of texts that begin alike."""
+"""A language model as a law of texts, and what its sessions have in common: the caches of texts
+that begin alike."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from polydec.models.sessions.session import LMSession, SourceContext
 from polydec.models.sessions.soft import state_of
 
 LEAST = 32
-"""Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
+"""Tokens that a prompt must have in common with a live session's text for their cache entries to be
+shared."""
 
 PRESSES = 4
 """Ways to press a cache of which kept texts stay, where no session is live under them."""
@@ -85,12 +87,14 @@ class CausalLaw:
 
     @property
     def adapts(self) -> bool:
-        """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
+        """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows
+        without."""
         return can_run_adapters(self.network)
 
     @property
     def routes(self) -> tuple[int, int] | None:
-        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is none."""
+        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is
+        none."""
         return router_shape(self.network)
 
     @property
@@ -100,7 +104,8 @@ class CausalLaw:
 
     @cached_property
     def geometry(self) -> EmbeddingGeometry:
-        """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
+        """Where its tokens lie to one another. What reads it raises RequestError where the network
+        has no table of its own."""
         size = self.vocab.size
         words = self.vocab.words
         return EmbeddingGeometry(
@@ -110,7 +115,8 @@ class CausalLaw:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
+        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts
+        once."""
         laws = (self, *self._pressed.values())
         kept = [cache for law in laws for _, _, cache in law._kept]
         kept += [cache for law in laws for cache in law.texts.caches]
@@ -186,6 +192,7 @@ class CausalLaw:
             taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
             ledger.prefix = CachedPrefix(self.network, len(text), taken)
             session.owner.opened(ledger.prefix)
+        # From here on other prompts may share what this session caches.
         self.live.add(session)
         return session
 
@@ -239,9 +246,11 @@ class CausalLaw:
                 f"reuse_key is {short_repr(reuse.key)}: another request of this key is being answered, and they "
                 "follow one another"
             )
+        # What the key's older text has in common with this one: a beginning, and later parts.
         kept, n, grafts = reuse.known(text)
         if kept is None or not n:
             return SessionLedger(self.network, law._beginning(text), text, pressed)
+        # The older text was approximate itself, from there on, and so is this one.
         if kept.edited is not None and kept.edited < n:
             edited = kept.edited
         else:
@@ -287,8 +296,8 @@ class CausalLaw:
             salt = ""
         else:
             salt = owner.cache_salt
-        # First the caches of closed sessions, then live ones, which must have clearly more in
-        # common to be worth a fork.
+        # First the caches of closed sessions, then those of live ones, which must have LEAST tokens
+        # in common.
         for i, (kept_salt, kept, cache) in enumerate(self._kept):
             if (
                 kept_salt == salt

@@ -31,6 +31,7 @@ class _LayerSubsetSession(DelegatingSession):
     """
 
     def __init__(self, whole: FullSession, alone: bool) -> None:
+        # Verbs that are not defined here go to the full session.
         self._inner = self._whole = whole
         self._alone = alone
 
@@ -65,6 +66,7 @@ class PartSession(_LayerSubsetSession):
             The laws at every node.
         """
         scores = await depths.score_to_depth(self._whole.ledger, self._depth, draft, want)
+        # Only between passes may the engine take the memory back.
         await self._whole.pause_on_hold()
         return scores
 
@@ -85,6 +87,7 @@ class PartSession(_LayerSubsetSession):
         return self._whole.keep(nodes, root)
 
     def fork(self, choice: int | None = None) -> PartSession:
+        # The fork has a full session of its own, which nobody else closes.
         return PartSession(self._whole.fork(choice), self._depth, alone=True)
 
 
@@ -116,6 +119,7 @@ class SkipSession(_LayerSubsetSession):
         return scores
 
     def commit(self, tokens: Sequence[int]) -> None:
+        # Not the full session's commit: that would feed these tokens again through all layers.
         skips.commit_with_skips(self._whole.ledger, tokens)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:

@@ -83,6 +83,7 @@ def build_forward(network: NeuralNetwork, query: NetworkQuery) -> ForwardQuery:
 
     def split(most: int) -> ForwardQuery:
         """The query's beginning of at most so many tokens, with the rest."""
+        # A part may end only where no answered row has come yet: the rest answers.
         n = min(most, free)
         rest = build_forward(network, query.part(n, len(query)))
         return ForwardQuery(network, query.part(0, n), n, rest=rest, behind=query.first)
@@ -125,6 +126,7 @@ async def feed_text(
         # `SessionLedger.settle`).
         ledger.filling = cache.length
     tokens = ledger.text[cache.length : stop]
+    # Text that is not cached yet gets slots before the draft's nodes.
     first = cache.end
     if tokens:
         cache.stage(range(-1, len(tokens) - 1))

@@ -1,6 +1,8 @@
-"""Scores of a mixture of experts whose router is moved: what its rows would say had they gone through other experts.
+"""Scores of a mixture of experts whose router is moved: what its rows would say had they gone
+through other experts.
 
-The pass runs over a fork of the cache that nobody keeps, so nothing of another routing ever stands in the text's own entries.
+The pass runs over a fork of the cache that nobody keeps, so nothing of another routing ever stands
+in the text's own entries.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ async def score_with_routing(
         RequestError: The network has no router of that shape, or the draft brings states.
     """
     require_routing(ledger.network, draft, want)
+    # Only entries that have passed every layer; what is staged, or lags, is read again by the fork.
     twin = ledger.cache.fork(ledger.filled)
     unread = len(ledger.text) - twin.length
     nodes = range(len(draft))

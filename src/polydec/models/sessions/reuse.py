@@ -28,7 +28,8 @@ LEAST = 32
 """Tokens that must agree in a row for their entries to be turned to another place."""
 
 AGAIN = 16
-"""Tokens right behind an edit that are fed again, as theirs are the entries that the edit changes most."""
+"""Tokens right behind an edit that are fed again, as theirs are the entries that the edit changes
+most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class KeyedTextCache:
         if now - self._kept[oldest].at >= IDLE:
             return oldest
         texts_of = Counter(salt for salt, _ in self._kept)
+        # The salt that has the most texts gives up its oldest one.
         largest, count = texts_of.most_common(1)[0]
         # No salt has more texts than this one would have: nobody gives up one for it.
         if count <= texts_of[cache_salt] + 1:
@@ -267,6 +269,7 @@ def find_common_runs(
             i -= 1
             j -= 1
             n += 1
+        # Long enough for what has to be fed before it.
         if n >= 2 * (j - behind_new):
             out.append((j, i, i + n))
             behind_old = i + n
@@ -291,6 +294,8 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     high = min(len(a), len(b))
     if not high or a[0] != b[0]:
         return 0
+    # Bisection on the length: equal slices up to `middle` mean that the prefix is at least that
+    # long.
     while low < high:  # items below `low` are the same
         middle = (low + high + 1) // 2
         if tuple(a[low:middle]) == tuple(b[low:middle]):

@@ -1,4 +1,5 @@
-"""One text under a model's law: the verbs of a session. How each is done stands in the files that are named in `ledger`."""
+"""One text under a model's law: the verbs of a session. How each is done stands in the files that
+are named in `ledger`."""
 
 from __future__ import annotations
 
@@ -107,6 +108,7 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
+        # Refused before anything is fed.
         require_answerable(self.law.network, want)
         return await prompts.prefill_prompt(self.ledger, want, self.law.chunk)
 
@@ -126,6 +128,7 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
+        # Three ways to score: with a moved router, as a tree in one pass, or path by path.
         if want.routing is not None:
             scores = await rerouted.score_with_routing(self.ledger, draft, want)
         elif self.law.network.tree:
@@ -136,7 +139,8 @@ class LMSession:
         return scores
 
     async def pause_on_hold(self) -> None:
-        """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
+        """Stop here while the request is on hold: the engine wants its memory back, and evicts this
+        session meanwhile."""
         if self.owner is not None and self.owner.paused is not None:
             await PauseEffect()
 
@@ -244,4 +248,5 @@ class LMSession:
         # Only entries that have passed every layer are of use to another text.
         ledger.forget(ledger.filled)
         self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
+        # The law may have taken the cache over: this session lets go of it.
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

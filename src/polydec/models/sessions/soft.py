@@ -42,7 +42,8 @@ def state_of(token: int) -> Tensor | None:
 
 
 def soft_prompt_surplus(prompt: object) -> int:
-    """How many more positions the vectors of a prompt take than the ids that stand for them, at least 0."""
+    """How many more positions the vectors of a prompt take than the ids that stand for them, at
+    least 0."""
     if isinstance(prompt, Sequence) and not isinstance(prompt, str):
         parts = prompt
     else:
@@ -73,6 +74,7 @@ def make_soft_tokens(vectors_KD: Tensor, size: int, width: int, who: str) -> tup
         raise RequestError(
             f"{who} holds vectors of shape {tuple(vectors_KD.shape)}: they must be (k, {width}), k at least 1"
         )
+    # In one number type, so that equal vectors have equal bytes.
     rows = vectors_KD.detach().to("cpu", torch.float32)
     if not rows.isfinite().all():
         raise RequestError(f"{who} holds vectors with a number that is NaN or infinite")

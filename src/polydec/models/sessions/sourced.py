@@ -1,7 +1,7 @@
 """Encoder-decoder models: a law of texts for each source.
 
-The encoder is a model of the scheduler's own, so the sources of several requests are read in one pass. What it leaves is held
-once for all sessions that write from the same source.
+The encoder is a model of the scheduler's own, so the sources of several requests are read in one
+pass. What it leaves is held once for all sessions that write from the same source.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class EncoderSource:
     async def ready(self) -> None:
         """Run the encoder, unless it has run."""
         if self.kv is None:
+            # The scheduler merges sources of several requests into one pass of the encoder.
             kv = await ForwardQuery(self.model.encoder, self.ids, len(self.ids))
             if self.kv is None:  # another request may have been first
                 self.kv = kv
@@ -91,6 +92,7 @@ class EncoderDecoderModel:
         self.start = start
         self.chunk = chunk
         self._keep = 0
+        # A law lives as long as a session or a request uses it; its caches go with it.
         self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], CausalLaw]()
 
     @property
@@ -130,6 +132,7 @@ class EncoderDecoderModel:
             raise RequestError(
                 f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
             )
+        # The salt is part of the key, so that no client learns what another one asked.
         law = self._laws.get((cache_salt, ids))
         if law is None:
             beside = EncoderSource(self, ids, cache_salt)
@@ -151,6 +154,7 @@ class EncoderDecoderModel:
     @property
     def live(self) -> list[LMSession]:
         """The sessions of all sources."""
+        # A copy of the list: laws may vanish while it is walked.
         return [session for law in list(self._laws.values()) for session in law.live]
 
     @property

@@ -33,7 +33,8 @@ BASES = 4
 TEMPLATES = 64
 """Chat templates by name that are read at most."""
 BYTES_OF_ID = 8
-"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up,
+and takes far more."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def _open(name: str, bases: int, opened: dict[Path, CheckpointFiles]) -> Checkpo
             return _open_adapter(path, bases, opened)
         if not path.is_file():
             return _open_directory(path, bases, opened)
+        # A large vocabulary takes time to read: the target and its draft model may name the same
+        # file.
         if path not in opened:
             opened[path] = _open_gguf(path)
         # A copy of the tokenizer, since who loads the model writes into it.
@@ -126,6 +129,7 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles])
     edge.validate_record(
         fields.GenerationConfigFields, generation, str(path / "generation_config.json")
     )
+    # Checked before anything reads the files by `transformers`.
     edge.refuse_kernels(at, config)
     weights = open_weights(path)
     # A vocabulary that no tensor bears out would make whoever reads it allocate any amount.
@@ -217,6 +221,7 @@ def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Tokenizer, str]:
     """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
+    # What both files say of special tokens, checked before a tokenizer is made of it.
     settings = merged_settings(
         _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
@@ -274,6 +279,7 @@ def _open_text(
         tokenizer = HFTokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Tokenizer(tokenizer, eos=eos), ""
+    # Configs often name one end of an answer only, and the tokenizer another.
     text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
 

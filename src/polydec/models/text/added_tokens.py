@@ -28,6 +28,7 @@ def merged_settings(
     """
     if not config.get("extra_special_tokens") and "additional_special_tokens" in config:
         config = {**config, "extra_special_tokens": config["additional_special_tokens"]}
+    # The newer file lists every added token itself: the older one has no say.
     if "added_tokens_decoder" in config:
         return dict(config)
     special = {
@@ -40,13 +41,17 @@ def merged_settings(
 def add_tokens(
     tokenizer: Tokenizer, settings: Mapping[str, Any], added: Mapping[str, int] | None = None
 ) -> None:
-    """Give a tokenizer the tokens that stand beside its own file, in the order in which transformers adds them.
+    """Give a tokenizer the tokens that stand beside its own file, in the order in which
+    transformers adds them.
 
     Args:
-        tokenizer: Of the `tokenizers` library. A token that its vocabulary has keeps its id; others get the next free ones.
+        tokenizer: Of the `tokenizers` library. A token that its vocabulary has keeps its id; others
+            get the next free ones.
         settings: What `merged_settings` gives, checked (`TokenizerConfig`).
-        added: The content of added_tokens.json, tokens with their ids: it counts where the settings list none.
+        added: The content of added_tokens.json, tokens with their ids: it counts where the settings
+            list none.
     """
+    # Three sources: the tokenizer's own file, tokens listed with ids, and tokens that have a role.
     own = tokenizer.get_added_tokens_decoder()
     named = dict(_named(settings))
     extra = [_token(token) for token in _extra(settings)]
@@ -98,7 +103,8 @@ def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, AddedToken]]:
 
 
 def _extra(settings: Mapping[str, Any]) -> list[Any]:
-    """Special tokens without a role of their own; the older name of the field counts where the newer one says nothing."""
+    """Special tokens without a role of their own; the older name of the field counts where the
+    newer one says nothing."""
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
     if isinstance(extra, list):
         return list(extra)

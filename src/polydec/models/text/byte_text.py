@@ -55,6 +55,7 @@ class SpecialTokenTable:
             for k, name in enumerate(self.names)
         ]
         if self.main is not None:
+            # Ends that no mark means yet, so that a text can end in every way it could.
             left = ends - {x for tokens in out for x in tokens}
             out[self.main] += tuple(sorted(left))
         return tuple(out)
@@ -75,9 +76,11 @@ def marks_of(text: Tokenizer) -> SpecialTokenTable:
         for i, token in text.tokenizer.get_added_tokens_decoder().items()
         if token.special
     }
+    # An end may be an ordinary token: it gets a name of its own.
     tokens = tuple(sorted({*added, *text.eos}))
     names = tuple(added.get(x, f"<end {x}>") for x in tokens)
     ends = frozenset(k for k, x in enumerate(tokens) if x in text.eos)
+    # The end that the tokenizer names is the usual one, else the one with the lowest id.
     usual = text.names.get("eos_token")
     main = next((k for k in sorted(ends) if names[k] == usual), min(ends, default=None))
     return SpecialTokenTable(tokens, names, ends, main)
@@ -124,7 +127,8 @@ def lead_of(text: TokenCodec) -> bytes:
 
 
 def start_of(text: Tokenizer) -> tuple[int, ...]:
-    """A token to read before a text that begins with nothing: what the tokenizer calls its beginning, or what ends a text."""
+    """A token to read before a text that begins with nothing: what the tokenizer calls its
+    beginning, or what ends a text."""
     named = text.names.get("bos_token")
     if named is None:
         begin = None

@@ -24,7 +24,8 @@ from polydec.base.errors import RequestError
 
 FIRST = "\uf8f0"
 LAST = "\uf8f1"
-"""What stands around a control token that a user wrote; in what users write these two are left out."""
+"""What stands around a control token that a user wrote; in what users write these two are left out.
+"""
 OWN = "\uf8f2"
 END = "\uf8f3"
 """What stands around the number of a control token of the template's own."""
@@ -32,7 +33,8 @@ _PRIVATE = re.compile(f"[{FIRST}{LAST}{OWN}{END}]")
 
 
 class ControlTokens:
-    """The control tokens of a tokenizer: its special tokens, and added ones that stand in a chat template.
+    """The control tokens of a tokenizer: its special tokens, and added ones that stand in a chat
+    template.
 
     Args:
         tokenizer: Of the `tokenizers` library.

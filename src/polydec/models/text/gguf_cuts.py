@@ -13,11 +13,15 @@ from collections.abc import Mapping
 from tokenizers import Regex, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
+# Parts that several ways have in common: English contractions, then what is left after words and
+# digits, a word with at most one other character before it, and letters by case.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORD = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+# The ways themselves. A trailing run of white space leaves its last character to the next word:
+# \s+(?!\S).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + _WORD + r"|\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + _WORD + r"|\p{N}" + _REST
@@ -29,6 +33,7 @@ _CASES = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{{end}}|[^\r\n\p{{L}}\p{{N}}
 _PATHS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASES.replace("{end}", "") + r"|\p{N}" + _PATHS
 _GPT4O = _CASES.replace("{end}", f"{_CONTRACTIONS}?") + r"|\p{N}{1,3}" + _PATHS
+# Punctuation that a Latin word follows at once is one piece with it.
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,6 +59,7 @@ _EXAONE_MOE = (
     _CONTRACTIONS
     + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+# Indentation in pieces of powers of two.
 _JAIS2 = (
     _CONTRACTIONS
     + _WORD
@@ -158,6 +164,7 @@ NAMES = tuple(sorted(LIKE_GPT2 | DIGITS_APART | CUTS.keys()))
 
 def gguf_pre_tokenizer(name: str) -> PreTokenizer | None:
     """What cuts text in this way, and spells its pieces in bytes; None: no way has that name."""
+    # The library's own byte-level cut is that of GPT-2.
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in LIKE_GPT2:
         return words

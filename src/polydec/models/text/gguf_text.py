@@ -28,7 +28,8 @@ from polydec.models.text.tokenizer import Tokenizer
 LONGEST = 512  # characters of a piece that merges are looked for in
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
-# Names of tokens that end a turn: such a control token ends an answer where the chat template writes it.
+# Names of tokens that end a turn: such a control token ends an answer where the chat template
+# writes it.
 _TURN_ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>"}
 _SAMPLING = {
     "temp": "temperature",

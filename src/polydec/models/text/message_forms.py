@@ -43,15 +43,18 @@ def fit_messages(
     """Messages as a template shows them.
 
     Args:
-        messages: Each with a role, and a content that is a text or a list of parts, `{"type": "text", "text": …}`.
+        messages: Each with a role, and a content that is a text or a list of parts, `{"type":
+            "text", "text": …}`.
         template: The chat template.
         names: Special tokens by role, which the template may name.
 
     Returns:
-        The same messages; contents are lists of parts, and arguments texts, where the template shows them in that form only.
+        The same messages; contents are lists of parts, and arguments texts, where the template
+        shows them in that form only.
     """
     own = tuple(sorted(names.items()))
     shown = [_with_arguments(_with_content(m, template, own), template, own) for m in messages]
+    # Most templates read what was thought as `reasoning_content`; some only as `thinking`.
     if "reasoning_content" in template.source or ".thinking" not in template.source:
         return shown
     return [_with_thinking(message) for message in shown]
@@ -90,6 +93,7 @@ def shows_tools(
     without = _tried(asked, usual, own, None)
     if without is None:  # it refuses chats without tools
         return NEEDLE in with_tools
+    # A template that does not show tools writes the same text with them and without.
     return with_tools != without
 
 

@@ -17,7 +17,8 @@ CLOSED = "none"
 """What a chat may end with."""
 
 TEXT_END = "end0of7text"
-"""Stands behind the final message where a template renders it, so that it is found again; no template writes it by itself."""
+"""Stands behind the final message where a template renders it, so that it is found again; no
+template writes it by itself."""
 
 
 def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message]:
@@ -49,6 +50,7 @@ def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message
     content = message_forms.joined_text(last["content"])
     if not isinstance(content, str):
         raise RequestError("prompt_ending is 'continue' and the final message is no text")
+    # The template may trim the message or write after it: the mark says where its text really ends.
     return [*before, {**last, "content": content + TEXT_END}]
 
 

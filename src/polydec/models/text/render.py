@@ -1,6 +1,8 @@
-"""A chat template rendered in a process of its own: the script of a `polydec.base.apart.SubprocessWorker`.
+"""A chat template rendered in a process of its own: the script of a
+`polydec.base.apart.SubprocessWorker`.
 
-It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by anything else.
+It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by
+anything else.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class _GenerationTag(Extension):
-    """{% generation %} marks the assistant's text for training; when decoding it is only its content."""
+    """{% generation %} marks the assistant's text for training; when decoding it is only its
+    content."""
 
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
 

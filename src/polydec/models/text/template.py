@@ -28,6 +28,7 @@ MOST = 16 << 20
 """Characters of a rendered chat, and of its messages as JSON."""
 
 
+# One worker for all templates, started when the first one is rendered.
 _WORKER = SubprocessWorker(
     Path(__file__).with_name("render.py"),
     SubprocessLimits(MEMORY, SECONDS, answer=8 * MOST),
@@ -61,6 +62,7 @@ class ChatTemplate:
         """
         try:
             question = {"source": self.source, "values": dict(values), "most": MOST}
+            # JSON both ways: nothing that a template returns is unpickled.
             request = json.dumps(question).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
             raise RequestError(
@@ -72,6 +74,7 @@ class ChatTemplate:
             )
         try:
             answer = _WORKER.ask(request)
+        # The worker died or ran out of time: to the caller the template refuses.
         except PolydecError as e:
             answer = {"error": str(e)}
         if "error" in answer:

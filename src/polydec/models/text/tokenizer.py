@@ -1,4 +1,5 @@
-"""Text to token ids and back: encoding, chat templates, and answers that are written token by token."""
+"""Text to token ids and back: encoding, chat templates, and answers that are written token by
+token."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from polydec.models.text.control_tokens import ControlTokens
 from polydec.models.text.template import ChatTemplate
 
 LONG = 1 << 12
-"""Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
+"""Characters from which on a text is encoded beside other threads, and without where each token
+stands in it."""
 PART = 1 << 15
 """Characters that are counted at a time."""
 
@@ -59,6 +61,7 @@ class Tokenizer:
         names: Mapping[str, str] | None = None,
         tokens: Sequence[str] | None = None,
     ) -> None:
+        # A tokenizer.json may ask for both, for training; they would cut prompts in silence.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer = tokenizer
@@ -161,6 +164,7 @@ class Tokenizer:
         if self._in_order is not None:
             table = list(enumerate(self._in_order))
         else:
+            # The token table alone: names of files and settings do not change what ids mean.
             table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
@@ -220,6 +224,7 @@ class Tokenizer:
         try:
             if len(text) < LONG:
                 return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            # This form gives no offsets, and lets go of the interpreter's lock.
             several = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
             return tuple(several[0].ids)
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
@@ -244,6 +249,7 @@ class Tokenizer:
         seen = 0
         for at in range(0, len(text), PART):
             seen += len(self._encoded(text[at : at + PART], special=False))
+            # Cutting a text into parts makes a few tokens more at each cut, never twice as many.
             if seen > 2 * most:
                 return True
         return False
@@ -268,8 +274,8 @@ class Tokenizer:
 
     @property
     def pieces(self) -> tuple[bytes | None, ...]:
-        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
-        than one token at a time."""
+        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the
+        decoder looks at more than one token at a time."""
         return self._pieces
 
     @cached_property
@@ -305,6 +311,7 @@ class Tokenizer:
         Raises:
             RequestError: There is no template, or it refuses the messages.
         """
+        # Chats with tools have a template of their own in some checkpoints.
         template = self.chat_templates[values.get("tools") is not None]
         if template is None and self.named_templates:
             names = ", ".join(map(repr, self.named_templates))
@@ -326,6 +333,7 @@ class Tokenizer:
                 raise RequestError(
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
+        # Names that templates ask about must be defined, as in transformers.
         known = {"tools": None, "documents": None, **self.names}
         shown = message_forms.fit_messages(messages, template, self.names)
         return template.render(
@@ -400,6 +408,7 @@ class Tokenizer:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
         if thinking is not None:
+            # Marks may be control tokens, which are not written otherwise.
             names = self.mark_names(thinking.marks)
             return lambda: ThinkingWriter(
                 MarkSpeller(self._speller, tuple(after), names),
@@ -435,7 +444,8 @@ class Tokenizer:
 
 
 class TokenSpellings(dict[int, bytes | None]):
-    """What each token stands for, found when it is first asked for; None: nothing is written for it."""
+    """What each token stands for, found when it is first asked for; None: nothing is written for
+    it."""
 
     __slots__ = ("_find",)
 
@@ -531,7 +541,8 @@ def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callab
 
 
 def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
-    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does not."""
+    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does
+    not."""
     if decoder["type"] == "ByteLevel":
         return SpellingRule(_spell_bytes)
     if decoder["type"] == "Metaspace":
@@ -623,6 +634,7 @@ class WindowSpeller:
         return self._tokenizer.decode(self._ids)[len(self._written) :]
 
     def fork(self) -> WindowSpeller:
+        # Token ids are a list: the twin needs its own.
         twin = copy(self)
         twin._ids = list(self._ids)
         return twin
@@ -774,7 +786,8 @@ class MarkSpeller:
 
 
 class ThinkingWriter:
-    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
+    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer
+    alone."""
 
     def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
         self._speller = speller
@@ -787,7 +800,7 @@ class ThinkingWriter:
         return self._stops.stopped
 
     def push(self, token: int) -> str:
-        # Tokens of the thinking count as well, as in `min_tokens` of an answer without thinking.
+        # Tokens of the thinking count, too.
         stops_count = self._stops.count_token()
         return self._written(self._speller.feed(token), stops_count)
 

@@ -49,6 +49,8 @@ def render_tool_chat(
     """
     told = tool_prompt_text(tools)
     spoken = as_texts(messages)
+    # The prompt joins a system message that is there; two of them are more than many templates
+    # take.
     own = [m["content"] for m in spoken if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
     rest = list(spoken)
@@ -87,6 +89,7 @@ def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: A
     if not calls and all(message["role"] != "tool" for message in messages):
         return text.render(messages, **values)
     try:
+        # Tried with the template's own form of calls; whether it showed them is seen in the text.
         if text.shows_tools:
             shown = text.render(messages, **values)
         else:
