@@ -1,8 +1,8 @@
 """What model files may say: the types and ranges of every field that is read, one class a kind of
 file.
 
-Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written
-here into one sentence.
+Fields beyond these are legal and stay unread. `edge.validate_record` turns a field that is not as
+written here into one sentence.
 """
 
 from __future__ import annotations

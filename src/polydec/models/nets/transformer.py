@@ -691,7 +691,7 @@ class LlamaTransformer:
 
     def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
         """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts]
-        (Want.routing)."""
+        (ScoreRequest.routing)."""
         rows = list[int]()
         by = list[Any]()
         for q, begin in zip(p.queries, p.begins):

@@ -253,7 +253,7 @@ def load_draft(
 def _model(
     network: Any, vocab: TokenVocabulary, source: CheckpointFiles
 ) -> CausalLaw | MaskedDenoiser | BidirectionalInserter | EncoderDecoderModel:
-    """What the network is, by a config that `denoiser.read` has made ours."""
+    """What the network is, by a config that `denoiser.read_masked_checkpoint` has made ours."""
     config = source.config
     # What a config says of itself decides, the most special kinds first.
     if seq2seq.is_seq2seq(config):

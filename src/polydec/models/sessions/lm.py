@@ -93,8 +93,8 @@ class CausalLaw:
 
     @property
     def routes(self) -> tuple[int, int] | None:
-        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is
-        none."""
+        """Layers and experts of a mixture whose router can be moved (`ScoreRequest.routing`); None:
+        it is none."""
         return router_shape(self.network)
 
     @property

@@ -43,8 +43,8 @@ def fit_messages(
     """Messages as a template shows them.
 
     Args:
-        messages: Each with a role, and a content that is a text or a list of parts, `{"type":
-            "text", "text": …}`.
+        messages: Each with a role, and a content that is a text or a list of parts,
+            `{"type": "text", "text": …}`.
         template: The chat template.
         names: Special tokens by role, which the template may name.
 
