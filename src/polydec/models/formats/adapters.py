@@ -1,4 +1,5 @@
-"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two thin matrices a weight."""
+"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two
+thin matrices a weight."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ NOT_PLAIN = (
 )
 """What changes more than the sum of two products, where it is set."""
 PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Values of init_lora_weights, beside true and false, that say how training began and leave the checkpoint as it is."""
+"""Values of init_lora_weights, beside true and false, that say how training began and leave the
+checkpoint as it is."""
 PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
 """A name of modules without what only regular expressions have, except for ends."""
 DOWN = ".lora_A.weight"
@@ -46,9 +48,16 @@ UP = ".lora_B.weight"
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """down, up: by the name of a weight the matrices [rank, inputs] and [outputs, rank]; their product, times scale, is added.
-    base: the checkpoint that it was trained on, by a name that `polydec.load` takes; start: where training began with a part of
-    the weights that was taken out of the checkpoint, which part that is, "pissa" or "olora"; "": nothing was taken out."""
+    """A low-rank adapter.
+
+    Attributes:
+        base: The checkpoint that it was trained on, by a name that `polydec.load` takes.
+        down: By the name of a weight the matrix ``[rank, inputs]``.
+        up: By the name of a weight the matrix ``[outputs, rank]``.
+        scale: By the name of a weight what the product of both is multiplied by before it is added.
+        start: Where training began with a part of the weights that was taken out of the checkpoint,
+            which part that is, "pissa" or "olora"; "": nothing was taken out.
+    """
 
     base: str
     down: Mapping[str, Tensor]
@@ -58,18 +67,23 @@ class LoraAdapter:
 
 
 def is_adapter_directory(path: Path) -> bool:
-    """Whether a directory holds an adapter and no whole checkpoint."""
+    """Whether a directory holds an adapter and no full checkpoint."""
     return (path / CONFIG).is_file() and not (path / "config.json").is_file()
 
 
 def read_lora_adapter(path: Path) -> LoraAdapter:
-    """The adapter in a directory. Raises FileError where it is damaged, or of a form that is not plain LoRA."""
+    """The adapter in a directory.
+
+    Raises:
+        FileError: It is damaged, or of a form that is not plain LoRA.
+    """
     at = path / CONFIG
     c = edge.validate_record(fields.AdapterFields, edge.read_json(at), str(at))
     if c.peft_type != "LORA":
         raise FileError(
             f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
         )
+    # Each of these changes the sum W + s B A into something else.
     for name in NOT_PLAIN:
         if getattr(c, name):
             raise FileError(
@@ -91,6 +105,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             raise FileError(
                 f"{path} has {name!r:.120}: pairs of NAME{DOWN} and NAME{UP} are read, and nothing else"
             )
+        # Shapes first: nothing is read of matrices that do not belong together.
         thin = fields.shape_of(tensors, name)
         wide = fields.shape_of(tensors, other)
         if len(thin) != 2 or len(wide) != 2 or thin[0] != wide[1]:
@@ -109,6 +124,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             )
         if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
             raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+        # PEFT does not load such matrices: adding them would give another model.
         if not _is_targeted(own, c):
             raise FileError(
                 f"{path} has {own!r:.120}, which target_modules, exclude_modules or layers_to_transform of {CONFIG} leave out"
@@ -116,6 +132,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
         rank = a.shape[0]
         alpha = _alpha(own, c, at)
         down[own + ".weight"], up[own + ".weight"] = a, b
+        # Plain LoRA scales by alpha / rank; rank-stabilised LoRA divides by the root of the rank.
         scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
     if not down:
         raise FileError(f"{path} holds no pair of matrices: it changes nothing")
@@ -123,7 +140,11 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
 
 
 def _start(c: fields.AdapterFields, at: Path) -> str:
-    """What was taken out of the checkpoint before training. Raises FileError where nobody can say it from the files."""
+    """What was taken out of the checkpoint before training.
+
+    Raises:
+        FileError: Nobody can say it from the files.
+    """
     start = c.init_lora_weights
     if start in (None, True, False) or str(start).lower() in PLAIN_STARTS:
         return ""
@@ -142,13 +163,15 @@ def _alpha(module: str, c: fields.AdapterFields, at: Path) -> float:
             raise FileError(
                 f"{at}: alpha_pattern has {name!r:.60}: names of modules are read, and no regular expressions"
             )
+        # PEFT's own rule: a name stands for the end of a module's path.
         if re.match(rf"(.*\.)?({name})$", module):
             return alpha
     return c.lora_alpha
 
 
 def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
-    """Whether the config says that a module is adapted; where it says it by a regular expression, whatever is there is."""
+    """Whether the config says that a module is adapted; where it says it by a regular expression,
+    whatever is there is."""
 
     def named(names: list[str]) -> bool:
         return any(module == name or module.endswith(f".{name}") for name in names)
@@ -157,6 +180,7 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
         return False
     if not isinstance(c.target_modules, list):
         return True
+    # The layer is the first number among the parts of a name, such as model.layers.3.mlp.
     layer = re.match(r".*?\.[^.]*\.(\d+)\.", module)
     layers = c.layers_to_transform
     if isinstance(layers, int):
@@ -169,13 +193,15 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
 
 
 def _largest_part(weight: Tensor, rank: int, scale: float) -> Tensor:
-    """The nearest matrix of a rank: the largest singular values with their vectors. Training divided it by the scale."""
+    """The nearest matrix of a rank: the largest singular values with their vectors. Training
+    divided it by the scale."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return (left[:, :rank] * values[:rank]) @ right[:rank]
 
 
 def _first_columns(weight: Tensor, rank: int, scale: float) -> Tensor:
     """The first columns of the orthogonal factor with the first rows of the triangular one, scaled."""
+    # W = Q R: OLoRA starts from the leading columns of Q and rows of R.
     orthogonal, triangular = torch.linalg.qr(weight)
     return scale * (orthogonal[:, :rank] @ triangular[:rank])
 
@@ -184,9 +210,11 @@ STARTS: Mapping[str, Callable[[Tensor, int, float], Tensor]] = {
     "pissa": _largest_part,
     "olora": _first_columns,
 }
-"""By init_lora_weights, the part that PEFT takes out of a weight before it adds an adapter of some rank and scale.
+"""By init_lora_weights, the part that PEFT takes out of a weight before it adds an adapter of some
+rank and scale.
 
-Source: PiSSA, Meng et al. 2024, arXiv 2404.02948; OLoRA, Büyükakyüz 2024, arXiv 2406.01775."""
+Source: PiSSA, Meng et al. 2024, arXiv 2404.02948; OLoRA, Büyükakyüz 2024, arXiv 2406.01775.
+"""
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:
@@ -198,12 +226,17 @@ def _tensors(path: Path) -> Mapping[str, Tensor]:
 
 
 class LoraMergedWeights(Mapping[str, Tensor]):
-    """The weights of a checkpoint with an adapter's products added, each made when it is asked for, in the checkpoint's own
-    type. Raises FileError where the adapter changes a weight that is not there, or has another shape."""
+    """The weights of a checkpoint with an adapter's products added, each made when it is asked for,
+    in the checkpoint's own type.
+
+    Raises:
+        FileError: The adapter changes a weight that is not there, or has another shape.
+    """
 
     def __init__(self, base: Mapping[str, Tensor], adapter: LoraAdapter) -> None:
         self._base = base
         self._adapter = adapter
+        # Shapes are compared now; products are made when a weight is asked for.
         for name, a in adapter.down.items():
             want = (adapter.up[name].shape[0], a.shape[1])
             if name not in base or fields.shape_of(base, name) != want:
@@ -220,6 +253,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         adapter = self._adapter
         if name not in adapter.down:
             return own
+        # W' = W + scale * B A, computed in float32.
         more = adapter.up[name].float() @ adapter.down[name].float()
         return (self._rest(name, own.float()) + adapter.scale[name] * more).to(own.dtype)
 
@@ -246,6 +280,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         return name in self._base
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a weight, without making it."""
         return fields.shape_of(self._base, name)
 
     def __iter__(self) -> Iterator[str]:

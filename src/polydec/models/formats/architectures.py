@@ -1,7 +1,8 @@
-"""What families of models say of themselves, read into the mechanisms of one skeleton (transformer.py).
+"""What families of models say of themselves, read into the mechanisms of one skeleton
+(transformer.py).
 
-A family is a row of data: where its norms stand, what its config.json leaves unsaid, how its files fuse matrices. Nothing
-that computes knows a family's name.
+A family is a row of data: where its norms stand, what its config.json leaves unsaid, how its files
+fuse matrices. Nothing that computes knows a family's name.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ Windows = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class LayerNormNames:
-    """Names of a layer's norms: before attention, of what attention adds, before the MLP, of what that adds (None: there is
-    none). plus: what is added to their weights."""
+    """Names of a layer's norms; None: there is none.
+
+    Attributes:
+        attention: The norm before attention.
+        attended: The norm of what attention adds.
+        mlp: The norm before the MLP.
+        mlped: The norm of what the MLP adds.
+        plus: What is added to their weights.
+    """
 
     attention: str | None = "input_layernorm"
     attended: str | None = None
@@ -33,6 +41,7 @@ class LayerNormNames:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The norms that there are."""
         return tuple(
             n for n in (self.attention, self.attended, self.mlp, self.mlped) if n is not None
         )
@@ -40,8 +49,16 @@ class LayerNormNames:
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
-    inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
+    """Layers whose MLP is a mixture of experts.
+
+    Attributes:
+        count: Number of experts.
+        used: How many of them a row goes through.
+        inner: Inner units of an expert.
+        sparse: Of each layer whether its MLP is experts.
+        share_used: Whether the weights of the experts that are used sum to one; else those of all
+            do.
+    """
 
     count: int
     used: int
@@ -52,13 +69,37 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
-    of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
-    that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
-    embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
-    act: of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py; `clamp` are its slope and bound); sinks: a score
-    of each head that no value answers to takes its part of the weight; block: of a model that is not causal, in blocks of how
-    many positions it sees (all of its own and of those before; 0: everything)."""
+    """What a config.json says of the skeleton.
+
+    Attributes:
+        vocab: Size of the vocabulary.
+        width: Size of the residual stream.
+        layers: Number of layers.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head: Size of a head.
+        inner: Inner units of an MLP.
+        eps: Added to the norms' mean squares.
+        windows: Of each layer the sliding window, in positions; None: it has none.
+        causal: Whether a position sees nothing that follows it.
+        tied: Whether the head's matrix is the embedding table; None: where there is no other.
+        ropes: Rotary embeddings.
+        turns: Of each layer which of `ropes` turns its queries and keys; None: none does.
+        norms: Names of a layer's norms.
+        act: Activation of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py).
+        scale: What scores are multiplied by.
+        cap: Bound that scores near by tanh; None: there is none.
+        final_cap: Bound that logits near by tanh; None: there is none.
+        wide_norms: Whether q and k are normed over all heads together, if at all.
+        embed_scale: What embeddings are multiplied by.
+        residual: What a layer's additions are multiplied by.
+        divide: What logits are divided by.
+        experts: The mixture of experts; None: there is none.
+        clamp: Slope and bound of the activation "clamped".
+        sinks: Whether a score of each head that no value answers to takes its part of the weight.
+        block: Of a model that is not causal, positions of a block: a position sees all of its own
+            block and of those before. 0: everything.
+    """
 
     vocab: int
     width: int
@@ -113,11 +154,21 @@ ACTS = {
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """windows: from a config, of each layer; ropes: from a config and a head's width, the rotary embeddings and of each layer
-    which of them; theta, act, tied, head, eps: what a config that does not say it means (the base of turns; the activation;
-    whether the head's matrix is the embedding table; a head's width; what norms add to a mean square); more: further fields of
-    Config; fused: whether files
-    join q, k, v and gate, up."""
+    """A family: how its configs and files are read.
+
+    Attributes:
+        windows: From a config, the sliding window of each layer.
+        ropes: From a config, a head's width and a base, the rotary embeddings and of each layer
+            which of them.
+        theta: Base of the turns, where a config does not say it.
+        norms: Names of a layer's norms.
+        act: Activation, where a config does not say it.
+        tied: Whether the head's matrix is the embedding table, where a config does not say it.
+        head: Width of a head, where a config does not say it; None: by the weights.
+        more: Further fields of `TransformerConfig`; None: none.
+        fused: Whether files join q, k, v and gate, up.
+        eps: What norms add to a mean square, where a config does not say it.
+    """
 
     windows: Callable[[Mapping[str, Any]], Windows]
     ropes: Callable[
@@ -145,6 +196,7 @@ def _one_width(c: Mapping[str, Any]) -> Windows:
 
 
 def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
+    # The default width counts only where windows are switched on.
     return (c.get("sliding_window", 4096) if c.get("use_sliding_window") else None,) * c[
         "num_hidden_layers"
     ]
@@ -157,6 +209,7 @@ def _smollm3(c: Mapping[str, Any]) -> Windows:
         width = c.get("sliding_window")
     else:
         width = None
+    # SmolLM3 has windows on the layers without rotary embedding.
     return tuple(None if k is not None else width for k in _turned(c))
 
 
@@ -176,6 +229,7 @@ def _qwen(c: Mapping[str, Any]) -> Windows:
     if c.get("layer_types") is not None:
         return _by_type(c["layer_types"], width)
     return tuple(
+        # Qwen's first layers see everything, the later ones a window.
         width if i >= c.get("max_window_layers", 28) else None
         for i in range(c["num_hidden_layers"])
     )
@@ -199,6 +253,7 @@ def _every(c: Mapping[str, Any], n: int) -> Windows:
 
 
 def _by_type(types: Any, width: int | None) -> Windows:
+    # Without a width such layers would silently see everything.
     if width is None and "sliding_attention" in types:
         raise FileError(
             "layer_types has 'sliding_attention' and there is no window: sliding_window must be a number, and "
@@ -224,6 +279,7 @@ def _phi3(
     for name in ("rope_parameters", "rope_scaling"):
         if scaling := c.get(name):
             kind = scaling.get("rope_type") or scaling.get("type")
+            # Phi-3 was trained on 4096 positions; its configs leave that out.
             if kind != "default":
                 first = {"original_max_position_embeddings": 4096}
             else:
@@ -240,6 +296,7 @@ def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
     """All layers but every fourth, unless the config lists those (1: its queries and keys turn)."""
     n = c["num_hidden_layers"]
     each = c.get("no_rope_layer_interval") or 4
+    # The name misleads: an entry of 1 means that the layer does turn.
     turns = c.get("no_rope_layers") or [(i + 1) % each for i in range(n)]
     return tuple(0 if x else None for x in turns[:n])
 
@@ -253,18 +310,22 @@ def _skipping(
 def _by_window(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
-    """Layers with a window have turns of their own. `rope_scaling` is of the others, beside their part of `rope_parameters`."""
+    """Layers with a window have turns of their own. `rope_scaling` is of the others, in addition to
+    their part of `rope_parameters`."""
     by_kind = c.get("rope_parameters") or {}
     scaling = c.get("rope_scaling") or {}
     if by_kind and not any(kind in by_kind for kind in LAYER_KINDS):
         raise FileError(
             f"rope_parameters has no {' and no '.join(LAYER_KINDS)}: the layers of this family turn in two ways"
         )
+    # Two generations of configs: a field for each kind of layer, or one scaling for those without a
+    # window and a base for the others.
     full = {**(by_kind.get("full_attention") or {}), **scaling}
     if "type" in scaling and "rope_type" not in full:
         raise FileError(
             "rope_scaling has a type and no rope_type: only rope_type is read in this family"
         )
+    # Each kind of layer must see its own fields only.
     sides = {"rope_scaling": None, "original_max_position_embeddings": None}
     whole = {**c, **sides, "rope_parameters": full}
     local = {
@@ -285,12 +346,14 @@ def _gemma(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _gemma_capped(c: Mapping[str, Any], head: int) -> dict[str, Any]:
-    """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it says otherwise."""
+    """Gemma 2 and 3: scores scaled by a number of the config, and bounds that Gemma 2 has unless it
+    says otherwise."""
     if c["model_type"] == "gemma2":
         caps = (50.0, 30.0)
     else:
         caps = (None, None)
     return {
+        # Gemma multiplies embeddings by the root of their width.
         "embed_scale": c["hidden_size"] ** 0.5,
         "scale": (c.get("query_pre_attn_scalar") or 256) ** -0.5,
         "cap": c.get("attn_logit_softcapping", caps[0]),
@@ -322,6 +385,7 @@ def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 
 def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    # Every n-th layer has experts, except for those that the config lists as dense.
     each = c.get("decoder_sparse_step") or 1
     dense = set(c.get("mlp_only_layers") or ())
     sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
@@ -352,6 +416,7 @@ def _yarn(
         "truncate": False,
         "original_max_position_embeddings": 4096,
     }
+    # Of gpt-oss, which was trained with yarn: that counts where a config says nothing.
     scaled = c.get("rope_parameters") or c.get("rope_scaling")
     return _one_rope(c if scaled else {**c, "rope_scaling": scaling}, head, theta)
 
@@ -433,8 +498,20 @@ def _head(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
 def read_architecture(
     c: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[TransformerConfig, Mapping[str, Tensor]]:
-    """A config.json and its tensors as the skeleton has them. Raises FileError of one sentence where the config is of another
-    family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
+    """Read a config.json and its tensors as the skeleton has them.
+
+    Names and shapes are compared before anything is read or made room for.
+
+    Args:
+        c: The config.
+        weights: The tensors by name; a lazy mapping will do.
+
+    Returns:
+        The config of the skeleton, and the weights under the skeleton's names: fused ones are cut.
+
+    Raises:
+        FileError: The config is of another family, lacks a field or does not fit the weights.
+    """
     kind = c.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise FileError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
@@ -443,11 +520,14 @@ def read_architecture(
     if family.act == "clamped":
         act = family.act
     else:
+        # Gemma's newer name of the field counts first.
         act = c.get("hidden_activation") or c.get("hidden_act") or family.act
     if act not in ACTS:
         raise FileError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
         raise FileError("use_bidirectional_attention is set: of this family causal models are run")
+    # Some checkpoints of these families were made bidirectional: run causally, they would answer
+    # without an error, and wrongly.
     named = next(
         (x for x in c.get("architectures") or () if "bidirectional" in str(x).lower()), None
     )
@@ -477,6 +557,7 @@ def read_architecture(
         raise FileError(
             f"num_key_value_heads is {kv_heads}: it must divide num_attention_heads, {heads}"
         )
+    # The width of a head: the config, the family's custom, or the shape of the first query matrix.
     head = c.get("head_dim") or family.head or _head(c, weights)
     if head % 2:
         raise FileError(
@@ -489,6 +570,7 @@ def read_architecture(
             "sliding_window is set in a bidirectional model: only causal ones can have it"
         )
     ropes, turns = family.ropes(c, head, family.theta)
+    # Scores are divided by the root of the head's size, unless the family has another scale.
     more = {"scale": head**-0.5, **(family.more(c, head) if family.more else {})}
     config = TransformerConfig(
         c["vocab_size"],
@@ -509,6 +591,7 @@ def read_architecture(
         block=0 if causal else c.get("polydec_block") or 0,
         **more,
     )
+    # Cut before shapes are checked: the skeleton asks for q, k, v, gate and up by themselves.
     if family.fused:
         weights = mxfp4.split_fused_experts(weights, config.layers)
         weights = SplitWeights(weights, _joined(config, weights))
@@ -521,7 +604,13 @@ def read_architecture(
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """Rows [first, stop) of a tensor of the file, whose leading sides count as one; of a vector, its numbers."""
+    """Rows of a tensor of the file, whose leading sides count as one; of a vector, its numbers.
+
+    Attributes:
+        name: The tensor.
+        first: The first row.
+        stop: The row after the last one.
+    """
 
     name: str
     first: int
@@ -529,17 +618,24 @@ class TensorPiece:
 
 
 class SplitWeights(Mapping[str, Tensor]):
-    """Weights of which some are pieces of larger tensors of `source`."""
+    """Weights of which some are pieces of larger tensors.
+
+    Attributes:
+        source: The tensors of the file.
+        pieces: By name, the pieces.
+    """
 
     def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, TensorPiece]) -> None:
         self.source = source
         self.pieces = pieces
         for p in pieces.values():
             shape = fields.shape_of(source, p.name)
+            # Checked once here, so that no piece reaches beyond its tensor later.
             if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
                 raise FileError(
                     f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more"
                 )
+        # A tensor that is cut up is not listed itself.
         joined = {p.name for p in pieces.values()}
         self._names = {
             **dict.fromkeys(name for name in source if name not in joined),
@@ -559,6 +655,7 @@ class SplitWeights(Mapping[str, Tensor]):
         return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first : piece.stop])
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         piece = self.pieces.get(name)
         if piece is None:
             return fields.shape_of(self.source, name)
@@ -601,6 +698,7 @@ def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, Te
                 row = 0
                 if name not in weights:
                     continue
+                # The pieces must use up the fused matrix, or rows would be cut at wrong places.
                 if (rows := fields.shape_of(weights, name)[0]) != sum(parts.values()):
                     raise FileError(
                         f"{name} has {rows} rows: the config asks for {sum(parts.values())}"
@@ -616,14 +714,18 @@ def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, Te
 def _expert_pieces(
     c: TransformerConfig, weights: Mapping[str, Tensor], at: str, out: dict[str, TensorPiece]
 ) -> None:
-    """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
-    gate and up of all in one."""
+    """Router and experts under one family's names.
+
+    Files have each expert's matrices by themselves, all of a kind in one, or gate and up of all in
+    one.
+    """
     assert c.experts is not None
     own = at + "mlp."
     count = c.experts.count
     inner = c.experts.inner
     mixtral = at + "block_sparse_moe."
     router = own + "gate.weight"
+    # Mixtral and gpt-oss have other names for the router.
     for theirs in (mixtral + "gate", own + "router"):
         if theirs + ".weight" in weights:
             router = theirs + ".weight"
@@ -640,13 +742,16 @@ def _expert_pieces(
         joined = f"{own}experts.gate_up_proj"
         for e in range(count):
             name = f"{own}experts.{e}.{part}.weight"
+            # Each expert's matrices by themselves, under Mixtral's names.
             if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
                 out[name] = TensorPiece(alone, 0, n)
             elif (
                 whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)
             ) is not None:
                 out[name] = TensorPiece(whole, e * n, (e + 1) * n)
+            # Gate and up of all experts in one tensor.
             elif joined in weights and part != "down_proj":
+                # Of each expert gate, then up.
                 first = (2 * e + (part == "up_proj")) * n
                 out[name] = TensorPiece(joined, first, first + n)
             if stacked + ".bias" in weights:

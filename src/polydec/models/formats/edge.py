@@ -30,6 +30,7 @@ __all__ = [
     "validate_record",
 ]
 
+# What libraries raise over damaged files, ValueError left out, which has a case of its own.
 _WHAT_FILES_RAISE = (
     ArithmeticError,
     AssertionError,
@@ -53,8 +54,11 @@ def first_line(e: BaseException) -> str:
 
 @contextmanager
 def report_read_errors(what: str) -> Iterator[None]:
-    """Whatever reading a file meets becomes a FileError of one sentence: `what` says which file and what was tried. Errors
-    that already are sentences about it stay as they are."""
+    """Turn whatever reading a file meets into a FileError of one sentence.
+
+    Errors that already are sentences about it stay as they are. what: which file, and what was
+    tried.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -66,6 +70,8 @@ def report_read_errors(what: str) -> Iterator[None]:
     except _WHAT_FILES_RAISE as e:
         raise FileError(error_sentence(f"{what}: {_kind(e)}")) from None
     except BaseException as e:
+        # Libraries in Rust raise panics and bare Exceptions over damaged files. Other errors are
+        # faults of this program, not of the file.
         if (
             type(e).__name__ not in ("PanicException", "SafetensorError")
             and type(e) is not Exception
@@ -85,7 +91,17 @@ def _kind(e: BaseException) -> str:
 
 
 def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:
-    """Attention kernels that a config names by repository are code as well, fetched from the Hub: transformers would run it."""
+    """Refuse attention kernels that a config names by repository.
+
+    They are code as well, fetched from the Hub, and transformers would run it.
+
+    Args:
+        path: The config's file, for the message.
+        config: Its content.
+
+    Raises:
+        FileError: It names one.
+    """
     for part in (config, *(v for v in config.values() if isinstance(v, dict))):
         for key, value in part.items():
             if (
@@ -111,10 +127,14 @@ def own_code(path: Path) -> str:
 
 
 def at_home(name: str | Path) -> Path:
-    """The path of this name, in which `~` is the user's home and `~who` that of another one. Raises FileError where there is
-    no such user, or the name is too long for a file."""
+    """The path of this name, in which `~` is the user's home and `~who` that of another one.
+
+    Raises:
+        FileError: There is no such user, or the name is too long for a file.
+    """
     try:
         path = Path(name).expanduser()
+        # Asked only because it raises where a name is too long, or has a null byte.
         path.exists()
         return path
     except (OSError, ValueError) as error:

@@ -1,6 +1,8 @@
-"""What model files may say: the types and ranges of every field that is read, one class a kind of file.
+"""What model files may say: the types and ranges of every field that is read, one class a kind of
+file.
 
-Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written here into one sentence.
+Fields beyond these are legal and stay unread. `edge.validate_record` turns a field that is not as
+written here into one sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from polydec.base.errors import FileError
 from polydec.models.formats import edge
 
+# Bounds are far above any real model's: they keep a hostile number from reaching an allocation, or
+# an overflow.
 Count = Annotated[int, Field(ge=1, le=1 << 24)]
 Positions = Annotated[int, Field(ge=1, le=(1 << 31) - 1)]
 Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
@@ -25,27 +29,32 @@ Flag = bool | None
 class StrictFields(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
 
-    # what checks a record is made when one is first read: there are many kinds, and a model's files hold a few
+    # What checks a record is made when one is first read: there are many kinds, and a model's files
+    # hold a few.
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class RopeFields(StrictFields):
     """rope_parameters and rope_scaling of a config.json."""
 
+    # Which scaling; the older name is `type`.
     rope_type: str | None = None
     type: str | None = None
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    # Of most scalings; the next two are Llama 3's.
     factor: Factor | None = None
     low_freq_factor: Positive | None = None
     high_freq_factor: Positive | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    # Of yarn.
     beta_fast: Positive | None = None
     beta_slow: Positive | None = None
     mscale: Annotated[float, Field(ge=0, le=1e6)] | None = None
     mscale_all_dim: Annotated[float, Field(ge=0, le=1e6)] | None = None
     attention_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
     truncate: Flag = None
+    # Of longrope: one divisor a pair of dimensions.
     short_factor: list[Positive] | None = None
     long_factor: list[Positive] | None = None
 
@@ -60,6 +69,7 @@ class RopesFields(RopeFields):
 class LlamaConfigFields(StrictFields):
     """config.json of the Llama skeleton and the families that are read as it is."""
 
+    # Sizes. They may be missing here: who needs one says so by its name.
     vocab_size: Count | None = None
     hidden_size: Count | None = None
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -72,23 +82,30 @@ class LlamaConfigFields(StrictFields):
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    # The activation, under its two names.
     hidden_act: str | None = None
     hidden_activation: str | None = None
+    # Windows: one width, and which layers have it, in the ways of Qwen and of newer configs.
     sliding_window: Positions | None = None
     use_sliding_window: Flag = None
     max_window_layers: Annotated[int, Field(ge=0, le=1 << 24)] = 28
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
     tie_word_embeddings: Flag = None
+    # Ours: bidirectional networks, and blocks of them.
     polydec_causal: bool = True
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    # Gemma 2 and 3: every n-th layer without a window, the scale of scores, bounds of scores and
+    # logits, the base of layers with a window.
     sliding_window_pattern: Annotated[int, Field(ge=1, le=4096)] | None = None
     query_pre_attn_scalar: Positive | None = None
     attn_logit_softcapping: Positive | None = None
     final_logit_softcapping: Positive | None = None
     rope_local_base_freq: Annotated[float, Field(gt=1, le=1e12)] | None = None
     use_bidirectional_attention: Flag = None
+    # SmolLM3: layers without rotary embedding.
     no_rope_layers: list[Literal[0, 1]] | None = None
     no_rope_layer_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    # Mixtures of experts: Mixtral's and gpt-oss's names, then Qwen3's.
     num_local_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
     num_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
     num_experts_per_tok: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -96,8 +113,10 @@ class LlamaConfigFields(StrictFields):
     decoder_sparse_step: Annotated[int, Field(ge=1, le=4096)] | None = None
     mlp_only_layers: list[int] | None = None
     norm_topk_prob: Flag = None
+    # Of gpt-oss: slope and bound of its activation.
     swiglu_alpha: Positive | None = None
     swiglu_limit: Positive | None = None
+    # Granite: multipliers of embeddings, logits, residuals and scores.
     embedding_multiplier: Positive | None = None
     logits_scaling: Positive | None = None
     residual_multiplier: Positive | None = None
@@ -123,7 +142,8 @@ class TextConfigFields(StrictFields):
 
 
 class GenerationConfigFields(StrictFields):
-    """generation_config.json: what is read of it. The ranges of the sampling rules are the rules' own affair."""
+    """generation_config.json: what is read of it. The ranges of the sampling rules are the rules'
+    own affair."""
 
     eos_token_id: Id | list[Id] | None = None
     do_sample: Flag = None
@@ -142,7 +162,7 @@ class NamedTemplate(StrictFields):
 
 
 class AddedTokenFields(StrictFields):
-    """A token beside a vocabulary, and how it is found in a text."""
+    """A token in addition to a vocabulary, and how it is found in a text."""
 
     content: Annotated[str, Field(min_length=1, max_length=1 << 16)]
     single_word: Flag = None
@@ -183,6 +203,7 @@ class GGUFText(StrictFields):
     merges: list[str] | None = None
     add_bos_token: bool | None = None
     add_space_prefix: bool | None = None
+    # Ids of tokens with a role; all of them may be missing.
     bos_token_id: Id | None = None
     eos_token_id: Id | None = None
     eot_token_id: Id | None = None
@@ -199,6 +220,7 @@ class AdapterFields(StrictFields):
     base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
     lora_alpha: Positive = 8
     use_rslora: Flag = None
+    # From here on: what makes it another method than plain LoRA, or says where it is applied.
     use_dora: Flag = None
     use_qalora: Flag = None
     use_bdlora: Flag = None
@@ -268,8 +290,12 @@ class LLaDAFields(StrictFields):
 
 
 class LLaDAMoEFields(StrictFields):
-    """config.json of LLaDA-MoE's layout: what is read of it besides the Llama skeleton's own fields. moe_layer_freq: of each
-    layer whether it has experts."""
+    """config.json of LLaDA-MoE's layout: what is read of it in addition to the Llama skeleton's own
+    fields.
+
+    Attributes:
+        moe_layer_freq: Of each layer whether it has experts.
+    """
 
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)]
     num_experts: Annotated[int, Field(ge=1, le=4096)]
@@ -288,8 +314,13 @@ class StopHeadFields(StrictFields):
 
 
 class ThoughtFields(StrictFields):
-    """config.json of what makes a thought of a state. width: of what is made; states: of what it is made of; mark: the token at
-    which the model that thinks is read."""
+    """config.json of what makes a thought of a state.
+
+    Attributes:
+        width: Size of what is made.
+        states: Size of what it is made of.
+        mark: The token at which the model that thinks is read.
+    """
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     states: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -297,8 +328,15 @@ class ThoughtFields(StrictFields):
 
 
 class ChunkEncoderFields(StrictFields):
-    """config.json of an encoder of chunks. chunk: tokens of one; target: width of what is made; policy_places: chunks that are
-    scored together; opening, closing: the marks of a passage."""
+    """config.json of an encoder of chunks.
+
+    Attributes:
+        chunk: Tokens of a chunk.
+        target: Size of what is made.
+        policy_places: Chunks that are scored together.
+        opening: The mark before a passage.
+        closing: The mark after it.
+    """
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -347,8 +385,12 @@ class CoprocessorFields(StrictFields):
 
 
 class FilterFields(StrictFields):
-    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block; written: it
-    reads the model's confidence where a token stands, too."""
+    """config.json of a filter of confidences.
+
+    Attributes:
+        hidden: Hidden units; 0, in older files, means as many as the block has positions.
+        written: Whether it reads the model's confidence where a token stands, too.
+    """
 
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
@@ -371,8 +413,13 @@ class ValueFields(StrictFields):
 
 
 class BlockDrafterFields(StrictFields):
-    """config.json of a block drafter. first, layers: layers of its encoder and of its decoder; block: gaps that it was trained
-    to fill at once."""
+    """config.json of a block drafter.
+
+    Attributes:
+        first: Layers of its encoder.
+        layers: Layers of its decoder.
+        block: Gaps that it was trained to fill at once.
+    """
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -419,7 +466,11 @@ class TextRouterFields(StrictFields):
 
 
 class LayerFields(StrictFields):
-    """What a config says of a layer that reads states. layers: one behind another, each of these sizes."""
+    """What a config says of a layer that reads states.
+
+    Attributes:
+        layers: How many of them there are one after another, each of these sizes.
+    """
 
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
     kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
@@ -434,6 +485,7 @@ class StateDrafterFields(StrictFields):
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
+    # Of levels below the root, how often the token of each rank was right on held-out text.
     rates: Annotated[
         list[
             Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
@@ -453,7 +505,7 @@ class JointFields(StrictFields):
 
 
 class HeadsFields(StateDrafterFields):
-    """Of draft heads."""
+    """config.json of draft heads."""
 
     reads: bool
     layer: LayerFields | None = None
@@ -462,7 +514,7 @@ class HeadsFields(StateDrafterFields):
 
 
 class EagleFields(StateDrafterFields):
-    """Of an EAGLE drafter."""
+    """config.json of an EAGLE drafter."""
 
     layer: LayerFields
 
@@ -479,7 +531,11 @@ _Layer = Annotated[int, Field(ge=0, le=4096)]
 
 
 class ProbeFields(StateDrafterFields):
-    """Of soft probes. copies: of each, in chains of their own."""
+    """config.json of soft probes.
+
+    Attributes:
+        copies: Chains of each probe.
+    """
 
     maps: bool
     enter: _Layer | Annotated[list[_Layer], Field(max_length=16)]
@@ -487,8 +543,15 @@ class ProbeFields(StateDrafterFields):
 
 
 class MtpFields(StateDrafterFields):
-    """Of masks with a gated adapter. layers and rank: of the adapter, 0: there is none; qkv: queries, keys and values together;
-    gathered: what the heads gather; inner: units of the MLP."""
+    """config.json of masks with a gated adapter.
+
+    Attributes:
+        layers: Layers of the adapter; 0: there is none.
+        rank: Rank of the adapter; 0: there is none.
+        qkv: Rows of queries, keys and values together.
+        gathered: Numbers that the heads gather.
+        inner: Inner units of the MLP.
+    """
 
     layers: Annotated[int, Field(ge=0, le=4096)]
     rank: Annotated[int, Field(ge=0, le=1 << 12)]
@@ -498,26 +561,26 @@ class MtpFields(StateDrafterFields):
 
 
 class CloverFields(EagleFields):
-    """Of a Clover drafter."""
+    """config.json of a Clover drafter."""
 
     levels: Annotated[int, Field(ge=1, le=16)]
 
 
 class FalconFields(EagleFields):
-    """Of a Falcon drafter."""
+    """config.json of a Falcon drafter."""
 
     block: Annotated[int, Field(ge=1, le=8)]
 
 
 class LongSpecFields(EagleFields):
-    """Of a LongSpec drafter."""
+    """config.json of a LongSpec drafter."""
 
     head: Annotated[int, Field(ge=1, le=1 << 12)]
     window: Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class Eagle3Fields(EagleFields):
-    """Of an EAGLE-3 drafter."""
+    """config.json of an EAGLE-3 drafter."""
 
     depths: Annotated[
         list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)
@@ -532,7 +595,8 @@ class NarrowFields(Eagle3Fields):
 
 
 class AuxiliaryFields(StrictFields):
-    """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
+    """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that
+    gives them."""
 
     eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
     use_aux_hidden_state: bool = True
@@ -549,11 +613,17 @@ class TrainedFields(StrictFields):
 
 
 class PublishedMedusaFields(StrictFields):
-    """config.json of published Medusa heads: its authors' names, or vLLM's. truncated_vocab_size: heads that know some tokens
-    only are not read, nor are several blocks a head."""
+    """config.json of published Medusa heads: its authors' names, or vLLM's.
 
+    Attributes:
+        truncated_vocab_size: Heads that know some tokens only are not read, nor are several blocks
+            a head.
+    """
+
+    # One of both names must be there.
     medusa_num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
     num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    # Literals refuse what the heads' code here does not compute.
     medusa_num_layers: Literal[1] = 1
     num_hidden_layers: Literal[1] = 1
     hidden_size: Count | None = None
@@ -575,7 +645,7 @@ class PublishedMedusaFields(StrictFields):
 
     @property
     def count(self) -> int:
-        """Heads."""
+        """Number of heads."""
         return self.medusa_num_heads or self.num_heads or 0
 
 
@@ -595,6 +665,7 @@ class PublishedFields(StrictFields):
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
     rope_scaling: RopeFields | None = None
     rope_parameters: RopeFields | None = None
+    # Literals refuse what the drafter's code here does not compute.
     hidden_act: Literal["silu"] = "silu"
     attention_bias: Literal[False] | None = None
     mlp_bias: Literal[False] | None = None
@@ -607,6 +678,7 @@ class PublishedFields(StrictFields):
 
     @property
     def kv_heads(self) -> int:
+        """Key and value heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
@@ -620,16 +692,26 @@ class PublishedFields(StrictFields):
         if self.eagle_aux_hidden_state_layer_ids:
             return tuple(self.eagle_aux_hidden_state_layer_ids)
         inner = self.eagle_config and self.eagle_config.eagle_aux_hidden_state_layer_ids
+        # There layers are counted from 0, and a state after layer d has passed d + 1 of them.
         return tuple(d + 1 for d in inner or ())
 
 
 def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises FileError of one
-    sentence."""
+    """Check types and ranges of a config, and what must be right before lists of one entry a layer
+    are made.
+
+    Args:
+        config: The config of the Llama skeleton.
+        weights: The tensors by name, which are only counted.
+
+    Raises:
+        FileError: Something is wrong.
+    """
     c = edge.validate_record(LlamaConfigFields, config, "config")
     layers = c.num_hidden_layers
     if layers is None:
         return  # who reads the config names what is missing
+    # Every layer has tensors: a larger number is wrong, and lists of that length would fill memory.
     if layers > len(weights):
         raise FileError(
             f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all"
@@ -645,8 +727,16 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
 
 
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
-    """The weights must be as the config (families.Config) asks: told by names and shapes, before anything is read or made room
-    for. Raises FileError of one sentence."""
+    """Check that the weights are as the config asks, by names and shapes, before anything is read
+    or made room for.
+
+    Args:
+        c: The config, a `TransformerConfig`.
+        weights: The tensors by name.
+
+    Raises:
+        FileError: A tensor is missing or has another shape, or a rotary scaling does not fit.
+    """
     if "lm_head.tokens" in weights:
         _check_tokens(weights, c.vocab)
     for name, shape, needed in _shapes(c, weights):
@@ -659,7 +749,18 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
 
 
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """Of a tensor, without reading it where the file allows that."""
+    """Shape of a tensor, without reading it where the file allows that.
+
+    Args:
+        weights: Tensors by name.
+        name: The tensor.
+
+    Returns:
+        Its shape.
+
+    Raises:
+        FileError: It is missing.
+    """
     if name not in weights:
         raise FileError(
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
@@ -671,15 +772,15 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def require_shapes(weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Each of these tensors must be there and have its shape: told by names and shapes, before anything is read or made room
-    for.
+    """Check that each of these tensors is there and has its shape, before anything is read or made
+    room for.
 
     Args:
-        weights: the tensors of a file by name.
-        shapes: what the config asks for, by the file's names.
+        weights: The tensors of a file by name.
+        shapes: What the config asks for, by the file's names.
 
     Raises:
-        FileError: the first that is missing or has another shape, with both.
+        FileError: The first that is missing or has another shape, with both.
     """
     for name, shape in shapes.items():
         if (stored := shape_of(weights, name)) != shape:
@@ -696,6 +797,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     else:
         rows = c.vocab
     narrow = "model.embed_tokens.proj.weight"
+    # A narrow table of embeddings, with a matrix that widens them: its own width is free.
     if narrow in weights:
         wide = shape_of(weights, narrow)
         yield narrow, (W, *wide[1:2]), True
@@ -703,10 +805,12 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     else:
         yield "model.embed_tokens.weight", (c.vocab, W), True
     yield "model.norm.weight", (W,), True
+    # A head may be the embedding table, unless the config says that it is not.
     yield "lm_head.weight", (rows, W), c.tied is False
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
         at = f"model.layers.{i}."
+        # Matrices must be there, their biases may be.
         for name, n, k in (
             ("self_attn.q_proj", q, W),
             ("self_attn.k_proj", kv, W),
@@ -720,6 +824,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
             yield f"{at}{name}.weight", (W,), True
         if c.sinks:
             yield at + "self_attn.sinks", (c.heads,), True
+        # Norms of queries and keys come in pairs or not at all.
         normed = at + "self_attn.q_norm.weight" in weights
         for x, n in (("q", q), ("k", kv)):
             yield f"{at}self_attn.{x}_norm.weight", (n if c.wide_norms else c.head,), normed
@@ -748,7 +853,8 @@ def _mlp(c: Any, i: int) -> Any:
 
 
 def _check_rope(rope: Any, head: int) -> None:
-    """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
+    """What the scalings divide by must not be nothing, and their tables have one divisor a
+    frequency."""
     o = rope.options
     turned = rope.dim
     kind = rope.kind
@@ -758,6 +864,7 @@ def _check_rope(rope: Any, head: int) -> None:
         )
     if kind == "dynamic" and turned < 4:
         raise FileError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
+    # The ramp between both divides by their difference.
     if kind == "llama3" and o["low_freq_factor"] >= o["high_freq_factor"]:
         raise FileError(
             f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
@@ -769,7 +876,8 @@ def _check_rope(rope: Any, head: int) -> None:
 
 
 def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
-    """A head over some tokens only names each of them once. Nothing is read that is no list of at most so many."""
+    """A head over some tokens only names each of them once. Nothing is read that is no list of at
+    most so many."""
     shape = shape_of(weights, "lm_head.tokens")
     if len(shape) != 1 or not 1 <= shape[0] <= vocab:
         raise FileError(
@@ -778,6 +886,7 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
     tokens = weights["lm_head.tokens"]
     if tokens.is_floating_point() or tokens.is_complex():
         raise FileError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
+    # Its length is bounded by now, so that it may be read.
     ids = set(tokens.tolist())
     if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
         raise FileError(
@@ -787,13 +896,23 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
 
 
 def longest_tensor_side(weights: Mapping[str, Any]) -> int:
-    """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of a file."""
+    """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of
+    a file."""
     shapes = (shape_of(weights, name) for name in weights)
     return max((max(shape) for shape in shapes if shape and 0 not in shape), default=0)
 
 
 def source_of(weights: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The arrays that a tensor is made of, as they lie in its file, where that makes one when it is asked for."""
+    """The arrays that a tensor is made of, as they lie in its file, where the mapping makes it when
+    it is asked for.
+
+    Args:
+        weights: Tensors by name.
+        name: The tensor.
+
+    Returns:
+        The arrays; the tensor itself where it is stored as it is.
+    """
     find = getattr(weights, "source_of", None)
     if find is None:
         return (weights[name].detach(),)

@@ -1,7 +1,8 @@
-"""GGUF files of the served families, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
+"""GGUF files of the served families, as Hugging Face names and shapes them: configuration and
+lazily dequantised weights.
 
-The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
-vocabulary is large. The rarer dequantisers are the library's.
+The header is read here: the `gguf` library's reader makes one array of every string, which takes
+seconds where the vocabulary is large. The rarer dequantisers are the library's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ MOST = 1 << 24  # numbers of one field: as Python lists they take eight times th
 
 @dataclass(frozen=True)
 class GGUFTensorEntry:
-    """A tensor of the file: shape as in torch, bytes [start, stop) of the file, or of one of its parts."""
+    """A tensor of the file.
+
+    Attributes:
+        shape: Its shape as in torch.
+        type: Its type.
+        start: Its first byte in the file, or in one of its parts.
+        stop: The byte after its last one.
+        part: Index of the file that it lies in. Default 0.
+    """
 
     shape: tuple[int, ...]
     type: GGUFTensorType
@@ -62,6 +71,7 @@ class _GGUFHeaderReader:
         self.at = 0
 
     def take(self, size: int) -> memoryview:
+        """The next bytes."""
         if size > len(self.data) - self.at:
             raise FileError(
                 f"its header asks for {size} bytes at byte {self.at}, but the file ends at {len(self.data)}: "
@@ -71,10 +81,22 @@ class _GGUFHeaderReader:
         return self.data[self.at - size : self.at]
 
     def scalar(self, form: str) -> Any:
+        """The next number, in a form of `struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def count(self, what: str, least: int) -> int:
-        """A number of things that take at least `least` bytes each."""
+        """The next number, which says how many things follow.
+
+        Args:
+            what: What they are, for the message.
+            least: Bytes that one of them takes at least.
+
+        Returns:
+            The number.
+
+        Raises:
+            FileError: The file has no room for so many.
+        """
         n = self.scalar("<Q")
         if n * least > len(self.data) - self.at:
             raise FileError(
@@ -83,15 +105,20 @@ class _GGUFHeaderReader:
         return n
 
     def string(self) -> str:
+        """The next text."""
         return str(self.take(self.count("characters of a string", 1)), "utf-8", "replace")
 
     def strings(self) -> list[str]:
-        """An array of them. It may be a vocabulary of hundreds of thousands: one loop, without calls for each number."""
+        """The next array of texts.
+
+        It may be a vocabulary of hundreds of thousands: one loop, without calls for each number.
+        """
         out = list[str]()
         data = self.data
         room = len(self.data)
         length = struct.Struct("<Q").unpack_from
         for _ in range(self.count("strings", 8)):
+            # A text is its length in eight bytes, then its bytes.
             first = self.at + 8
             if first <= room:
                 stop = first + length(data, self.at)[0]
@@ -104,13 +131,16 @@ class _GGUFHeaderReader:
         return out
 
     def name(self) -> str:
+        """The next text, which must be a legal name."""
         at = self.at
         text = self.string()
+        # A damaged header is noticed at the first name that is none.
         if not 0 < len(text) <= 128 or not text.isprintable():
             raise FileError(f"its header has no legal name at byte {at}: it is damaged")
         return text
 
     def value(self, kind: int) -> Any:
+        """The next value of a kind: a number, a text, or an array of these."""
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:
@@ -136,12 +166,16 @@ class _GGUFHeaderReader:
 
 
 class GGUFCheckpoint(Mapping[str, Tensor]):
-    """One file, or the first of several parts (NAME-00001-of-00003.gguf, the others beside it): `fields` (its metadata),
-    `config` (that of a Hugging Face config.json) and, as a mapping, the weights under their Hugging Face names, dequantised
-    when asked for (float32; F16 and BF16 tensors as they are).
+    """One file, or the first of several parts (NAME-00001-of-00003.gguf, the others in the same
+    folder).
 
-    Raises FileError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
-    ARCHITECTURES (that when `config` or the weights are asked for).
+    It has `fields` (its metadata), `config` (that of a Hugging Face config.json) and, as a mapping,
+    the weights under their Hugging Face names, dequantised when asked for (float32; F16 and BF16
+    tensors as they are).
+
+    Raises:
+        FileError: The file is no GGUF of versions 2 or 3, is truncated, or of an architecture
+            outside ARCHITECTURES (that when `config` or the weights are asked for).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -151,6 +185,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:  # an empty file cannot be mapped: that too is a ValueError
             raise FileError(error_sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
+        # The metadata is that of the first part; the others bring tensors.
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
@@ -186,13 +221,25 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         return self.parts[entry.part][entry.start : entry.stop]
 
     def field(self, key: str, *default: Any) -> Any:
-        """The metadata `key`; raises FileError where it is missing and there is no default."""
+        """A field of the metadata.
+
+        Args:
+            key: Its name.
+            default: What counts where it is missing; at most one.
+
+        Returns:
+            Its value.
+
+        Raises:
+            FileError: It is missing, and there is no default.
+        """
         if key not in self.fields and not default:
             raise FileError(f"{self.path} lacks the field {key}")
         return self.fields.get(key, *default)
 
     @property
     def architecture(self) -> str:
+        """The architecture that the file names, one of ARCHITECTURES."""
         name = self.field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise FileError(
@@ -205,10 +252,22 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
 
     @cached_property
     def config(self) -> dict[str, Any]:
+        """What a config.json would say."""
         return config_of(self)
 
     def number(self, key: str, *default: int) -> int:
-        """A count; where the file has one a layer, all must be alike."""
+        """A count among the metadata; where the file has one a layer, all must be alike.
+
+        Args:
+            key: Name of the field.
+            default: What counts where it is missing; at most one.
+
+        Returns:
+            The count, 1 to 2^31 - 1.
+
+        Raises:
+            FileError: It is missing without a default, no count, or layers differ.
+        """
         value = self.field(key, *default)
         if isinstance(value, list):  # one a layer
             if not value or any(v != value[0] for v in value):
@@ -227,7 +286,18 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         return value
 
     def real(self, key: str, *default: float) -> float:
-        """A number above 0."""
+        """A number above 0 among the metadata.
+
+        Args:
+            key: Name of the field.
+            default: What counts where it is missing; at most one.
+
+        Returns:
+            The number.
+
+        Raises:
+            FileError: It is missing without a default, or not above 0.
+        """
         value = self.field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
             raise FileError(
@@ -266,10 +336,12 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         return name in self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return self.entries[self._names[name]].shape
 
     def source_of(self, name: str) -> tuple[np.ndarray, ...]:
-        """What a tensor is made of, as it lies in the file; the second array names the form of the first."""
+        """What a tensor is made of, as it lies in the file; the second array names the form of the
+        first."""
         entry = self.entries[self._names[name]]
         form = f"{self.architecture} {entry.type.name} {entry.shape}".encode()
         return self.raw(entry), np.frombuffer(form, np.uint8)
@@ -293,8 +365,18 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         return tensor
 
     def part(self, name: str, first: int, stop: int) -> GGUFTensorEntry:
-        """Rows [first, stop) of a tensor, by its Hugging Face name; its leading sides count as one."""
+        """Where rows of a tensor lie in the file. The tensor's leading sides count as one.
+
+        Args:
+            name: Its Hugging Face name.
+            first: The first row; of a vector the first number.
+            stop: The row after the last one.
+
+        Returns:
+            The place of these rows.
+        """
         entry = self.entries[self._names[name]]
+        # A vector's numbers are taken one by one.
         if len(entry.shape) < 2:
             size = (entry.stop - entry.start) // math.prod(entry.shape)
             return replace(
@@ -303,6 +385,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
                 start=entry.start + first * size,
                 stop=entry.start + stop * size,
             )
+        # Bytes of a row: blocks never reach over its end.
         size = (entry.stop - entry.start) // math.prod(entry.shape[:-1])
         return replace(
             entry,
@@ -312,18 +395,29 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         )
 
     def rows(self, name: str, first: int, stop: int) -> Tensor:
-        """The same, dequantised."""
+        """Rows of a tensor, dequantised. The tensor's leading sides count as one.
+
+        Args:
+            name: Its Hugging Face name.
+            first: The first row; of a vector the first number.
+            stop: The row after the last one.
+
+        Returns:
+            The rows.
+        """
         return self._dequantised(self.part(name, first, stop), name)
 
     def tensor(self, own: str) -> Tensor:
-        """By the file's own name, as it stands."""
+        """A tensor by the file's own name, dequantised; rows as they stand in the file."""
         return self._dequantised(self.entries[own], own)
 
     def _dequantised(self, entry: GGUFTensorEntry, own: str) -> Tensor:
         raw = self.raw(entry)
         kind = entry.type
+        # A copy: a mapped file cannot be written to, and tensors may be.
         if kind.name in _PLAIN:
             return torch.from_numpy(np.array(raw)).view(_PLAIN[kind.name]).view(entry.shape)
+        # The mapped bytes are only read, so that a view of them is enough.
         if kind.name in _FAST:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -347,8 +441,11 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
 
 
 def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
-    """The further parts of a model in several files, none where it is whole. Raises FileError where this is not its first
-    part."""
+    """The further parts of a model in several files; none where it is one file.
+
+    Raises:
+        FileError: This is not its first part.
+    """
     count = fields.get("split.count", 0)
     number = fields.get("split.no", 0)
     if count in (0, 1):
@@ -374,7 +471,8 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
         raise FileError("it does not begin with the letters GGUF")
     if (version := head.scalar("<I")) not in (2, 3):
         raise FileError(f"its version is {version}: versions 2 and 3 are read, little-endian")
-    # a tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused before it is read
+    # A tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused
+    # before it is read.
     tensors = head.count("tensors", 32)
     n_fields = head.count("fields", 13)
     fields = {}
@@ -387,11 +485,15 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
         dims = head.scalar("<I")
         if not 1 <= dims <= 4:
             raise FileError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
+        # GGUF lists the side of a row first.
         shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
+        # Where a tensor lies is known only after all of them are described.
         described.append((name, shape, head.scalar("<I"), head.scalar("<Q")))
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
         raise FileError(f"its alignment is {align!r}: it must be a power of two")
+    # Tensors begin after the header, at the next multiple of the alignment; their offsets count
+    # from there.
     base = -(-head.at // align) * align
     entries = dict[str, GGUFTensorEntry]()
     for name, shape, number, offset in described:

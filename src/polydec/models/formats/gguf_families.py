@@ -1,6 +1,8 @@
-"""What a GGUF file says of each architecture: its metadata as a config.json, its tensors' names as Hugging Face has them.
+"""What a GGUF file says of each architecture: its metadata as a config.json, its tensors' names as
+Hugging Face has them.
 
-Keys and names are llama.cpp's. What it knows of an architecture without a key (a pattern of windows, a base) stands here.
+Keys and names are llama.cpp's. What it knows of an architecture without a key (a pattern of
+windows, a base) stands here.
 """
 
 from __future__ import annotations
@@ -29,9 +31,39 @@ class GGUFFile(Protocol):
     def fields(self) -> Mapping[str, Any]: ...
     @property
     def entries(self) -> Mapping[str, Any]: ...
-    def number(self, key: str, *default: int) -> int: ...
-    def real(self, key: str, *default: float) -> float: ...
-    def tensor(self, own: str) -> Tensor: ...
+    def number(self, key: str, *default: int) -> int:
+        """A count among the metadata.
+
+        Args:
+            key: Name of the field.
+            default: What counts where it is missing; at most one.
+
+        Returns:
+            The count, at least 1.
+
+        Raises:
+            FileError: It is missing without a default, or no count.
+        """
+        ...
+
+    def real(self, key: str, *default: float) -> float:
+        """A number above 0 among the metadata.
+
+        Args:
+            key: Name of the field.
+            default: What counts where it is missing; at most one.
+
+        Returns:
+            The number.
+
+        Raises:
+            FileError: It is missing without a default, or not above 0.
+        """
+        ...
+
+    def tensor(self, own: str) -> Tensor:
+        """A tensor by the file's own name, dequantised."""
+        ...
 
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -60,9 +92,15 @@ TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.w
 
 @dataclass(frozen=True)
 class GGUFArchitecture:
-    """model: Hugging Face's model_type; paired: whether llama.cpp stores the rows of q and k with turned partners side by side;
-    names: of a block's tensors, beyond the usual ones; plus: what its converter adds to norms; more: from the file and the
-    usual config, what else the config says."""
+    """How files of an architecture are read.
+
+    Attributes:
+        model: Hugging Face's model_type.
+        paired: Whether llama.cpp stores the rows of q and k with turned partners side by side.
+        names: Names of a block's tensors, beyond the usual ones.
+        plus: What its converter adds to norms.
+        more: From the file and the usual config, what else the config says; None: nothing.
+    """
 
     model: str
     paired: bool = False
@@ -96,11 +134,12 @@ def _pattern(file: GGUFFile, config: Config, every: int) -> list[str]:
         raise FileError(
             f"{file.path} has sliding_window_pattern = {pattern!r:.40}: a number from 1 on, or one a layer, is legal"
         )
+    # A number n: every n-th layer sees everything.
     return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(n)]
 
 
 def _granite(file: GGUFFile, config: Config) -> Config:
-    """Multipliers; a file without one means the usual scale of scores, and 1 otherwise."""
+    """Multipliers. A file without one means the usual scale of scores, and 1 otherwise."""
     return {
         "embedding_multiplier": file.real("granite.embedding_scale", 1.0),
         "residual_multiplier": file.real("granite.residual_scale", 1.0),
@@ -117,6 +156,7 @@ def _llama(file: GGUFFile, config: Config) -> Config:
 
 
 def _qwen3_moe(file: GGUFFile, config: Config) -> Config:
+    # No key lists the layers without experts: they are those without a router.
     dense = [
         i
         for i in range(config["num_hidden_layers"])
@@ -172,6 +212,7 @@ def _gemma3(file: GGUFFile, config: Config) -> Config:
         "sliding_window": window,
         "layer_types": _pattern(file, config, 6 if window else 1),
         "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 62 else config["head_dim"],
+        # Gemma 3 has no bound unless the file says one.
         "final_logit_softcapping": file.real(cap) if file.fields.get(cap) else None,
         "rope_local_base_freq": file.real("gemma3.rope.freq_base_swa", 10000.0),
     }
@@ -204,8 +245,13 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
 
 
 def config_of(file: GGUFFile) -> Config:
-    """The dict of a config.json. Raises FileError where the file lacks a field, or has one that is not served."""
+    """The dict of a config.json.
+
+    Raises:
+        FileError: The file lacks a field, or has one that is not served.
+    """
     arch = file.architecture
+    # Other kinds of files, such as adapters and projectors, have the same header and no embeddings.
     embedding = file.entries.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise FileError(
@@ -216,6 +262,7 @@ def config_of(file: GGUFFile) -> Config:
     heads = number(f"{arch}.attention.head_count")
     width = number(f"{arch}.embedding_length")
     layers = number(f"{arch}.block_count")
+    # Lists of one entry a layer are made below: a hostile number must not get that far.
     if layers > len(file.entries):
         raise FileError(
             f"{file.path} has {arch}.block_count = {layers}: it holds {len(file.entries)} tensors in all"
@@ -258,6 +305,7 @@ def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
     kind = file.fields.get(f"{arch}.rope.scaling.type", "none")
     key = f"{arch}.rope.scaling"
     turned = int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
+    # Tables of divisors say more than the scaling's type, which converters leave out then.
     if "rope_freqs.weight" in file.entries:
         return _from_table(file, config, turned)
     if "rope_factors_long.weight" in file.entries:
@@ -287,6 +335,8 @@ def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
         for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
             if f"{key}.{theirs}" in file.fields:
                 scaling[ours] = file.real(f"{key}.{theirs}")
+        # Yarn's own magnitude is 0.1 ln(factor) + 1; the file's factor comes on top of it, Hugging
+        # Face's replaces it.
         for theirs in ("attn_factor", "yarn_attn_factor"):  # on top of the usual magnitude
             if f"{key}.{theirs}" in file.fields:
                 scaling["attention_factor"] = file.real(f"{key}.{theirs}") * (
@@ -312,6 +362,8 @@ def _table(file: GGUFFile, name: str, turned: int) -> list[float]:
 
 def _from_table(file: GGUFFile, config: Config, turned: int) -> Config:
     divisor = _table(file, "rope_freqs.weight", turned)
+    # The table says its own factor; the other numbers are those of Llama 3.1, and the comparison
+    # tells whether they are right.
     llama3 = {
         "rope_type": "llama3",
         "factor": round(max(divisor), 4),
@@ -334,7 +386,8 @@ def _from_table(file: GGUFFile, config: Config, turned: int) -> Config:
 
 
 def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:
-    """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it is long."""
+    """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it
+    is long."""
     wave = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
     low = scaling["low_freq_factor"]
     high = scaling["high_freq_factor"]

@@ -1,4 +1,5 @@
-"""The types of tensors in GGUF files. The `gguf` library has the same table, but takes a tenth of a second to import."""
+"""The types of tensors in GGUF files. The `gguf` library has the same table, but takes a tenth of a
+second to import."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ _TABLE = """
 
 @dataclass(frozen=True)
 class GGUFTensorType:
-    """A tensor's type. block: how many weights stand together; size: the bytes of these."""
+    """A tensor's type.
+
+    Attributes:
+        number: Its number in files.
+        name: Its name.
+        block: How many weights stand together.
+        size: Bytes of these.
+    """
 
     number: int
     name: str
@@ -28,6 +36,7 @@ class GGUFTensorType:
 
 def _types() -> Mapping[int, GGUFTensorType]:
     rows = [row.split() for row in _TABLE.split(",")]
+    # Built once at import, and read-only afterwards.
     made = [
         GGUFTensorType(int(number), name, int(block), int(size))
         for number, name, block, size in rows

@@ -1,6 +1,8 @@
-"""gpt-oss's experts as its files hold them: gate and up interleaved, in blocks of 4 bits or turned around.
+"""gpt-oss's experts as its files hold them: gate and up interleaved, in blocks of 4 bits or turned
+around.
 
-MXFP4 (Open Compute Project, Microscaling Formats 1.0): blocks of 32 numbers of 4 bits, each block with a power of two.
+MXFP4 (Open Compute Project, Microscaling Formats 1.0): blocks of 32 numbers of 4 bits, each block
+with a power of two.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ def is_meant(quantization: Any) -> bool:
 
 
 def split_fused_experts(weights: Mapping[str, Tensor], layers: int) -> Mapping[str, Tensor]:
-    """The same weights, with gate, up and down of all experts each in one tensor, where the file mixes them as gpt-oss does."""
+    """The same weights, with gate, up and down of all experts each in one tensor, where the file
+    mixes them as gpt-oss does.
+
+    Args:
+        weights: Tensors by name.
+        layers: Number of layers.
+
+    Returns:
+        The weights; the same object where nothing is mixed.
+    """
     at = [f"model.layers.{i}.mlp.experts." for i in range(layers)]
     mixed = [x for x in at if x + "gate_up_proj_bias" in weights]
     if mixed:
@@ -34,8 +45,8 @@ def split_fused_experts(weights: Mapping[str, Tensor], layers: int) -> Mapping[s
 
 
 class SplitExpertWeights(Mapping[str, Tensor]):
-    """gate_proj, up_proj and down_proj of the experts under these names: weight [experts, rows, columns], bias [experts,
-    rows]."""
+    """gate_proj, up_proj and down_proj of the experts under these names: weight ``[experts, rows,
+    columns]``, bias ``[experts, rows]``."""
 
     def __init__(self, source: Mapping[str, Tensor], at: list[str]) -> None:
         self._source = source
@@ -50,21 +61,25 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         self._names = [*(name for name in source if not name.startswith(old)), *self._parts]
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         if name not in self._parts:
             return fields.shape_of(self._source, name)
         at, part, end = self._parts[name]
         whole = at + ("down_proj" if part == "down" else "gate_up_proj")
+        # Gate and up share a tensor, their rows in turn.
         halves = 1 if part == "down" else 2
         if end == ".bias":
             count, rows = self._sides(whole + "_bias", 2)
             return count, rows // halves
         if whole + "_blocks" in self._source:
+            # Blocks of 16 bytes hold 32 numbers; the scales have one number a block.
             count, rows, blocks, _ = self._sides(whole + "_blocks", 4, 16)
             if (stored := self._sides(whole + "_scales", 3)) != (count, rows, blocks):
                 raise FileError(
                     f"{whole}_scales has shape {stored}: its blocks ask for {(count, rows, blocks)}"
                 )
             return count, rows // halves, 32 * blocks
+        # Matrices in bfloat16 are turned around: columns come first.
         count, columns, rows = self._sides(whole, 3)
         return count, rows // halves, columns
 
@@ -77,7 +92,17 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         return shape
 
     def rows(self, name: str, first: int, stop: int) -> Tensor:
-        """Rows of one expert of the matrix, its leading sides taken as one; of a bias the row of one expert."""
+        """Rows of one expert of the matrix, its leading sides taken as one; of a bias the row of
+        one expert.
+
+        Args:
+            name: Name of the tensor.
+            first: The first row.
+            stop: The row after the last one.
+
+        Returns:
+            The rows ``[stop - first, columns]``; of an expert's matrix always all of its rows.
+        """
         if name not in self._parts:
             t = self._source[name]
             return (t if t.ndim < 2 else t.flatten(0, -2))[first:stop]
@@ -85,9 +110,11 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         whole = at + ("down_proj" if part == "down" else "gate_up_proj")
         own = slice(None)
         if part != "down":
+            # Gate has the even rows, up the odd ones.
             own = slice(part == "up", None, 2)
         if end == ".bias":
             return self._read(whole + "_bias")[first:stop, own]
+        # Rows are asked for an expert at a time.
         e = first // self.shape(name)[1]
         if whole + "_blocks" in self._source:
             return _numbers(
@@ -121,9 +148,11 @@ class SplitExpertWeights(Mapping[str, Tensor]):
 
 
 def _numbers(blocks_NB16: Tensor, scales_NB: Tensor) -> Tensor:
-    """[rows, 32 blocks], exact in bfloat16 wherever bfloat16 has the power of two."""
+    """``[rows, 32 blocks]``, exact in bfloat16 wherever bfloat16 has the power of two."""
+    # The low half of a byte is the earlier number.
     pairs = torch.stack(
         [_VALUES[(blocks_NB16 & 15).long()], _VALUES[(blocks_NB16 >> 4).long()]], -1
     )
+    # The scale is the exponent of a power of two, with the bias of float32.
     powers = (scales_NB.to(torch.int32) - 127)[..., None]
     return torch.ldexp(pairs.flatten(-2), powers).flatten(-2).to(torch.bfloat16)

@@ -1,4 +1,5 @@
-"""Rotary position embeddings: one complex factor for each position and pair of dimensions, with the published scalings."""
+"""Rotary position embeddings: one complex factor for each position and pair of dimensions, with the
+published scalings."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ LAYER_KINDS = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True)
 class RotaryEmbedding:
-    """What a config says of positions. `dim`: rotated dimensions of a head; `span`: max_position_embeddings."""
+    """What a config says of positions.
+
+    Attributes:
+        kind: Which of KINDS scales it.
+        base: Base of the frequencies.
+        dim: Rotated dimensions of a head.
+        span: max_position_embeddings, in positions.
+        options: Parameters of the scaling, by their names in configs.
+    """
 
     kind: str
     base: float
@@ -28,10 +37,21 @@ class RotaryEmbedding:
 
     @staticmethod
     def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> RotaryEmbedding:
-        """From the dict of a config.json: `rope_scaling` or, where it says nothing, `rope_parameters`, and `rope_theta`; theta:
-        the base where none of them names one. As transformers 5 has it: of two, `rope_parameters` is not read at all.
+        """Read what a config.json says: `rope_scaling` or, where it says nothing,
+        `rope_parameters`, and `rope_theta`.
 
-        Raises FileError for a kind that is not one of KINDS, and for one whose parameters are missing.
+        As transformers 5 has it: of two, `rope_parameters` is not read at all.
+
+        Args:
+            config: The dict of a config.json.
+            head: Size of a head.
+            theta: The base where none of them names one. Default 10000.
+
+        Returns:
+            The embedding.
+
+        Raises:
+            FileError: The kind is not one of KINDS, or its parameters are missing.
         """
         if config.get("rope_scaling"):
             name = "rope_scaling"
@@ -66,13 +86,22 @@ class RotaryEmbedding:
         return KINDS[self.kind].context(self)
 
     def table(self, start: int, stop: int) -> Tensor:
-        """Factors [stop - start, dim / 2], complex128, of the positions from `start` on.
+        """Factors of consecutive positions.
 
-        Where the published rule looks at the length of the text (dynamic, longrope), position p is turned as in a text
-        of p + 1 tokens: what is cached stays right, and the order of feeding does not matter.
+        Where the published rule looks at the length of the text (dynamic, longrope), position p is
+        turned as in a text of p + 1 tokens: what is cached stays right, and the order of feeding
+        does not matter.
+
+        Args:
+            start: The first position.
+            stop: The position after the last one.
+
+        Returns:
+            ``[stop - start, dim / 2]``, complex128.
         """
         position_P = torch.arange(start, stop, dtype=torch.float64)
         inverse, magnitude = KINDS[self.kind].inverse(self, position_P[:, None])
+        # A pair (x, y) at position p becomes (x + iy) * magnitude * exp(i p inverse).
         angle = position_P[:, None] * inverse
         return torch.polar(torch.full_like(angle, magnitude), angle)
 
@@ -82,10 +111,13 @@ class RotaryEmbedding:
         return self.kind not in ("dynamic", "longrope")
 
     def plain(self, base: float | Tensor | None = None) -> Tensor:
+        """The unscaled frequencies: base^(-2k / dim) for each pair k; base None: the embedding's
+        own."""
         return (self.base if base is None else base) ** -self.steps
 
     @property
     def steps(self) -> Tensor:
+        """Exponents of the frequencies, 2k / dim for each pair k."""
         return torch.arange(0, self.dim, 2, dtype=torch.float64) / self.dim
 
 
@@ -99,6 +131,7 @@ def _linear(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
 
 def _dynamic(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     factor = r.options["factor"]
+    # NTK scaling: the base grows with the length once that is beyond the span.
     length = (position + 1).clamp(min=r.span)
     return r.plain(r.base * (factor * length / r.span - (factor - 1)) ** (r.dim / (r.dim - 2))), 1.0
 
@@ -109,6 +142,8 @@ def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     turns = (
         o["original_max_position_embeddings"] * inverse / (2 * math.pi)
     )  # full turns over the first context
+    # Frequencies of many turns stay as they are, those of few are divided by the factor, and
+    # between both it goes smoothly.
     keep = ((turns - o["low_freq_factor"]) / (o["high_freq_factor"] - o["low_freq_factor"])).clamp(
         0.0, 1.0
     )
@@ -121,6 +156,7 @@ def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     first = o["original_max_position_embeddings"]
     factor = o.get("factor") or r.span / first
 
+    # The dimension whose frequency makes so many turns over the first context.
     def dimension(turns: float) -> float:
         return r.dim * math.log(first / (turns * 2 * math.pi)) / (2 * math.log(r.base))
 
@@ -132,9 +168,11 @@ def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     low = max(low, 0)
     high = min(high, r.dim - 1)
     high += 0.001 * (low == high)
+    # A ramp over dimensions: fast ones keep their frequency, slow ones are divided by the factor.
     keep = 1.0 - ((torch.arange(r.dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(
         0.0, 1.0
     )
+    # Scaled texts get sharper attention: keys and queries grow by 0.1 ln(factor) + 1.
     magnitude = o.get("attention_factor")
     if magnitude is None:
 
@@ -162,6 +200,7 @@ def _longrope(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
         else:
             magnitude = math.sqrt(1 + math.log(factor) / math.log(first))
     short, long = (torch.tensor(o[k], dtype=torch.float64) for k in ("short_factor", "long_factor"))
+    # Positions beyond the first context have divisors of their own.
     return r.plain() / torch.where(position + 1 > first, long, short), float(magnitude)
 
 
@@ -182,6 +221,15 @@ def _from_first(r: RotaryEmbedding) -> int:
 
 @dataclass(frozen=True)
 class RopeKind:
+    """A way to scale rotary embedding.
+
+    Attributes:
+        inverse: From the embedding and positions ``[P, 1]``, the frequencies and what all factors
+            are multiplied by.
+        needs: Parameters that a config must name.
+        context: The longest sequence that it is meant for.
+    """
+
     inverse: Callable[[RotaryEmbedding, Tensor], tuple[Tensor, float]]
     needs: tuple[str, ...] = ()
     context: Callable[[RotaryEmbedding], int] = _span

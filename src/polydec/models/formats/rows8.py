@@ -14,12 +14,13 @@ SCALE = ".scale"  # what the name of a matrix's scales ends with
 
 
 def quantise_rows(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix [rows, columns] as int8, rounded to nearest, with its scales [rows] (fp32: a row's largest magnitude / 127)
-    under NAME.scale; every other tensor in fp32."""
+    """Every matrix ``[rows, columns]`` as int8, rounded to nearest, with its scales ``[rows]``
+    (fp32: a row's largest magnitude / 127) under NAME.scale; every other tensor in fp32."""
     out = dict[str, Tensor]()
     for name, t in weights.items():
         t = t.detach().float()
         if t.ndim == 2:
+            # A row of zeros gets a scale above 0, as it is divided by.
             scale_N = (t.abs().amax(1) / 127).clamp(min=1e-12)
             out[name], out[name + SCALE] = (t / scale_N[:, None]).round().to(torch.int8), scale_N
         else:
@@ -36,7 +37,15 @@ def dequantise_rows(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 class RowQuantisedWeights(Mapping[str, Tensor]):
-    """scaled: the names of scales. A matrix is made when it is asked for, and raises FileError where its scales do not fit."""
+    """Weights of which some matrices are stored as int8. A matrix is made when it is asked for.
+
+    Args:
+        source: The tensors of the file.
+        scaled: The names of scales.
+
+    Raises:
+        FileError: A matrix is asked for whose scales do not fit.
+    """
 
     def __init__(self, source: Mapping[str, Tensor], scaled: list[str]) -> None:
         self._source = source
@@ -67,6 +76,7 @@ class RowQuantisedWeights(Mapping[str, Tensor]):
         return name in self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without making it."""
         return fields.shape_of(self._source, name)
 
     def __iter__(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What an embedding model's directory says of how vectors are read: the layout of
 sentence-transformers, which Qwen3-Embedding has, too.
 
-modules.json lists what stands behind the network; a folder `…_Pooling` says which state is taken,
+modules.json lists what stands after the network; a folder `…_Pooling` says which state is taken,
 and config_sentence_transformers.json names texts that stand before a query or a document.
 """
 
@@ -25,8 +25,13 @@ POOLS = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
 
 @dataclass(frozen=True)
 class EmbeddingModelConfig:
-    """pool: "last" or "mean"; prompts: by name, what stands before a text; usual: the name of the
-    one that stands there where nobody names any, None: nothing does."""
+    """How vectors are read of an embedding model.
+
+    Attributes:
+        pool: "last" or "mean".
+        prompts: By name, what stands before a text.
+        usual: The name of the one that stands there where nobody names any; None: nothing does.
+    """
 
     pool: str
     prompts: Mapping[str, str]
@@ -34,14 +39,18 @@ class EmbeddingModelConfig:
 
 
 def read_embedding_config(path: Path) -> EmbeddingModelConfig | None:
-    """What a directory says; None where it is no embedding model's. Raises FileError for what is
-    not read here."""
+    """What a directory says; None where it is no embedding model's.
+
+    Raises:
+        FileError: It asks for what is not read here.
+    """
     if not (path / MODULES).is_file():
         return None
     with edge.report_read_errors(f"{path / MODULES}"):
         modules: Any = parse_json(read_bytes(path / MODULES), MODULES)
         kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
         places = [str(module["path"]) for module in modules]
+    # Further modules, such as a dense layer, would change the vectors.
     other = next((k for k in kinds if k not in ("Transformer", "Pooling", "Normalize")), None)
     if other is not None or kinds.count("Pooling") != 1:
         raise FileError(
@@ -49,6 +58,7 @@ def read_embedding_config(path: Path) -> EmbeddingModelConfig | None:
             "a Transformer, one Pooling and Normalize are read"
         )
     place = places[kinds.index("Pooling")]
+    # A name with slashes could lead out of the directory.
     if Path(place).name != place:
         raise FileError(
             f"{path / MODULES} names the folder {place!r:.80}: folders beside it are legal"

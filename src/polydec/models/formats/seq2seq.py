@@ -17,11 +17,27 @@ ACTS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish")
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """An encoder-decoder model. family: "t5", "bart" or "marian"; width, heads, head: of the states, of attention; first,
-    layers: layers of the encoder and of the decoder; act: of the MLPs; gated: whether they have a gate; eps: of the norms;
-    scale: what embeddings are multiplied with; divide: what states are divided by before the head; buckets, far: of T5's
-    relative positions; context: the longest text; start: what every answer begins with; barred: tokens that are never
-    written."""
+    """An encoder-decoder model.
+
+    Attributes:
+        family: "t5", "bart" or "marian".
+        vocab: Size of the vocabulary.
+        width: Size of the states.
+        heads: Heads of attention.
+        head: Size of a head.
+        first: Layers of the encoder.
+        layers: Layers of the decoder.
+        act: Activation of the MLPs.
+        gated: Whether the MLPs have a gate.
+        eps: Added to the norms' mean squares or variances.
+        scale: What embeddings are multiplied by.
+        divide: What states are divided by before the head.
+        buckets: Buckets of T5's relative positions; 0: there are none.
+        far: Distance from which on they share the last bucket.
+        context: The longest text, in tokens.
+        start: Tokens that every answer begins with.
+        barred: Tokens that are never written.
+    """
 
     family: str
     vocab: int
@@ -44,8 +60,16 @@ class Seq2SeqConfig:
 
 @dataclass(frozen=True)
 class T5Shape:
-    """Sizes of a T5 network (v1, relu). width: of the states; head: of an attention head, of which there are width /
-    head; inner: of the MLPs; first, layers: layers of the encoder and of the decoder."""
+    """Sizes of a T5 network (v1, relu).
+
+    Attributes:
+        vocab: Size of the vocabulary.
+        width: Size of the states.
+        head: Size of an attention head, of which there are width / head.
+        inner: Inner units of the MLPs.
+        first: Layers of the encoder.
+        layers: Layers of the decoder.
+    """
 
     vocab: int
     width: int
@@ -56,10 +80,19 @@ class T5Shape:
 
     @property
     def heads(self) -> int:
+        """Number of attention heads."""
         return self.width // self.head
 
     def published(self, start: int, end: int) -> dict[str, Any]:
-        """A config.json. start: the token that every text begins with, which fills up as well; end: the one that ends it."""
+        """The content of a config.json.
+
+        Args:
+            start: Token that every text begins with; it fills up shorter texts as well.
+            end: Token that ends a text.
+
+        Returns:
+            The config, with the names of Hugging Face.
+        """
         return {
             "architectures": ["T5ForConditionalGeneration"],
             "model_type": "t5",
@@ -89,14 +122,27 @@ def is_seq2seq(config: Mapping[str, Any]) -> bool:
 
 
 def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqConfig:
-    """A config.json and a generation_config.json. Raises FileError for what no such model has."""
+    """Read the configuration of an encoder-decoder model.
+
+    Args:
+        config: Content of the config.json.
+        generation: Content of the generation_config.json.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        FileError: A field is missing, out of range, or says what no such model has.
+    """
     family = config["model_type"]
     t5 = family == "t5"
     width = _whole(config, "d_model")
+    # T5 and the BART family name the same sizes in different ways.
     if t5:
         names = ("num_heads", "num_layers", "num_decoder_layers")
     else:
         names = ("decoder_attention_heads", "encoder_layers", "decoder_layers")
+    # T5's decoder is as deep as its encoder, unless the config says otherwise.
     if t5 and config.get("num_decoder_layers") is None:
         names = (names[0], names[1], names[1])
     heads, first, layers = (_whole(config, name) for name in names)
@@ -111,6 +157,7 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
     activation = str(
         config.get("feed_forward_proj", "relu") if t5 else config["activation_function"]
     )
+    # T5 v1.1 calls the tanh form of GELU so; of other names the last part is the activation.
     if activation == "gated-gelu":
         act = "gelu_new"
     else:
@@ -123,7 +170,10 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
         _require_buckets(config)
     vocab = _whole(config, "vocab_size")
     scaled = not t5 and config.get("scale_embedding", False)
+    # T5 with tied embeddings divides states by sqrt(d_model) before the head.
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    # The BART family has fixed eps, scales embeddings if its config says so, and has a table of
+    # positions that bounds the context.
     return Seq2SeqConfig(
         family,
         vocab,
@@ -146,10 +196,15 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
 
 
 def _require_buckets(config: Mapping[str, Any]) -> None:
-    """T5's relative positions: half of the buckets look back, half of these have a distance each, and the others share those
-    up to the farthest. Raises FileError where one of these parts is empty."""
+    """Check T5's relative positions: half of the buckets look back, half of these have a distance
+    each, and the others share those up to the farthest.
+
+    Raises:
+        FileError: One of these parts is empty.
+    """
     buckets = _whole(config, "relative_attention_num_buckets", 32)
     far = _whole(config, "relative_attention_max_distance", 128)
+    # With fewer, no distance would have a bucket of its own.
     if buckets < 4:
         raise FileError(f"relative_attention_num_buckets is {buckets}: it must be at least 4")
     if far <= buckets // 2:
@@ -166,8 +221,12 @@ def _whole(config: Mapping[str, Any], name: str, default: int | None = None) -> 
 
 
 def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int) -> tuple[int, ...]:
-    """The decoder's first tokens, all of them of one file: generation_config.json where that says how answers begin, else
-    config.json. What begins a decoder's text is BOS where it has no name of its own, and never padding by itself."""
+    """The decoder's first tokens, all of them of one file: generation_config.json where that says
+    how answers begin, else config.json.
+
+    What begins a decoder's text is BOS where it has no name of its own, and never padding by
+    itself.
+    """
     firsts = ("decoder_start_token_id", "bos_token_id")
     if any(generation.get(name) is not None for name in firsts):
         said = generation
@@ -178,6 +237,7 @@ def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int)
         raise FileError(
             "decoder_start_token_id is missing, and so is bos_token_id: one of them must say what an answer begins with"
         )
+    # A second token may be forced after the first, such as the target's language.
     tokens = {name: said[name], "forced_bos_token_id": said.get("forced_bos_token_id")}
     start = {name: token for name, token in tokens.items() if token is not None}
     for name, token in start.items():
@@ -190,6 +250,7 @@ def _barred(
     config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int
 ) -> tuple[int, ...]:
     """Single tokens among the bad words (Marian's padding)."""
+    # Longer bad words would need the context; they are left out.
     words = generation.get("bad_words_ids") or config.get("bad_words_ids") or ()
     if not isinstance(words, (list, tuple)):
         return ()

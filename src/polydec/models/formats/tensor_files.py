@@ -18,14 +18,21 @@ from polydec.models.formats.fields import source_of
 
 
 class SafeTensors(Mapping[str, Tensor]):
-    """Tensors of some .safetensors files, each read when asked for. metadata: what their headers say beside tensors. Raises
-    FileError where a file is damaged."""
+    """Tensors of some .safetensors files, each read when asked for.
+
+    Attributes:
+        metadata: What their headers say in addition to tensors.
+
+    Raises:
+        FileError: A file is damaged.
+    """
 
     def __init__(self, files: list[Path]) -> None:
         self._at: dict[str, tuple[Path, Any]] = {}
         self.metadata = dict[str, str]()
         for file in files:
             try:
+                # The file is mapped; tensors are read from it one by one.
                 handle = safe_open(file, "pt")
                 self._at |= dict.fromkeys(handle.keys(), (file, handle))
                 self.metadata |= handle.metadata() or {}
@@ -38,6 +45,7 @@ class SafeTensors(Mapping[str, Tensor]):
         return self._at[name][1].get_tensor(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return tuple(self._at[name][1].get_slice(name).get_shape())
 
     def __contains__(self, name: object) -> bool:  # else each question would read a tensor
@@ -65,12 +73,14 @@ class SharedEmbeddingWeights(Mapping[str, Tensor]):
         return self._borrowed.get(name, self._own)[name]
 
     def source_of(self, name: str) -> tuple[Any, ...]:
+        """What a tensor is made of, as it lies in its file."""
         return source_of(self._borrowed.get(name, self._own), name)
 
     def __contains__(self, name: object) -> bool:  # else each question would read a tensor
         return name in self._borrowed or name in self._own
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return fields.shape_of(self._borrowed.get(name, self._own), name)
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +91,8 @@ class SharedEmbeddingWeights(Mapping[str, Tensor]):
 
 
 class HeadlessWeights(Mapping[str, Tensor]):
-    """Tensors of a network without a head, as embedding models are kept: names get `model.` before them."""
+    """Tensors of a network without a head, as embedding models are stored: names get `model.`
+    before them."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
         self._own = own
@@ -95,12 +106,14 @@ class HeadlessWeights(Mapping[str, Tensor]):
         return self._own[self._name(name)]
 
     def source_of(self, name: str) -> tuple[Any, ...]:
+        """What a tensor is made of, as it lies in its file."""
         return source_of(self._own, self._name(name))
 
     def __contains__(self, name: object) -> bool:
         return self._name(name) in self._own
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return fields.shape_of(self._own, self._name(name))
 
     def __iter__(self) -> Iterator[str]:
@@ -117,14 +130,19 @@ PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
 def open_weights(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a directory, with the names that a network with a head has: see `_open`."""
     weights = _open(path)
+    # Every name begins like a part of the trunk: the prefix is missing everywhere.
     if all(map(TRUNK.match, weights)):
         return HeadlessWeights(weights)
     return weights
 
 
 def _open(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a directory: model.safetensors, or the files of its index, else PyTorch's own format. Raises
-    FileError where there are none, one is missing or one is damaged."""
+    """The tensors of a directory: model.safetensors, or the files of its index, else PyTorch's own
+    format.
+
+    Raises:
+        FileError: There are none, one is missing or one is damaged.
+    """
     for single, index in (
         ("model.safetensors", "model.safetensors.index.json"),
         ("pytorch_model.bin", "pytorch_model.bin.index.json"),
@@ -137,6 +155,7 @@ def _open(path: Path) -> Mapping[str, Tensor]:
                 raise FileError(
                     f"{path / index} has no weight_map: it is not the index of a checkpoint"
                 )
+            # An index must not lead out of its directory.
             if bad := next(
                 (f for f in shards.values() if not isinstance(f, str) or Path(f).name != f), None
             ):
@@ -159,7 +178,11 @@ def _open(path: Path) -> Mapping[str, Tensor]:
 
 
 def load_torch_file(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file in PyTorch's own format; nothing in it is run."""
+    """The tensors of a file in PyTorch's own format; nothing in it is run.
+
+    Raises:
+        FileError: It is damaged, or holds something else than stored tensors by name.
+    """
     try:
         tensors = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except Exception as e:  # torch raises what its unpickler meets
@@ -174,7 +197,8 @@ def load_torch_file(file: Path) -> dict[str, Tensor]:
             )
         )
     for name, t in tensors.items():
-        # a tensor that repeats its numbers may claim any shape, and whoever copies it makes room for all of that
+        # A tensor that repeats its numbers may claim any shape, and whoever copies it makes room
+        # for all of that.
         if t.is_sparse or t.numel() * t.element_size() > t.untyped_storage().nbytes():
             raise FileError(
                 edge.error_sentence(

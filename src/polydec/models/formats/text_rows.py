@@ -1,4 +1,5 @@
-"""Rows of text as people have them: .txt, .jsonl (also .gz), a folder of these, Arrow and Parquet files of a data set."""
+"""Rows of text as people have them: .txt, .jsonl (also .gz), a folder of these, Arrow and Parquet
+files of a data set."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from polydec.base.edge import (
 from polydec.base.errors import FileError, PolydecError
 from polydec.base.record import StrictRecord
 
+# Limits, so that a wrong or hostile file ends with a sentence and not with full memory.
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""
 LARGEST = 1 << 32
@@ -34,7 +36,8 @@ LARGEST = 1 << 32
 MOST_FILES = 100_000
 """Of a folder."""
 PIECE = 2000
-"""Characters of a piece of a text file, about: pieces end at blank lines, and none has more than four times as many."""
+"""Characters of a piece of a text file, about: pieces end at blank lines, and none has more than
+four times as many."""
 LONGEST_PROMPT = 400
 """Characters of a prompt that is taken from running text."""
 ROWS = 1000
@@ -43,13 +46,25 @@ NEEDS = "pip install 'polydec[datasets]'"
 
 USERS = frozenset({"user", "human"})
 ASSISTANTS = frozenset({"assistant", "system", "gpt", "bot"})
-"""Who speaks in `turns`. There a system is the one that answers; in `messages` its words are instructions, and left out."""
+"""Who speaks in `turns`. There a system is the one that answers; in `messages` its words are
+instructions, and left out."""
 
 
 class TextRowRecord(StrictRecord):
-    """A row as people write it: what is asked, who said what, or text that runs on; category: what kind of work it is.
+    """A row as people write it: what is asked, who said what, or text that runs on.
 
-    prompt: text, chat messages, or token ids, which only commands that decode prompts take."""
+    Attributes:
+        category: What kind of work it is.
+        prompt: What is asked: text, chat messages, or token ids, which only commands that decode
+            prompts take.
+        question: The same under another name.
+        turns: Who said what, as texts or as records; a system is the one that answers.
+        messages: Who said what, as chat messages; a system's words are instructions.
+        text: Text that runs on.
+        answer: What is answered.
+        completion: The same under another name.
+        response: The same under another name.
+    """
 
     category: str | int | None = None
     prompt: str | list[Any] | None = None
@@ -71,6 +86,7 @@ class TextRowRecord(StrictRecord):
     @property
     def answered(self) -> str | None:
         """What is answered, under whichever of its names."""
+        # Not `or`: 0 and "" are answers, too.
         answer = next(
             (x for x in (self.answer, self.completion, self.response) if x is not None), None
         )
@@ -86,8 +102,13 @@ NAMES = "prompt, question, turns, messages, text"
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row to learn from. kind: its category, else the name of its file; text: running text; turns: else what was said, as
-    (whether the assistant says it, words)."""
+    """A row to learn from.
+
+    Attributes:
+        kind: Its category, else the name of its file.
+        text: Running text.
+        turns: Else what was said, as (whether the assistant says it, words).
+    """
 
     kind: str
     text: str = ""
@@ -95,8 +116,8 @@ class TextRow:
 
     @property
     def prompts(self) -> Iterator[str]:
-        """What a user may ask: the first turn of a user, or each paragraph of running text (each line where it has only one),
-        cut at a word where it is long."""
+        """What a user may ask: the first turn of a user, or each paragraph of running text (each
+        line where it has only one), cut at a word where it is long."""
         if self.turns:
             yield from (words for answers, words in self.turns[:1] if not answers)
             return
@@ -111,21 +132,30 @@ class TextRow:
 
 
 def paragraph_prompts(text: str) -> Iterator[tuple[str, str]]:
-    """The paragraphs of a text (the lines where it has only one), each with the prompt that it gives."""
+    """The paragraphs of a text (the lines where it has only one), each with the prompt that it
+    gives."""
     paragraphs = [p for p in (p.strip() for p in text.split("\n\n")) if p]
     for part in paragraphs if len(paragraphs) > 1 else text.split("\n"):
+        # White space shrinks to single spaces; four times the length is cut first, so that a huge
+        # paragraph costs nothing.
         if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
             cut = short[: LONGEST_PROMPT + 1]
             yield part, short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
 
 
 def read_text_rows(path: Path) -> Iterator[TextRow]:
-    """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises FileError
-    with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
+    """All rows of a file, or of all files of a folder that are of a known kind, in the order of
+    their names.
+
+    Raises:
+        FileError: One is wrong (one sentence names the file and the line), there is no row, or too
+            much.
+    """
     size = 0
     any_read = False
     for file in list_text_files(path):
         for item in KINDS[_kind(file)](file):
+            # Counted over all files: a folder of many may be too much in total.
             size += len(item.text) + sum(len(words) for _, words in item.turns)
             if size > LARGEST:
                 raise FileError(
@@ -140,8 +170,14 @@ def read_text_rows(path: Path) -> Iterator[TextRow]:
 
 
 def list_text_files(path: Path) -> list[Path]:
-    """The file itself, or those of a folder and of the folders in it that are of a known kind; hidden ones, links to folders
-    and what `datasets` keeps for itself (cache-….arrow) are left out. Raises FileError where there is none."""
+    """The file itself, or those of a folder and of the folders in it that are of a known kind.
+
+    Hidden ones, links to folders and what `datasets` stores for itself (cache-….arrow) are left
+    out.
+
+    Raises:
+        FileError: There is none.
+    """
     if path.is_file():
         if not _kind(path):
             raise FileError(
@@ -154,6 +190,7 @@ def list_text_files(path: Path) -> list[Path]:
         raise FileError(error_sentence(f"data is {str(path)!r}: no such directory or file"))
     files_read = list[Path]()
     for folder, folders, names in os.walk(path):
+        # In place: os.walk goes into the folders that are left in the list, in this order.
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             if _kind(Path(name)) and not name.startswith((".", "cache-")):
@@ -185,7 +222,11 @@ def _stem(path: Path) -> str:
 
 
 def whole_file(path: Path) -> str:
-    """The text of a file, plain or .gz. Raises FileError with one sentence where it cannot be read."""
+    """The text of a file, plain or .gz.
+
+    Raises:
+        FileError: It cannot be read.
+    """
     content = read_bytes(path, LARGEST_TEXT)
     try:
         if path.suffix == ".gz":
@@ -197,11 +238,16 @@ def whole_file(path: Path) -> str:
 
 
 def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises FileError with one sentence."""
+    """The lines of a file, plain or .gz, that are not blank, with their numbers.
+
+    Raises:
+        FileError: It cannot be read, or is too large.
+    """
     number = 0
     size = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            # A limit a line: a packed file may unpack to one line without end.
             while raw := file.readline(LONGEST_LINE + 1):
                 number += 1
                 size = size + len(raw)
@@ -210,6 +256,7 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if size > LARGEST:
                     raise FileError(f"it is behind the first {LARGEST:,} bytes")
                 if raw.strip():
+                    # The first line may begin with a byte order mark.
                     if number == 1:
                         line = decoded_text(raw)
                     else:
@@ -224,7 +271,11 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with where each stands. Raises FileError with one sentence."""
+    """The objects of a file of JSON lines, with where each stands.
+
+    Raises:
+        FileError: It cannot be read, or a line is no object.
+    """
     for number, line in read_text_lines(path):
         what = f"line {number} of {str(path)!r}"
         yield what, parse_object(line, what)
@@ -236,10 +287,12 @@ def _of_text(path: Path) -> Iterator[TextRow]:
 
 
 def split_text_pieces(text: str) -> Iterator[str]:
-    """A text in pieces of about PIECE characters, of which some can be held out: they end at blank lines if they can."""
+    """A text in pieces of about PIECE characters, of which some can be held out: they end at blank
+    lines if they can."""
     piece = list[str]()
     size = 0
     for line in text.split("\n"):
+        # A line longer than two pieces is cut itself.
         for at in range(0, len(line) + 1, 2 * PIECE):
             if at + 2 * PIECE > len(line):
                 end = "\n"
@@ -247,6 +300,8 @@ def split_text_pieces(text: str) -> Iterator[str]:
                 end = ""
             piece.append(line[at : at + 2 * PIECE] + end)
             size += len(piece[-1])
+            # A piece ends at the first blank line after PIECE characters, or anywhere after twice
+            # as many.
             if size >= 2 * PIECE or (size >= PIECE and not line.strip()):
                 yield from _whole(piece)
                 piece = []
@@ -266,6 +321,7 @@ def _of_lines(path: Path) -> Iterator[TextRow]:
 
 def _of_parquet(path: Path) -> Iterator[TextRow]:
     file = _pyarrow("parquet", path).ParquetFile(path)
+    # Only columns that are read are unpacked.
     columns = [name for name in FIELDS if name in file.schema_arrow.names]
     return _of_batches(path, columns, file.iter_batches(ROWS, columns=columns))
 
@@ -274,6 +330,7 @@ def _of_arrow(path: Path) -> Iterator[TextRow]:
     ipc = _pyarrow("ipc", path)
     source = _pyarrow("", path).memory_map(str(path))
     try:
+        # Arrow has two layouts: a stream, and a file with an index of its batches.
         batches = ipc.open_stream(source)  # as `datasets` saves
         columns = batches.schema.names
         parts = batches
@@ -283,6 +340,7 @@ def _of_arrow(path: Path) -> Iterator[TextRow]:
         parts = (batches.get_batch(i) for i in range(batches.num_record_batches))
     columns = [name for name in FIELDS if name in columns]
     read_batches = (
+        # Few rows at a time become Python objects.
         part.select(columns).slice(at, ROWS)
         for part in parts
         for at in range(0, part.num_rows, ROWS)
@@ -331,12 +389,25 @@ KINDS: Mapping[str, Any] = {
 
 
 def parse_text_row(fields: Mapping[str, Any], what: str, kind: str) -> TextRow:
-    """A row's fields, checked. Raises FileError with one sentence that begins with `what`."""
+    """Check a row's fields and read what they say.
+
+    Args:
+        fields: The fields; those with unknown names are left out.
+        what: Where the row stands; errors begin with it.
+        kind: Its kind, where it names no category.
+
+    Returns:
+        The row.
+
+    Raises:
+        FileError: A field has a wrong form, or there is none that says anything.
+    """
     line = validate_record(
         TextRowRecord, {k: v for k, v in fields.items() if k in TextRowRecord.model_fields}, what
     )
     if line.category is not None:
         kind = whole_text(str(line.category), f"{what}: category")
+    # The first of these fields that a row has counts.
     if line.messages is not None:
         return TextRow(
             kind, turns=_turns(line.messages, f"{what}: messages", frozenset({"system"}))
@@ -370,7 +441,10 @@ class _TextPartRecord(StrictRecord):
 def _turns(
     turns: Sequence[Any], what: str, silent: frozenset[str] = frozenset()
 ) -> tuple[tuple[bool, str], ...]:
-    """Who said what. Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out."""
+    """Who said what.
+
+    Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out.
+    """
     turns_read = list[tuple[bool, str]]()
     for i, turn in enumerate(turns):
         if isinstance(turn, str):
@@ -395,6 +469,7 @@ def _turns(
                 validate_record(_TextPartRecord, part, f"{what}[{i}].content").text
                 for part in words
             )
+        # Empty turns say nothing.
         if words and who not in silent and (who in USERS or who in ASSISTANTS):
             turns_read.append((who in ASSISTANTS, words))
     return _said(turns_read, what)

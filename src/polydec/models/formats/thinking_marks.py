@@ -1,4 +1,5 @@
-"""How models part what they think from what they answer: the marks of each family as data, and one reader for all of them."""
+"""How models separate what they think from what they answer: the marks of each family as data, and
+one reader for all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +12,16 @@ from enum import Enum
 class ThinkingMarks:
     """How a family of models writes its thinking.
 
-    name: of the family; opens, closes: texts that begin and end it, the first of each is the usual
-    one; around: texts around the answer that are no part of it; ending: what ends the thinking for
-    good where a budget is used up, "": the usual closing mark; anywhere: control tokens, which open
-    thinking wherever they stand and not only where an answer begins; known_by: texts that the chat
-    template of such a model holds, none: the usual two marks.
+    Attributes:
+        name: Of the family.
+        opens: Texts that begin it; the first is the usual one.
+        closes: Texts that end it; the first is the usual one.
+        around: Texts around the answer that are no part of it.
+        ending: What ends the thinking for good where a budget is used up; "": the usual closing
+            mark.
+        anywhere: Whether control tokens open thinking wherever they stand, and not only where an
+            answer begins.
+        known_by: Texts that the chat template of such a model holds; none: the usual two marks.
     """
 
     name: str
@@ -45,7 +51,8 @@ class ThinkingMarks:
         return max(map(text.rfind, self.opens)) > max(map(text.rfind, self.closes))
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether a prompt ends with an opening mark, white space aside, so that the answer begins inside of the thinking."""
+        """Whether a prompt ends with an opening mark and at most white space, so that the answer
+        begins inside of the thinking."""
         return prompt.rstrip().endswith(tuple(mark.rstrip() for mark in self.opens))
 
     def as_bytes(self) -> ThinkingMarks:
@@ -115,11 +122,18 @@ FAMILIES = (
 
 
 def marks_of(template: str, tokens: Iterable[str]) -> ThinkingMarks | None:
-    """The marks of a model, None where nothing is known of its thinking.
+    """The marks of a model.
 
-    template: source of its chat template; tokens: those of its tokenizer that are no ordinary text.
+    Args:
+        template: Source of its chat template.
+        tokens: Those of its tokenizer that are no ordinary text.
+
+    Returns:
+        The marks; None where nothing is known of its thinking.
     """
     known = frozenset(tokens)
+    # A template decides. Without one, a tokenizer that has both usual marks as tokens of their own
+    # does.
     spoken_of = (marks for marks in FAMILIES if marks.in_template(template))
     usual = (marks for marks in FAMILIES if not marks.known_by)
     single = (marks for marks in usual if {marks.opens[0], marks.closes[0]} <= known)
@@ -127,7 +141,7 @@ def marks_of(template: str, tokens: Iterable[str]) -> ThinkingMarks | None:
 
 
 class ThinkingSegmentKind(Enum):
-    """What a part of a text is. MARK: a mark, or white space beside one."""
+    """What a part of a text is. MARK: a mark, or white space next to one."""
 
     MARK = "mark"
     THINKING = "thinking"
@@ -139,7 +153,7 @@ Segment = tuple[ThinkingSegmentKind, str]
 
 class ThinkingPhase(Enum):
     """Where a text stands. FIRST: nothing was written yet; BEGUN: nothing of the thinking was;
-    BEHIND: nothing was written behind a mark."""
+    BEHIND: nothing was written after a mark."""
 
     FIRST = "first"
     BEGUN = "begun"
@@ -150,7 +164,12 @@ class ThinkingPhase(Enum):
 
 @dataclass(frozen=True)
 class ReadState:
-    """held: what was read and may become a mark, or is white space that may stand beside one."""
+    """Where a reader stands in a text.
+
+    Attributes:
+        phase: What comes next.
+        held: What was read and may become a mark, or is white space that may stand next to one.
+    """
 
     phase: ThinkingPhase
     held: str = ""
@@ -163,24 +182,38 @@ class ReadState:
 
 @dataclass(frozen=True)
 class ThinkingReader:
-    """Parts a text that comes in pieces into what was thought, what is answered, and marks. Nothing is lost: the segments, in
-    their order, add up to the text. Where the pieces are cut makes no difference to that.
+    """Separates a text that comes in pieces into what was thought, what is answered, and marks.
 
-    White space at both ends of the thinking, and between a mark and the answer, counts as a part of the mark. opened: the text
-    begins inside of the thinking. States are values: a step changes none.
+    Nothing is lost: the segments, in their order, add up to the text. Where the pieces are cut
+    makes no difference to that. White space at both ends of the thinking, and between a mark and
+    the answer, counts as a part of the mark. States are values: a step changes none.
+
+    Attributes:
+        marks: The marks of the model's family.
+        opened: Whether the text begins inside of the thinking.
     """
 
     marks: ThinkingMarks
     opened: bool = False
 
     def start(self) -> ReadState:
+        """The state before the first piece."""
         return ReadState(ThinkingPhase.BEGUN if self.opened else ThinkingPhase.FIRST)
 
     def step(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
-        """What became certain with one more piece, and the state behind it."""
+        """Read one more piece.
+
+        Args:
+            state: The state before it.
+            text: The piece.
+
+        Returns:
+            The state after it, and the segments that became certain.
+        """
         out = list[Segment]()
         phase = state.phase
         rest = state.held + text
+        # Each turn handles one phase; a mark in the text leads to another one.
         while True:
             if phase in (ThinkingPhase.FIRST, ThinkingPhase.BEHIND):
                 phase, segments, rest, more = self._beginning(phase, rest)
@@ -193,16 +226,27 @@ class ThinkingReader:
                 return ReadState(phase, rest), out
 
     def end(self, state: ReadState, cut: bool) -> list[Segment]:
-        """What was held back; cut: the text stops where it would have gone on, so that the beginning
-        of a mark counts as one."""
+        """End the text.
+
+        Args:
+            state: The state after the last piece.
+            cut: Whether the text stops where it would have gone on, so that the beginning of a mark
+                counts as one.
+
+        Returns:
+            Segments of what was held back.
+        """
         held = state.held
         if cut:
+            # A text that is cut off may end within a mark, which is then no text.
             begun = _begun(held, self._awaited(state.phase))
         else:
             begun = 0
         said = held[: len(held) - begun]
         marked = held[len(held) - begun :]
         segments = [(ThinkingSegmentKind.ANSWER, said), (ThinkingSegmentKind.MARK, marked)]
+        # White space next to a mark is part of it: at the end of the thinking, or before the
+        # answer.
         if state.thinks:
             body = said.rstrip()
             segments = [
@@ -220,7 +264,15 @@ class ThinkingReader:
         return [segment for segment in segments if segment[1]]
 
     def parted(self, text: str, cut: bool) -> tuple[str, str]:
-        """What was thought in a whole text, and what is answered; cut: see `end`."""
+        """Separate a complete text.
+
+        Args:
+            text: The text.
+            cut: Whether it stops where it would have gone on; see `end`.
+
+        Returns:
+            What was thought, and what is answered.
+        """
         state, segments = self.step(self.start(), text)
         segments += self.end(state, cut)
         thought, answer = (
@@ -229,7 +281,7 @@ class ThinkingReader:
         )
         return thought, answer
 
-    # ---- phases: each gives the next one, segments, what is left, and whether there is more to do ----
+    # ---- phases: each gives the next one, segments, what is left, and whether there is more ----
 
     def _awaited(self, phase: ThinkingPhase) -> tuple[str, ...]:
         """The marks that may come."""
@@ -247,7 +299,7 @@ class ThinkingReader:
     def _beginning(
         self, phase: ThinkingPhase, text: str
     ) -> tuple[ThinkingPhase, list[Segment], str, bool]:
-        """Nothing was said yet, or nothing behind a mark."""
+        """Nothing was said yet, or nothing after a mark."""
         said = text.lstrip()
         awaited = self._awaited(phase)
         mark = next((m for m in awaited if said.startswith(m)), None)
@@ -260,8 +312,11 @@ class ThinkingReader:
                 text[size:],
                 True,
             )
+        # White space, or what may become a mark: wait for more.
         if not said or any(m.startswith(said) for m in awaited):
             return phase, [], text, False
+        # After a mark white space belongs to the mark; at the very beginning it belongs to the
+        # answer.
         if phase is ThinkingPhase.BEHIND:
             white = len(text) - len(said)
         else:
@@ -277,6 +332,7 @@ class ThinkingReader:
             thought = text.lstrip()
             white = text[: len(text) - len(thought)]
             again = next((mark for mark in self.marks.opens if thought.startswith(mark)), "")
+            # The model opens again what the prompt has opened: that mark is no thought.
             if again:
                 return (
                     phase,
@@ -285,6 +341,7 @@ class ThinkingReader:
                     True,
                 )
             awaited = self._awaited(phase)
+            # What was read may become such a mark: wait for more.
             if any(mark.startswith(thought) and mark != thought for mark in awaited):
                 return phase, [], text, False
             segments.append((ThinkingSegmentKind.MARK, white))
@@ -297,6 +354,7 @@ class ThinkingReader:
                 (ThinkingSegmentKind.MARK, text[len(thought) : at + len(mark)]),
             ]
             return ThinkingPhase.BEHIND, segments, text[at + len(mark) :], True
+        # Certain is all but what may begin a closing mark, and the white space before that.
         sure = text[: len(text) - _begun(text, self.marks.closes)].rstrip()
         return (
             ThinkingPhase.THINKING,
@@ -335,6 +393,7 @@ def _begun(text: str, marks: Sequence[str]) -> int:
 
 def _first(text: str, marks: Sequence[str]) -> tuple[int, str]:
     """Where the first of these marks stands in a text, and which; "" where none does."""
+    # Of marks at one place the longest counts.
     found = [(at, -len(mark), mark) for mark in marks if (at := text.find(mark)) >= 0]
     at, _, mark = min(found, default=(len(text), 0, ""))
     return at, mark

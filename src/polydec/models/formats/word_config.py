@@ -37,9 +37,24 @@ class WordConfigFields(StrictRecord):
 
 @dataclass(frozen=True)
 class WordConfig:
-    """vocab: bytes and marks; begin: the mark before a text; ends: tokens that end a word; width, layers: of the backbone;
-    small: width inside a word; slots: vectors of a word; longest: tokens of one, which ends there at the latest; encoder,
-    decoder: layers inside a word; context: tokens of a text."""
+    """Sizes of a word-pooled model.
+
+    Attributes:
+        vocab: Number of bytes and marks.
+        begin: The mark before a text.
+        ends: Tokens that end a word.
+        width: Size of the backbone's states.
+        layers: Layers of the backbone.
+        small: Size of states inside a word.
+        slots: Vectors of a word.
+        longest: Tokens of a word, which ends there at the latest.
+        encoder: Layers that read a word.
+        decoder: Layers that write one.
+        context: Tokens of a text.
+        eps: Added to the norms' mean squares.
+        theta: Base of rotary embedding.
+        head: Size of a head.
+    """
 
     vocab: int
     begin: int
@@ -58,6 +73,7 @@ class WordConfig:
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
         """The content of config.json."""
+        # What the file must say; eps, theta and head are the same in all such models.
         own = {k: v for k, v in asdict(self).items() if k in WordConfigFields.model_fields}
         return {
             "architectures": ["PolydecWordPooled"],
@@ -71,11 +87,17 @@ class WordConfig:
 
 
 def read_word_config(config: Mapping[str, Any]) -> WordConfig:
-    """Raises RequestError with one sentence where config.json is not that of such a model."""
+    """Read the content of a config.json.
+
+    Raises:
+        RequestError: It is not that of such a model.
+    """
     f = validate_record(WordConfigFields, dict(config), "config.json of a word-pooled model")
     for name, width in (("width", f.width), ("small", f.small)):
+        # The head's size is fixed: widths must be multiples of it.
         if width % WordConfig.head:
             raise RequestError(f"config.json: {name} is {width}: it must be a multiple of 32")
+    # Marks are rows of the embedding table, too.
     if max(f.begin, *f.ends) >= f.vocab_size:
         raise RequestError("config.json: begin and ends must lie below vocab_size")
     return WordConfig(

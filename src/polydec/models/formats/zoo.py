@@ -17,8 +17,17 @@ _HERE = Path(__file__).resolve().parents[2] / "zoo"
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """An embedded model. package: (requirement, module) of what brings the weights, None where they travel with polydec;
-    about: the size where they are not here yet."""
+    """An embedded model.
+
+    Attributes:
+        name: Its name, without "zoo:".
+        what: What it is.
+        source: Where it comes from.
+        licence: Its licence.
+        about: Its size where it is not here yet.
+        package: (requirement, module) of what brings the weights; None where they travel with
+            polydec.
+    """
 
     name: str
     what: str
@@ -37,6 +46,7 @@ class ZooEntry:
             return None
         spec = importlib.util.find_spec(self.package[1])  # finds the package without running it
         if spec:
+            # The weights lie somewhere in the package's folders.
             roots = spec.submodule_search_locations or []
         else:
             roots = []
@@ -44,10 +54,12 @@ class ZooEntry:
 
     @property
     def here(self) -> bool:
+        """Whether it is here."""
         return self.path is not None
 
     @property
     def size(self) -> str:
+        """Size of its files, in words."""
         if (path := self.path) is None:
             return self.about
         if path.is_file():
@@ -136,6 +148,7 @@ _ENTRIES = (
 
 
 def zoo_entries() -> tuple[ZooEntry, ...]:
+    """All embedded models."""
     return _ENTRIES
 
 
@@ -145,7 +158,11 @@ def zoo_model_names() -> tuple[str, ...]:
 
 
 def find_zoo_entry(name: str) -> ZooEntry:
-    """The entry of a name, with or without "zoo:". Raises MissingError that offers the nearest names."""
+    """The entry of a name, with or without "zoo:".
+
+    Raises:
+        MissingError: There is none; the message offers the nearest names.
+    """
     bare = name.removeprefix("zoo:")
     entry = next((e for e in _ENTRIES if e.name == bare), None)
     if entry is None:
@@ -155,6 +172,7 @@ def find_zoo_entry(name: str) -> ZooEntry:
 
 def suggest_zoo_names(name: str) -> str:
     """A phrase that offers the embedded models nearest to a name."""
+    # At most two names that are written alike, else all of them.
     near = difflib.get_close_matches(
         name.removeprefix("zoo:").lower(), [e.name for e in _ENTRIES], 2, 0.5
     )
@@ -164,7 +182,11 @@ def suggest_zoo_names(name: str) -> str:
 
 
 def zoo_model_path(name: str) -> Path:
-    """Where a model lies: a directory or a GGUF file. Raises MissingError where the name is unknown or it is not here."""
+    """Where a model lies: a directory or a GGUF file.
+
+    Raises:
+        MissingError: The name is unknown, or the model is not here.
+    """
     entry = find_zoo_entry(name)
     if (path := entry.path) is None:
         if entry.package:
@@ -176,8 +198,15 @@ def zoo_model_path(name: str) -> Path:
 
 
 def install_zoo_model(name: str) -> Path:
-    """Bring the weights of a model that does not travel in the package, with pip into this interpreter; where it lies
-    then. Raises MissingError where that fails."""
+    """Bring the weights of a model that does not travel in the package, with pip into this
+    interpreter.
+
+    Returns:
+        Where it lies then.
+
+    Raises:
+        MissingError: That fails.
+    """
     entry = find_zoo_entry(name)
     if entry.package is not None and not entry.here:
         command = [
@@ -190,12 +219,14 @@ def install_zoo_model(name: str) -> Path:
             "--no-deps",
             entry.package[0],
         ]
+        # Without a shell, and without the package's own dependencies.
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[
                 -1
             ]
             raise MissingError(f"zoo:{entry.name} could not be installed: {last}")
+        # The import system would go on saying that the package is missing.
         importlib.invalidate_caches()
     return zoo_model_path(name)
 

@@ -1,4 +1,5 @@
-"""The whole step of the Llama skeleton in one native call, for CPUs: faster than the torch path, and every row exact."""
+"""The full step of the Llama skeleton in one native call, for CPUs: faster than the torch path, and
+every row exact."""
 
 from __future__ import annotations
 
@@ -26,15 +27,33 @@ def try_native_network(
     compute: str | None = None,
     cache_dtype: str | None = None,
 ) -> tuple[CpuStep | None, str]:
-    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves. Raises MissingError
-    where `compute` (or POLYDEC_COMPUTE) names no arithmetic, or `cache_dtype` (or POLYDEC_CACHE_DTYPE) no way to keep keys and
-    values."""
+    """Make the native network of a checkpoint, or say why the torch path serves it.
+
+    Args:
+        config: Content of the config.json.
+        weights: Its tensors by name, or an open GGUF file.
+        threads: Threads, 1 or more; None: all cores that this process may use.
+        quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so; None: as they are.
+        compute: What quantised matrices are multiplied in, one of `COMPUTES`; None:
+            POLYDEC_COMPUTE, else the default of the instruction set.
+        cache_dtype: How keys and values are stored, one of `CACHES`; None: POLYDEC_CACHE_DTYPE,
+            else float32.
+
+    Returns:
+        The network on the best instruction set, and ""; or None, and why.
+
+    Raises:
+        MissingError: `compute` or `cache_dtype`, or its environment variable, names nothing that
+            exists.
+    """
     runs, why = native_step_availability()
     if not runs:
         return None, why
     isa = native_instruction_sets()[0]
     compute = compute_of(compute, isa)
     cache_dtype = cache_dtype_of(cache_dtype)
+    # The portable kernels are slower than torch: they run only where somebody asks for them by
+    # name.
     if isa == "portable" and not os.environ.get("POLYDEC_ISA"):
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.native.network import CpuStep

@@ -29,8 +29,11 @@ _SIGNATURES = {
 
 @cache
 def _library() -> C.PyDLL | None:
-    """The library, or None where it was not built or does not load. Its calls keep the interpreter's lock: they take
-    microseconds, and whoever gives the lock away waits longer than that for it."""
+    """The library, or None where it was not built or does not load.
+
+    Its calls hold the interpreter's lock: they take microseconds, and whoever gives the lock away
+    waits longer than that for it.
+    """
     try:
         lib = C.PyDLL(str(native_library_path()))
         for name, (result, arguments) in _SIGNATURES.items():
@@ -43,7 +46,18 @@ def _library() -> C.PyDLL | None:
 
 
 class NativeNgramTable:
-    """An n-gram table as the library reads it. key_M, follower_MK, chance_MK: as in `NGrams`."""
+    """An n-gram table as the library reads it.
+
+    Args:
+        library: The library.
+        order: Tokens of the longest context.
+        key_M: Keys of the M contexts, as in `NGrams`.
+        follower_MK: Of each context its K likeliest followers.
+        chance_MK: How likely each of them is.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
 
     __slots__ = ("_held", "handle", "library")
 
@@ -57,10 +71,12 @@ class NativeNgramTable:
     ) -> None:
         self.library = library
         self.handle = None
+        # The types that the library reads, each array in one piece.
         key, follower, chance = (
             np.ascontiguousarray(a, t)
             for a, t in ((key_M, np.uint64), (follower_MK, np.uint16), (chance_MK, np.uint8))
         )
+        # Python must not free these arrays while the library has their addresses.
         self._held = follower, chance  # the library reads them where they lie
         self.handle = _made(
             library.copies_table(
@@ -81,7 +97,17 @@ class NativeNgramTable:
 def build_native_table(
     order: int, key_M: np.ndarray, follower_MK: np.ndarray, chance_MK: np.ndarray
 ) -> NativeNgramTable | None:
-    """None where there is no library."""
+    """Make an n-gram table for the library.
+
+    Args:
+        order: Tokens of the longest context.
+        key_M: Keys of the M contexts, as in `NGrams`.
+        follower_MK: Of each context its K likeliest followers.
+        chance_MK: How likely each of them is.
+
+    Returns:
+        The table; None where there is no library.
+    """
     library = _library()
     if library is None:
         return None
@@ -89,7 +115,8 @@ def build_native_table(
 
 
 class NativeCopyDrafter:
-    """A text, what stood in it before, and what a table says beside that. Its memory is given back with the object."""
+    """A text, what stood in it before, and what a table adds to that. Its memory is given back with
+    the object."""
 
     __slots__ = ("_at", "_buffer", "_handle", "_library", "_room", "_table")
 
@@ -111,8 +138,24 @@ class NativeCopyDrafter:
         copies: int,
         width: int,
     ) -> NativeCopyDrafter:
-        """An empty text. trust, min_match, copies (its width): as in `SuffixDrafter`; prior: by length of a match; width: as in
-        `CopyNGramMixtureDrafter`."""
+        """A drafter for an empty text.
+
+        Args:
+            table: The n-gram table.
+            trust: How many observations the prior counts for, as in `SuffixDrafter`.
+            prior: By length of a match, the probability that a copy comes true before anything was
+                observed.
+            min_match: Tokens of the shortest match, as in `SuffixDrafter`.
+            copies: How many copies are followed at a time (`SuffixDrafter`'s width).
+            width: Followers of a node, as in `CopyNGramMixtureDrafter`.
+
+        Returns:
+            The drafter.
+
+        Raises:
+            MemoryError: There is no memory for it.
+        """
+        # The library copies it: it need not live longer than the call.
         cells = array("d", prior)
         return NativeCopyDrafter(
             table,
@@ -130,17 +173,32 @@ class NativeCopyDrafter:
         )
 
     def read(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these; nothing is learned about how often copies come true."""
+        """Append tokens to the text; nothing is learned about how often copies come true."""
+        # One call for all of the prompt, which is read once.
         fed = array("i", tokens)
         _checked(self._library.copies_read(self._handle, fed.buffer_info()[0], len(fed)))
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Append tokens to the text, and learn from them how often copies come true."""
         for x in tokens:
             _checked(self._library.copies_learn(self._handle, x))
 
     def propose(self, root: int, depth: int, nodes: int, floor: float) -> Draft:
-        """The likeliest paths, none below the floor, up to so many levels and nodes."""
+        """Propose a tree of the likeliest paths.
+
+        Args:
+            root: The pending token.
+            depth: Levels of the tree below the root.
+            nodes: Nodes of the tree, the root left out.
+            floor: No path less likely than this is proposed, 0 to 1.
+
+        Returns:
+            The draft; the root alone where nothing is likely enough.
+
+        Raises:
+            MemoryError: There is no memory for it.
+        """
+        # Buffers grow as needed and are used again: addresses are looked up once.
         if self._room <= nodes:
             self._room = nodes + 1
             self._buffer = tuple(
@@ -150,12 +208,14 @@ class NativeCopyDrafter:
         n = _checked(
             self._library.copies_propose(self._handle, root, depth, nodes, floor, *self._at)
         )
+        # Nothing but the root: no draft is worth a node.
         if n == 1:
             return Draft.chain(root)
         token, parent, chance = self._buffer
         return Draft.certain(token[:n], parent[:n], chance[:n])
 
     def copy(self) -> NativeCopyDrafter:
+        """A twin that goes on by itself."""
         return NativeCopyDrafter(self._table, _made(self._library.copies_copy(self._handle)))
 
     def __del__(self) -> None:

@@ -28,13 +28,26 @@ READ = 64
 
 
 def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[Tensor], Tensor]:
-    """One more matrix of a network, stored in 8 bits: "join" first, then "fuse". Gives what multiplies rows by it. Raises
-    MissingError where its shape does not fit the network's."""
+    """Give the library one more matrix, stored in 8 bits.
+
+    Args:
+        step: The network that gets it.
+        part: "join" or "fuse"; "join" must be given first.
+        weight_NK: The matrix, ``[out, in]``.
+
+    Returns:
+        A function that multiplies rows by it, ``[M, in]`` -> ``[M, out]``.
+
+    Raises:
+        MissingError: Its shape does not fit the network's.
+    """
     weight_NK = weight_NK.detach()
     item = NativeWeight(q8_0(weight_NK), tuple(weight_NK.shape), TYPES["Q8_0"])
+    # The library copies and packs the blocks.
     step._check(step._put(PARTS[part], 0, item))
 
     def through(rows_MK: Tensor) -> Tensor:
+        # The library takes a limited number of rows a call.
         return torch.cat(
             [_through(step, part, len(weight_NK), part_MK) for part_MK in rows_MK.split(LIMIT)]
         )
@@ -62,7 +75,7 @@ def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
 
 
 def _evened(step: CpuStep, rows_MH: Tensor) -> Tensor:
-    """Rows divided by their root mean squares, to the bit as those of a tree that grows."""
+    """Rows divided by their root mean squares, with the same bits as those of a tree that grows."""
     input_MH = rows_MH.float().contiguous()
     out = torch.empty(rows_MH.shape)
     if len(input_MH):
@@ -81,6 +94,7 @@ def _evened(step: CpuStep, rows_MH: Tensor) -> Tensor:
 
 
 def _check(step: CpuStep, code: int) -> None:
+    # A number that is not finite: the same message as on the torch path.
     if code == ENDLESS:
         raise MissingError(NOT_FINITE)
     step._check(code)
@@ -88,7 +102,12 @@ def _check(step: CpuStep, code: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TipState:
-    """What a layer made of the last true state: state_H, and its head's logits of its own tokens, logits_C."""
+    """What a layer made of the last true state.
+
+    Attributes:
+        state_H: What left the layer.
+        logits_C: Its head's logits of its own tokens.
+    """
 
     state_H: Tensor
     logits_C: Tensor
@@ -96,9 +115,19 @@ class TipState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeGrowthQuery:
-    """A tree that is asked for. The layer's cache, whose entries behind the committed ones are free; the true states that it
-    reads first, side by side, and the embeddings of the tokens behind them; the tip, where there are none; and the tree: see
-    BestFirst. tips: paths that go on at each level; floor: no path less likely is named."""
+    """A tree that is asked for.
+
+    Attributes:
+        cache: The layer's cache, whose entries after the committed ones are free.
+        embed_NH: Embeddings of the tokens after the true states that are read first.
+        state_ND: These true states, of all their layers side by side.
+        tip: What the layer made of the last true state, where none is read; else None.
+        depth: Levels of the tree.
+        width: Children that a path may get at each level.
+        tips: Paths that go on at each level.
+        nodes: Nodes of the tree.
+        floor: No path less likely is named. Default 0.
+    """
 
     cache: KVCache
     embed_NH: Tensor
@@ -116,21 +145,33 @@ class TreeGrowthQuery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeGrowthAnswer:
-    """tip: behind the true states that were read, which stay in the cache; nodes: (the node above it, -1: the root; token; its
-    chance), level by level."""
+    """A grown tree.
+
+    Attributes:
+        tip: What the layer made of the last true state; those that were read stay in the cache.
+        nodes: Of each node the node above it (-1: the root), its token and its chance, level by
+            level.
+    """
 
     tip: TipState
     nodes: tuple[tuple[int, int, float], ...]
 
 
 class NativeTreeGrower:
-    """A model to which a query is a whole tree. step: the layer with its head; token_C: the ids that its head knows; table:
-    their embeddings, [C, H], asked for once.
+    """A model to which a query is a full tree.
 
-    What enters the layer, what leaves it and its head's logits are to the bit those of passes level by level. A chance is not:
-    its logarithm lies within 1e-6, and 2^-24 of itself, of the exact one, and torch, which adds in another order, has an error
-    of its own. So a tree differs from BestFirst's only where two paths are as likely as that; of equal logits the first
-    token counts as the likelier one here, any of them with torch."""
+    What enters the layer, what leaves it and its head's logits have the same bits as those of
+    passes level by level. A chance does not: its logarithm lies within 1e-6, and 2^-24 of itself,
+    of the exact one, and torch, which adds in another order, has an error of its own. So a tree
+    differs from BestFirst's only where two paths are as likely as that; of equal logits the first
+    token counts as the likelier one here, any of them with torch.
+
+    Args:
+        step: The layer with its head.
+        fuse_HD: The matrix that joins the states of several layers, ``[H, layers * H]``.
+        token_C: The ids that its head knows.
+        table: Gives their embeddings, ``[C, H]``; it is asked once.
+    """
 
     def __init__(
         self, step: CpuStep, fuse_HD: Tensor, token_C: Tensor, table: Callable[[], Tensor]
@@ -151,12 +192,12 @@ class NativeTreeGrower:
         return self._table_CH
 
     def tip(self, answer: NetworkAnswer) -> TipState:
-        """Of what the layer answered at one row."""
+        """The tip of what the layer answered at its last row."""
         assert answer.hidden_RH is not None and answer.logits_RV is not None
         return TipState(answer.hidden_RH[-1].clone(), answer.logits_RV[-1, self._token_C])
 
     def answer(self, tip: TipState) -> NetworkAnswer:
-        """The same the other way about."""
+        """The answer of a pass whose last row is a tip."""
         return NetworkAnswer(self._step._full(tip.logits_C[None]), tip.state_H[None])
 
     def even(self, rows_MH: Tensor) -> Tensor:
@@ -164,6 +205,7 @@ class NativeTreeGrower:
         return _evened(self._step, rows_MH)
 
     def forward(self, queries: Sequence[TreeGrowthQuery]) -> Sequence[TreeGrowthAnswer]:
+        """Grow one tree a query, in order."""
         return [self._grow(q) for q in queries]
 
     def _grow(self, q: TreeGrowthQuery) -> TreeGrowthAnswer:
@@ -171,11 +213,16 @@ class NativeTreeGrower:
         n = len(q)
         cache = q.cache
         length = cache.length
+        # Slots for the true states, and for the paths of every level but the last, whose entries
+        # nobody reads.
         room = n + q.tips * (q.depth - 1)
         cache.stage([-1] * room)
         step._turn(length + n + q.depth - 1)
+        # The library writes into the cache and reads the tables where they lie.
         where = CacheOf()
         parts = cache_of(where, cache)  # noqa: F841   (kept while the call runs)
+        # Embeddings of the head's tokens, so that levels follow one another without leaving the
+        # library.
         table_CH = self._table()
         if q.tip is None:
             tip = TipState(torch.empty(self._width), torch.empty(len(self._id)))
@@ -207,8 +254,10 @@ class NativeTreeGrower:
             chance.ctypes.data,
         )
         code = step._lib.step_grow(step._model, C.byref(g))
+        # True states stay cached; what the tree's own nodes left does not.
         cache.commit(range(n) if not code else ())
         _check(step, code)
+        # The library counts tokens of the layer's own head; here they become ids of the vocabulary.
         ids = [self._id[x] for x in token[: g.found].tolist()]
         return TreeGrowthAnswer(
             tip, tuple(zip(parent[: g.found].tolist(), ids, chance[: g.found].tolist()))

@@ -1,4 +1,5 @@
-"""Matrices that were quantised when a model was loaded, kept in the cache folder: the next load maps them."""
+"""Matrices that were quantised when a model was loaded, stored in the cache folder: the next load
+maps them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from polydec.base import files
 from polydec.models.nets.linear import profile_path
 
 MOST = 1 << 28
-"""Numbers of a model whose matrices are kept: draft models are small, and a large one would fill a disk."""
+"""Numbers of a model whose matrices are kept: draft models are small, and a large one would fill a
+disk."""
 ROOM = 1 << 29
 """Bytes of the folder; what was not used for the longest is dropped first."""
 HEAD = 4
@@ -31,11 +33,21 @@ def quantised_cache_folder() -> Path:
 def cached_quantised_blocks(
     kind: str, source: Iterable[Any], shape: tuple[int, ...], make: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """The blocks of a matrix: those that are kept, else `make()`, which are then kept.
+    """The blocks of a matrix: stored ones, else those that are made now, which are then stored.
 
-    kind: of the blocks; source: the arrays that the matrix is made of, which name what is kept; shape: of its blocks. What is
-    damaged is made anew, and a folder that cannot be written to is no fault.
+    What is damaged is made anew, and a folder that cannot be written to is no fault.
+
+    Args:
+        kind: Kind of the blocks; part of the name that they are stored by.
+        source: The arrays that the matrix is made of; a hash of them is the rest of the name.
+        shape: Shape of the blocks, uint8.
+        make: Makes the blocks.
+
+    Returns:
+        The blocks, ``shape``, uint8; read-only where they are mapped.
     """
+    # The leading 1 is the version of the stored form; the content of the sources is all of the
+    # rest, so no file name or date can mislead.
     name = hashlib.sha256(f"1 {kind} {shape}".encode())
     for part in source:
         name.update(f"{part.dtype} {tuple(part.shape)}".encode())
@@ -68,8 +80,10 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
         return None
     check = whole[:HEAD].tobytes()
     body = whole[HEAD:]
+    # A file that another process is cut off in writing, or a bad disk: the checksum finds out.
     if body.size != int(np.prod(shape)) or zlib.crc32(body.data).to_bytes(4, "little") != check:
         return None
+    # The time of the last use decides what is dropped first.
     with suppress(OSError):
         os.utime(path)
     return body.reshape(shape)

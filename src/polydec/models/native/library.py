@@ -11,6 +11,7 @@ from pathlib import Path
 from polydec.base.errors import MissingError
 
 HERE = Path(__file__).parent
+# Numbers of the library's enums: the order must be that of its headers.
 TYPES = {
     name: i
     for i, name in enumerate(
@@ -61,6 +62,7 @@ PARTS = {
         )
     )
 }
+# The next three: numbers that the library reads as switches.
 ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
 CACHES = {"float32": 0, "float16": 1, "int8": 2}  # how keys and values are kept
@@ -138,6 +140,8 @@ class NativeTreeGrowth(C.Structure):
     ]
 
 
+# Result and arguments of each function. A pointer is followed by the number of items that it points
+# at, which the library checks.
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]),
     "step_sets": (C.c_char_p, []),
@@ -174,7 +178,12 @@ _SIGNATURES = {
 
 
 def native_library_path() -> Path:
-    """The file. Raises OSError where it was not built."""
+    """The file of the library.
+
+    Raises:
+        OSError: It was not built.
+    """
+    # A library of another build, to compare or to debug.
     own = os.environ.get("POLYDEC_STEP")
     if own:
         libraries = [Path(own)]
@@ -187,7 +196,11 @@ def native_library_path() -> Path:
 
 @cache
 def load_native_library() -> C.CDLL:
-    """Raises OSError where it was not built, or does not load here."""
+    """Load the library and declare its functions.
+
+    Raises:
+        OSError: It was not built, or does not load here.
+    """
     lib = C.CDLL(str(native_library_path()))
     for name, (result, arguments) in _SIGNATURES.items():
         f = getattr(lib, name)
@@ -197,7 +210,8 @@ def load_native_library() -> C.CDLL:
 
 
 def native_step_availability() -> tuple[bool, str]:
-    """Whether the native step runs here, and why not, or the instruction sets that it can use, best first."""
+    """Whether the native step runs here, and why not, or the instruction sets that it can use, best
+    first."""
     try:
         return True, " ".join(native_instruction_sets())
     except (OSError, AttributeError) as e:
@@ -205,28 +219,51 @@ def native_step_availability() -> tuple[bool, str]:
 
 
 def native_instruction_sets() -> tuple[str, ...]:
-    """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
-    what another machine would do). Raises MissingError where the machine lacks it."""
+    """Instruction sets that this machine has, best first.
+
+    Before these stands the one that POLYDEC_ISA names (to compare, or to see what another machine
+    would do).
+
+    Raises:
+        MissingError: The machine lacks the one that it names.
+    """
     here = load_native_library().step_sets().decode().split()
     asked = os.environ.get("POLYDEC_ISA")
     if asked and asked not in here:
         raise MissingError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
+    # A stable sort: the one asked for comes first, the others keep their order.
     return tuple(sorted(here, key=lambda isa: isa != asked))
 
 
 _DEFAULT = {"portable": "float32", "NEON": "float32"}
-"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32 (docs/native.md)."""
+"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32
+(docs/native.md)."""
 
 
 def compute_of(asked: str | None, isa: str) -> str:
-    """The arithmetic of quantised matrices: what is asked for, else what POLYDEC_COMPUTE names, else an instruction set's
-    default. Raises MissingError where the name is none of COMPUTES."""
+    """What quantised matrices are multiplied in: what is asked for, else what POLYDEC_COMPUTE
+    names, else a default.
+
+    Args:
+        asked: One of `COMPUTES`; None or "": nothing is asked for.
+        isa: The instruction set, which has a default.
+
+    Returns:
+        One of `COMPUTES`.
+
+    Raises:
+        MissingError: The name is none of them.
+    """
     return _chosen("compute", asked, COMPUTES) or _DEFAULT.get(isa, "int16")
 
 
 def cache_dtype_of(asked: str | None) -> str:
-    """How keys and values are kept: what is asked for, else what POLYDEC_CACHE_DTYPE names, else float32. Raises MissingError
-    where the name is none of CACHES."""
+    """How keys and values are stored: what is asked for, else what POLYDEC_CACHE_DTYPE names, else
+    float32.
+
+    Raises:
+        MissingError: The name is none of CACHES.
+    """
     return _chosen("cache_dtype", asked, CACHES) or "float32"
 
 

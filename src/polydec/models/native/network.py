@@ -1,4 +1,5 @@
-"""The native step as a Network: checkpoints into packed weights, queries into one batch of rows, in place of the cache."""
+"""The native step as a `NeuralNetwork`: checkpoints into packed weights, queries into one batch of
+rows, in place of the cache."""
 
 from __future__ import annotations
 
@@ -47,13 +48,17 @@ CPU = torch.device("cpu")
 
 
 class CpuStep:
-    """A network of models/nets/query.py whose rows never depend on their neighbours: every row is
-    summed in one fixed order, so its bits are the same for any batch, tree, number of threads and
-    instruction set.
+    """A network of models/nets/query.py whose rows never depend on their neighbours.
 
-    kernel: name of the instruction set, of the arithmetic of quantised matrices (`compute`) and of how keys and values are kept
-    (`cache_dtype`), where that is not float32; dtype: block types of the
-    weights, most of them first; approximate: why the law is not the checkpoint's, or "".
+    Every row is summed in one fixed order, so its bits are the same for any batch, tree, number of
+    threads and instruction set.
+
+    Attributes:
+        kernel: Name of the instruction set, of the arithmetic of quantised matrices (`compute`) and
+            of how keys and values are stored (`cache_dtype`), where that is not float32.
+        dtype: Block types of the weights, most of them first.
+        approximate: Why the law is not the checkpoint's, or "".
+        threads: Threads of the library's pool.
     """
 
     tree = rollback = True
@@ -83,6 +88,8 @@ class CpuStep:
             self.routes = None
         else:
             self.routes = (c.layers, c.experts.count)
+        # What most passes say of layers: all of them, no exits, both halves of each (3 = attention
+        # 1 + MLP 2).
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned = 0
         self.kernel = ""
@@ -149,14 +156,28 @@ class CpuStep:
         compute: str = "float32",
         cache_dtype: str = "float32",
     ) -> CpuStep:
-        """From the dict of a Hugging Face config.json and its tensors by name, or a GGUF file's, whose blocks stay as they are.
+        """Make a network from a checkpoint's config and tensors, or from a GGUF file, whose blocks
+        stay as they are.
 
-        threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
-        quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
-        quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
-        then approximate). cache_dtype: how keys and values are kept, "float32", "float16", or "int8" with one scale for a
-        head's vector (both approximate). Raises MissingError where the library does not serve this network (a block type or an
-        odd shape that it lacks), OSError where there is none.
+        Args:
+            config: The dict of a Hugging Face config.json.
+            weights: Its tensors by name, or an open GGUF file.
+            threads: 1 or more; None: the cores that this process may use.
+            isa: "" (the best), "AVX-512", "AVX2" or "portable". Default "".
+            quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then
+                approximate). None: as they are.
+            compute: What quantised matrices are multiplied in, "float32", or their inputs rounded
+                to 16 or 8 bits: "int16", "int8" (the law is then approximate). Default "float32".
+            cache_dtype: How keys and values are stored, "float32", "float16", or "int8" with one
+                scale for a head's vector (both approximate). Default "float32".
+
+        Returns:
+            The network, its weights packed.
+
+        Raises:
+            MissingError: The library does not serve this network (a block type or an odd shape that
+                it lacks).
+            OSError: There is no library.
         """
         c, weights = read_architecture(config, weights)
         if threads is None:
@@ -185,6 +206,7 @@ class CpuStep:
         )
         net._tokens = tokens
         if any(c.windows):
+            # 0: no window.
             widths = array("i", [w or 0 for w in c.windows])
             net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
         if any(k != 0 for k in c.turns):
@@ -214,6 +236,7 @@ class CpuStep:
             load.summary,
             ", ".join(filter(None, (load.approximate, rounded, kept))),
         )
+        # Cost: numbers of the matrices that a row goes through; of experts those that are used.
         attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
         if c.experts is None:
             experts = 0
@@ -224,7 +247,7 @@ class CpuStep:
         return net
 
     def _put(self, part: int, layer: int, item: Any) -> int:
-        """One tensor of weights.py; the code that the library answers with."""
+        """Give the library one tensor of weights.py; the code that it answers with."""
         data = item.data.ctypes.data
         if item.kind is None:
             n = item.shape[0]
@@ -237,9 +260,14 @@ class CpuStep:
         )
 
     def new_cache(self, press: CachePress | None = None) -> KVCache:
-        """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
-        bytes of the float that they are multiplied by. With a press, old entries are packed (models/native/press.py). Raises
-        RequestError for a press that the library does not read, or not here."""
+        """An empty cache ``[layers, 2, kv heads, slots, head]`` of `cache_dtype`.
+
+        After a head's 8-bit integers stand the four bytes of the float that they are multiplied by.
+        With a press, old entries are packed (models/native/press.py).
+
+        Raises:
+            RequestError: The library does not read the caches of this press, or not here.
+        """
         size = self._head + 4 * (self.cache_dtype == "int8")
         return KVCache(
             empty_pooled_tensor(
@@ -269,7 +297,7 @@ class CpuStep:
         )
 
     def _pack(self, shape: PressOf, kv: Tensor, out: Tensor) -> None:
-        """Keys and values of a block of one layer, [2, kv heads, block, head], into bytes."""
+        """Pack keys and values of a block of one layer, ``[2, kv heads, block, head]``, into bytes."""
         code = self._lib.step_press(
             self._model, C.byref(shape), kv.data_ptr(), kv.numel(), out.data_ptr(), out.numel()
         )
@@ -278,14 +306,18 @@ class CpuStep:
         self._check(code)
 
     def _turn(self, positions: int) -> None:
-        """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
-        hundred positions exact ones are another function."""
+        """Make rotary tables for that many positions at least.
+
+        Angles are rounded to fp32, as transformers has them: beyond a few hundred positions exact
+        ones are another function.
+        """
         if positions <= self._turned:
             return
         if positions > self.context:
             raise MissingError(
                 f"the sequence has {positions} positions: the model's context holds {self.context}"
             )
+        # The tables double, so that a growing text rarely makes them anew.
         n = min(self.context, max(positions, 2 * self._turned, 1024))
         for k, rope in enumerate(self.config.ropes):
             cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary_cos_sin(rope, n))
@@ -302,7 +334,8 @@ class CpuStep:
             )
 
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
-        """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
+        """Answers in order. Queries over the same layers run in one step, a limited number of rows
+        at a time."""
         if any(q.cache.press is not None and len(q) > q.cache.press.block for q in queries):
             # what a row sees packed must have been there before the step
             return in_turns(
@@ -310,6 +343,7 @@ class CpuStep:
                 queries,
                 [max(1, len(q)) if q.cache.press is None else q.cache.press.block for q in queries],
             )
+        # The usual case, without grouping: all queries fit into one step of all layers.
         if (
             all(q.layers is None and not q.without for q in queries)
             and sum(map(len, queries)) <= LIMIT
@@ -322,6 +356,7 @@ class CpuStep:
     def _steps(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
         answers: dict[int, NetworkAnswer] = {}
         for (layers, without, _), index in group_into_passes(queries, self.layers, LIMIT):
+            # The same object, which `_step` knows by identity.
             if layers == self._every:
                 every = self._every
             else:
@@ -336,6 +371,9 @@ class CpuStep:
         without: frozenset[int] = frozenset(),
     ) -> list[NetworkAnswer]:
         lists: list[list[int]] = [[] for _ in range(9)]
+        # Of each row: token (-1: a vector comes in), cache, position, slot, how many slots it sees,
+        # how many of these are the cache's first ones, and where in `tail` the rest are listed.
+        # `out`: the rows that are answered.
         token, sequence, position, slot, seen, prefix, start, tail, out = lists
         wants: list[RowDetail] = []
         embeds: list[tuple[Sequence[int], Tensor]] = []
@@ -344,10 +382,12 @@ class CpuStep:
         for s, q in enumerate(queries):
             n = len(q)
             row = len(token)
+            # Held until the call is over: the library reads addresses only.
             parts.append(cache_of(caches[s], q.cache))
             if q.embed is None and self._widen is None:
                 token += q.token
             else:
+                # Embeddings that the library cannot look up come in as vectors.
                 if q.token and self._widen is not None:
                     embeds.append((range(row, row + n), self._widen([max(x, 0) for x in q.token])))
                 if q.embed is not None:
@@ -374,12 +414,16 @@ class CpuStep:
                 slot += q.at
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
+        # Rotary tables must reach the furthest position before the call.
         if (need := max(position)) >= self._turned:
             self._turn(need + 1)
-        # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
+        # Few objects from here on: a pass has emptied the processor's caches, and each of them
+        # costs a trip to memory.
         m = len(token)
         R = len(out)
         W = self.config.width
+        # Which queries need rows of logits. The others get their argmax from the library, which
+        # writes no logits for them.
         full = [w > RowDetail.ARGMAX for w in wants]
         if all(full):
             k = R
@@ -389,8 +433,11 @@ class CpuStep:
         exit_at = self._no_exit
         if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
+            # Of each layer that runs, the row of `exits` that its output goes to; -1: none.
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
         reads = max(wants) > RowDetail.NOTHING
+        # All integers of the batch in one array. Its parts are found by their offsets: seven lists
+        # of m numbers, then rows, places of logits, room for the argmaxes, and the tails.
         ints = array(
             "i",
             [
@@ -424,6 +471,7 @@ class CpuStep:
                     0,
                 ],
             )
+        # Three lists of one number a layer: its index, its exit, its halves.
         which = layer.buffer_info()[0]
         count = 4 * len(layers)
         if depths:
@@ -435,6 +483,7 @@ class CpuStep:
             embed = torch.zeros(m, W)
             for rows, e in embeds:
                 embed[list(rows)] = e.to(embed)
+        # Only passes that move the router pay for its table.
         moved = self.routes is not None and any(q.want.routing is not None for q in queries)
         if self.routes is not None and moved:
             routing = _routing(queries, *self.routes)
@@ -482,11 +531,14 @@ class CpuStep:
             self._check(code)
         best: list[int] = []
         if reads and R:
+            # The library wrote the argmaxes into the array; a negative one marks a row with numbers
+            # that are not finite.
             best = ints[7 * m + 2 * R : 7 * m + 3 * R].tolist()
             if min(best) < 0:
                 raise MissingError(NOT_FINITE)
             if self._tokens is not None:
                 best = self._tokens[torch.tensor(best)].tolist()
+        # The usual answer of one request, made of as few objects as possible.
         if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:
             want = queries[0].want
             if self._tokens is None:
@@ -506,6 +558,7 @@ class CpuStep:
         )
         if exits is None:
             return answers
+        # Exits of all queries lie one after another, in the order of the answered rows.
         ends = np.cumsum([len(q.rows) for q in queries])
         return [
             replace(
@@ -537,6 +590,15 @@ class CpuStep:
         hidden: Any,
     ) -> list[NetworkAnswer]:
         def states(r: int, end: int) -> Tensor:
+            """Hidden states of some answered rows.
+
+            Args:
+                r: The first one.
+                end: The one after the last.
+
+            Returns:
+                ``[end - r, width]``, a view.
+            """
             if len(hidden):
                 rows_RW = torch.frombuffer(hidden, dtype=torch.float32)
             else:
@@ -574,6 +636,7 @@ class CpuStep:
             out = []
         else:
             out = [torch.empty(0, self.size)]
+        # A pass over no layers: states go in, and through the final norm and the head.
         for some_RH in hidden_RH.split(LIMIT) if len(hidden_RH) else ():
             nothing = torch.empty(()).expand(
                 self.layers, 2, self.config.kv_heads, len(some_RH), self._head
@@ -589,7 +652,7 @@ class CpuStep:
         return torch.cat(out)
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        """States behind the final norm, [n, width]."""
+        """States after the final norm, ``[n, width]``."""
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
     @property
@@ -600,7 +663,18 @@ class CpuStep:
         return why_not_rotatable(self.config)
 
     def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
-        """See models/nets/turned.py. The factors are those of the step's own tables."""
+        """Give cached entries as they would be at other positions; values stay as they are.
+
+        The factors are those of the step's own tables.
+
+        Args:
+            kv: Entries of consecutive positions, ``[layers, 2, kv heads, n, head]``, float32.
+            first: Position of the first entry.
+            by: How many positions further on they shall stand; it may be negative.
+
+        Returns:
+            A copy of the same shape.
+        """
         n = kv.shape[-2]
 
         def tables(k: int) -> tuple[Tensor, Tensor]:
@@ -611,20 +685,33 @@ class CpuStep:
         return rotate_cached_keys(kv, by, self.config, True, tables)
 
     def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer (None: the last one), [kv heads, stop, head], float32."""
+        """Read keys and values that a cache holds.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer; None: the last one.
+
+        Returns:
+            Keys and values, each ``[kv heads, stop, head]``, float32.
+
+        Raises:
+            RequestError: The cache is pressed.
+        """
         if cache.press is not None:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
         both = cache.layer(self.layers - 1 if layer is None else layer, stop)
         if self.cache_dtype == "int8":
+            # The last four bytes of a head's vector are its scale.
             scale = both[..., self._head :].contiguous().view(torch.float32)
             both = both[..., : self._head] * scale
         keys, values = both.float()
         return keys, values
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """What enters the first layer, [n, width]."""
+        """What enters the first layer, ``[n, width]``."""
         if self._widen is not None:
             return self._widen(tokens)
         if tokens:
@@ -632,7 +719,15 @@ class CpuStep:
         return torch.empty(0, self.config.width)
 
     def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
-        """Of each row the k likeliest tokens, likeliest first."""
+        """Find the likeliest tokens of each row.
+
+        Args:
+            logits_RV: Logits.
+            k: How many a row; all, where there are fewer.
+
+        Returns:
+            Token ids of each row, likeliest first.
+        """
         (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
         token_RN = np.empty((R, most), np.int32)
         rows_RV = logits_RV.contiguous()
@@ -660,12 +755,13 @@ class CpuStep:
         start: list[int],
         tail: list[int],
     ) -> None:
-        """Where the n rows of a query stand and what they see."""
+        """Note where the n rows of a query stand and what they see."""
         cache = q.cache
         stop = q.first + n
         length = cache.length
         parent = cache.parent
         chain = stop <= length or parent[: stop - length] == [*range(-1, stop - length - 1)]
+        # Bidirectional: a row sees all slots up to the end of its block, or of the cache.
         if not self.config.causal:
             if not chain:
                 position += self._depths(q)
@@ -677,12 +773,15 @@ class CpuStep:
             prefix += ends
             start += [0] * n
             return
+        # A chain: each row sees every slot up to its own.
         if chain:
             position += range(q.first, stop)
             seen += range(q.first + 1, stop + 1)
             prefix += range(q.first + 1, stop + 1)
             start += [0] * n
             return
+        # A tree: a row sees the committed slots, then its own path, slot by slot. A path is its
+        # parent's and one slot more.
         paths = list[tuple[int, ...]]()
         for j, p in enumerate(parent[: stop - length]):
             paths.append((*(paths[p] if p >= 0 else ()), length + j))
@@ -700,6 +799,7 @@ class CpuStep:
 
     @staticmethod
     def _depths(q: NetworkQuery) -> list[int]:
+        """Positions of a query's rows where the staged entries have branches."""
         depth = list[int]()
         for p in q.cache.parent:
             depth.append(depth[p] + 1 if p >= 0 else 0)
@@ -710,7 +810,8 @@ class CpuStep:
         ]
 
     def profile(self) -> dict[str, float]:
-        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the head."""
+        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the
+        head."""
         t = (C.c_double * 4)()
         self._lib.step_profile(self._model, t)
         return dict(zip(("linear", "attention", "rest", "head"), t))
@@ -736,7 +837,8 @@ class CpuStep:
 
 
 def _routing(queries: Sequence[NetworkQuery], layers: int, experts: int) -> Tensor:
-    """What is added to the router's scores of each row (Want.routing), [rows, layers, experts]."""
+    """What is added to the router's scores of each row (`ScoreRequest.routing`), ``[rows, layers,
+    experts]``."""
     out = torch.zeros(sum(map(len, queries)), layers, experts)
     row = 0
     for q in queries:
@@ -754,7 +856,15 @@ def _experts(c: TransformerConfig) -> tuple[int, int, int, bool]:
 
 
 def cache_of(to: CacheOf, cache: KVCache) -> Any:
-    """Tells the library where a cache's entries lie; what is returned must live as long as `to` is read."""
+    """Say where a cache's entries lie, for the library.
+
+    Args:
+        to: The library's record of the cache; it is written to.
+        cache: The cache.
+
+    Returns:
+        What must live as long as `to` is read.
+    """
     to.kv = cache.address
     to.capacity = cache.capacity
     to.start = cache.start
@@ -778,7 +888,15 @@ def _parts(cache: KVCache) -> Any:
 
 
 def rotary_cos_sin(rope: RotaryEmbedding, n: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [n, head / 2] of the first positions, float32, of angles rounded to float32 as transformers does."""
+    """Cosines and sines of the first positions, of angles rounded to float32 as transformers does.
+
+    Args:
+        rope: The rotary embedding.
+        n: Number of positions.
+
+    Returns:
+        Cosines and sines, each ``[n, head / 2]``, float32.
+    """
     if rope.kind in ("dynamic", "longrope"):  # the frequencies depend on the position
         turn = rope.table(0, n)
         return turn.real.float(), turn.imag.float()
@@ -789,5 +907,6 @@ def rotary_cos_sin(rope: RotaryEmbedding, n: int) -> tuple[Tensor, Tensor]:
     elif rope.kind != "default":
         inverse = unit.angle().float()  # below a turn: position 1
     angle = torch.arange(n).float()[:, None] * inverse
+    # Some kinds scale the embedding: a factor's length says by how much.
     size = float(unit[0].abs())
     return (angle.double().cos() * size).float(), (angle.double().sin() * size).float()

@@ -1,7 +1,9 @@
-"""Presses in the compiled step: keys and values in few bits, which attention reads in integers (models/native/press.cpp).
+"""Presses in the compiled step: keys and values in few bits, which attention reads in integers
+(models/native/press.cpp).
 
-The law is that of the torch path's press, number by number: blocks of the same positions, rounded to the same integers with the
-same scales. What differs is the order of sums, and queries and weights that are rounded to 16 bits on their way.
+The law is that of the torch path's press, number by number: blocks of the same positions, rounded
+to the same integers with the same scales. What differs is the order of sums, and queries and
+weights that are rounded to 16 bits on their way.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ MOST = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativePackedBlock:
-    """What one layer keeps of a block, as press.h lays it out. address: where it lies."""
+    """What one layer stores of a block, as press.h lays it out.
+
+    Attributes:
+        bytes: Its bytes, uint8.
+        address: Where they lie.
+    """
 
     bytes: Tensor
     address: int
@@ -41,9 +48,12 @@ class NativePackedBlock:
 
 
 class PackedBlockSlab:
-    """Room for the packed blocks of one text, large pieces at a time, which large pages bear: a pass reads all of them, and a
-    block of one layer is a few small pages. Each piece is about as large as all before it, and is given back once no block
-    in it is read any more."""
+    """Room for the packed blocks of one text, large pieces at a time.
+
+    Large pages bear such pieces: a pass reads all of them, and a block of one layer is a few small
+    pages. Each piece is about as large as all before it, and is given back once no block in it is
+    read any more.
+    """
 
     __slots__ = ("_left", "_total")
 
@@ -54,6 +64,8 @@ class PackedBlockSlab:
     def take(self, size: int) -> Tensor:
         """So many bytes, at a multiple of 64 where all sizes are."""
         if len(self._left) < size:
+            # Each piece doubles the room, so that there are few of them; none is smaller than LEAST
+            # or larger than MOST, unless a block is.
             piece = max(size, min(max(LEAST, self._total), MOST))
             self._left = empty_pooled_tensor((piece,), torch.uint8, CPU)
             self._total = self._total + piece
@@ -64,8 +76,16 @@ class PackedBlockSlab:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPress:
-    """A press as the library packs it (models/nets/press.py, Packing). shape: what the library is
-    told; size: bytes of a packed block of one layer; into: packs one; slab: where blocks lie."""
+    """A press as the library packs it (models/nets/press.py, BlockPacker).
+
+    Attributes:
+        called: What messages call it.
+        block: Entries that are packed at once.
+        shape: What the library reads of it.
+        size: Bytes of a packed block of one layer.
+        into: Packs a block into bytes.
+        slab: Where packed blocks lie.
+    """
 
     called: str
     block: int
@@ -77,6 +97,20 @@ class StepPress:
     lasting = True
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> NativePackedBlock:
+        """Pack a block of one layer.
+
+        Args:
+            k: Index of the block; rounding does not need it.
+            kv: Its keys and values, ``[2, kv heads, block, head]``.
+            behind: Not asked for: None.
+            before: Not needed, as every packed block lasts: None.
+
+        Returns:
+            The packed block.
+
+        Raises:
+            MissingError: A number is not finite.
+        """
         out = self.slab.take(self.size)
         self.into(self.shape, kv.contiguous(), out)
         return NativePackedBlock(out, out.data_ptr())
@@ -88,14 +122,28 @@ def step_press(
     size_of: Callable[[PressOf], int],
     into: Callable[[PressOf, Tensor, Tensor], None],
 ) -> StepPress:
-    """A press for the compiled step; values: numbers of a token's values, all heads side by side. Raises RequestError where
-    the library does not read such blocks."""
+    """Make a press for the compiled step.
+
+    Args:
+        press: The press that was asked for.
+        values: Numbers of a token's values, all heads side by side.
+        size_of: Asks the library for the bytes of a packed block; 0: it does not read such blocks.
+        into: Packs a block into bytes.
+
+    Returns:
+        The press as the library packs it.
+
+    Raises:
+        RequestError: The library does not read such blocks.
+    """
     rounding = getattr(press, "rounding", None)  # a press of another package may know nothing of it
     if rounding is None:
         raise RequestError(
             f"cache is {press.called}: the compiled step packs caches by rounding alone (quantised); load the model on the "
             "torch path (--dtype torch)"
         )
+    # Groups must divide what they group: tokens of a block for keys, numbers of a token for values.
+    # gcd(0, n) is n: all of them.
     shape = PressOf(
         rounding.bits,
         press.block,
@@ -114,12 +162,23 @@ def step_press(
 def visible_chunks(
     cache: KVCache, first: int, position: Sequence[int]
 ) -> list[tuple[tuple[Chunk, ...], list[int]]]:
-    """Packed blocks that rows see, in slots from `first` on and at these positions, and which rows. Nearly always the
-    longest list is all rows' (each sees its own part of it); only where a draft is longer than a block, branches have their
-    own."""
+    """Find the packed blocks that rows see.
+
+    Nearly always one list does for all rows, the longest (each sees its own part of it). Only where
+    a draft is longer than a block do branches have lists of their own.
+
+    Args:
+        cache: The pressed cache.
+        first: Slot of the first row.
+        position: Positions of the rows.
+
+    Returns:
+        Lists of blocks, each with the indices of the rows that see it.
+    """
     press = cache.press
     assert press is not None
     most = count_sealed_blocks(max(position), press)
+    # All of them are made of committed entries, so no branch has blocks of its own.
     if most * press.block <= cache.length:
         return [(tuple((k, ()) for k in range(most)), list(range(len(position))))]
     by = dict[tuple[Chunk, ...], list[int]]()
@@ -133,16 +192,28 @@ def visible_chunks(
 def fill_cache_descriptor(
     to: CacheOf, cache: KVCache, chunks: tuple[Chunk, ...], layers: Sequence[int]
 ) -> Any:
-    """Tells the library where packed blocks lie, of layers that run. What is returned must live as long as `to` is read."""
+    """Say where packed blocks lie, for the library.
+
+    Args:
+        to: The library's record of the cache; it is written to.
+        cache: The pressed cache.
+        chunks: The blocks that are seen, in the order of the text.
+        layers: Layers that run; tables of the others stay empty.
+
+    Returns:
+        What must live as long as `to` is read.
+    """
     press = cache.press
     assert isinstance(press, StepPress)
     rows = list[list[NativePackedBlock]]()
     for layer in layers:
         known = cache.packed[layer]
+        # They are packed already; else they are now.
         if not chunks or (not chunks[-1][1] and len(known) >= len(chunks)):
             rows.append(known[: len(chunks)])  # pyright: ignore[reportArgumentType]
         else:
             rows.append([cache.chunk(layer, c) for c in chunks])  # pyright: ignore[reportArgumentType]
+    # Addresses, [layers, blocks]. One number more, so that an empty table has an address too.
     table = array("Q", bytes(8 * (len(cache.packed) * len(chunks) + 1)))
     for layer, row in zip(layers, rows, strict=True):
         at = layer * len(chunks)

@@ -37,8 +37,15 @@ _MATRICES = {"embed", "head", "q", "k", "v", "o", "router", *_MLP}
 
 @dataclass(frozen=True, eq=False)
 class NativeWeight:
-    """A matrix (kind: its number in the library) or a vector (None) of float32. swap: the width of a head whose outputs the
-    file pairs as neighbours."""
+    """A tensor as the library takes it.
+
+    Attributes:
+        data: Its bytes; of a vector its numbers.
+        shape: Its shape.
+        kind: Of a matrix the number of its block type; None: it is a vector of float32.
+        swap: Width of a head whose outputs the file pairs as neighbours; 0: it does not.
+        bias: Whether a vector is a bias.
+    """
 
     data: Any
     shape: tuple[int, ...]
@@ -56,16 +63,20 @@ class _GGUFWeightBlocks:
         self.paired = ARCHITECTURES[file.architecture].paired
 
     def entry(self, name: str) -> GGUFTensorEntry:
+        """Where the blocks of a tensor lie in the file."""
         if (piece := self._pieces.get(name)) is not None:
             return self._file.part(piece.name, piece.first, piece.stop)
         return self._file.entries[self._file._names[name]]
 
     def raw(self, name: str) -> np.ndarray:
+        """The bytes of a tensor, mapped."""
         return self._file.raw(self.entry(name))
 
     def release(self, name: str) -> None:
+        """Give back the pages of a tensor that the library has copied."""
         e = self.entry(name)
         page = mmap.PAGESIZE
+        # The advice takes full pages; they are read again if somebody asks.
         first = e.start // page * page
         if hasattr(mmap, "MADV_DONTNEED"):
             kept = self._file.parts[e.part]._mmap  # pyright: ignore[reportAttributeAccessIssue]   (numpy names it nowhere)
@@ -73,7 +84,11 @@ class _GGUFWeightBlocks:
 
 
 class NativeWeightLoader:
-    """Reads a checkpoint; counts what types its weights have."""
+    """Reads a checkpoint, and counts what types its weights have.
+
+    Attributes:
+        approximate: Why its matrices are not the file's; "" where they are.
+    """
 
     def __init__(self, weights: Mapping[str, Any], quantize: str | None) -> None:
         if quantize is not None and quantize not in QUANTISED:
@@ -110,6 +125,7 @@ class NativeWeightLoader:
 
     @property
     def summary(self) -> str:
+        """Types of the matrices, most of them first."""
         return "+".join(name for name, _ in self._types.most_common())
 
     @property
@@ -121,10 +137,20 @@ class NativeWeightLoader:
         return name in self._weights
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return shape_of(self._weights, name)
 
     def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> NativeWeight:
-        """plus: what is added to each number."""
+        """Read a vector.
+
+        Args:
+            name: Its published name.
+            bias: Whether it is a bias. Default False.
+            plus: Added to each number, as of norms that store weight - 1. Default 0.
+
+        Returns:
+            The vector, float32.
+        """
         self.shape(name)
         data = np.ascontiguousarray(
             self._weights[name].float().numpy() + plus
@@ -132,6 +158,21 @@ class NativeWeightLoader:
         return NativeWeight(data, data.shape, None, 0, bias)
 
     def matrix(self, name: str, swap: int = 0) -> NativeWeight:
+        """Read a matrix: the blocks of a GGUF file as they stand, or floats, which may be
+        quantised.
+
+        Args:
+            name: Its published name.
+            swap: Width of a head whose outputs a GGUF file pairs as neighbours; 0: the matrix has
+                none. Default 0.
+
+        Returns:
+            The matrix.
+
+        Raises:
+            MissingError: It is no matrix, or its type is not known to the library.
+        """
+        # Asked first: a tensor that is missing raises here, whatever its form.
         shape = self.shape(name)
         if len(shape) != 2:
             raise MissingError(f"{name} has shape {shape}: a matrix is expected")
@@ -148,6 +189,7 @@ class NativeWeightLoader:
                 TYPES[entry.type.name],
                 swap if self._file.paired else 0,
             )
+        # A block has 32 numbers of a row.
         if self._quantize and shape[1] % 32 == 0:
             kind = self._quantize.upper()
             data = self._blocks(self._quantize, name, shape)
@@ -160,7 +202,7 @@ class NativeWeightLoader:
         return NativeWeight(data, shape, TYPES[kind])
 
     def _blocks(self, kind: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """A matrix in blocks, those of an earlier load where they are kept."""
+        """A matrix in blocks, those of an earlier load where there are such."""
 
         def made() -> np.ndarray:
             return QUANTISED[kind](self._weights[name])
@@ -173,7 +215,7 @@ class NativeWeightLoader:
         )
 
     def done(self, name: str) -> None:
-        """The file's pages are not needed any more: give them back."""
+        """Give back the file's pages, which are not needed any more."""
         if self._file is not None:
             self._file.release(name)
             return
@@ -187,12 +229,14 @@ def _numbers(weights: Mapping[str, Any]) -> int:
 
 
 def q8_0(weight_NK: Tensor) -> np.ndarray:
-    """Blocks of 32: a half-precision scale, then 32 signed bytes, rounded to nearest."""
+    """Quantise to blocks of 32: a half-precision scale, then 32 signed bytes, rounded to nearest."""
     n, k = weight_NK.shape
     out = torch.empty(n, k // 32, 34, dtype=torch.uint8)
     for i in range(0, n, 4096):  # a large matrix in pieces: what is made on the way stays small
         blocks = weight_NK[i : i + 4096].float().reshape(-1, k // 32, 32)
         scale = (blocks.abs().amax(-1, keepdim=True) / 127).half()
+        # The scale as it is stored, in half precision: the code must fit what it is multiplied by
+        # later. A block of zeros has scale 0.
         code = (blocks / scale.float().clamp(min=1e-30)).round().clamp(-127, 127).to(torch.int8)
         out[i : i + 4096, :, :2], out[i : i + 4096, :, 2:] = (
             scale.view(torch.uint8),
@@ -202,8 +246,11 @@ def q8_0(weight_NK: Tensor) -> np.ndarray:
 
 
 def q4_1(weight_NK: Tensor) -> np.ndarray:
-    """Blocks of 32: a half-precision step and least value, then 32 codes of 4 bits. Of several ranges, from the whole block's
-    down to 0.85 of it, the one with the least squared error."""
+    """Quantise to blocks of 32: a half-precision step and least value, then 32 codes of 4 bits.
+
+    Of several ranges, from that of all the block's numbers down to 0.85 of it, the one with the
+    least squared error.
+    """
     n, k = weight_NK.shape
     out = torch.empty(n, k // 32, 20, dtype=torch.uint8)
     for i in range(0, n, 1024):
@@ -211,6 +258,7 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
         low = blocks.amin(-1, keepdim=True)
         high = blocks.amax(-1, keepdim=True)
         best = torch.full_like(low, float("inf"))
+        # A narrower range cuts outliers off, and rounds all others more finely.
         for part in (1.0, 0.97, 0.94, 0.91, 0.88, 0.85):
             step = (part * (high - low) / 15).half()
             least = ((low + high) / 2 - part * (high - low) / 2).half()
@@ -219,6 +267,7 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
             better = (error < best)[..., 0]
             at = out[i : i + 1024]
             best = torch.minimum(best, error)
+            # Two codes a byte: number i in the low half, number i + 16 in the high half.
             byte = code.to(torch.uint8)
             at[better] = torch.cat(
                 [
@@ -242,19 +291,44 @@ def load_all(
     put: Callable[[int, int, NativeWeight], int],
     tokens: Tensor | None,
 ) -> Callable[[Sequence[int]], Tensor] | None:
-    """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
-    and a matrix that widens it."""
+    """Give every tensor to the library, in order of use.
+
+    Args:
+        load: Reads the checkpoint.
+        c: The network's config.
+        put: Gives a tensor to the library: part, layer, tensor; it answers with a code.
+        tokens: The ids that the head answers; None: all.
+
+    Returns:
+        What looks embeddings up where the library cannot (a narrow table, and a matrix that widens
+        it); None: the library does.
+
+    Raises:
+        MissingError: A tensor is missing or of another shape, or the library does not take it.
+    """
 
     def give(part: str, layer: int, name: str, swap: int = 0, expert: int | None = None) -> None:
+        """Give one tensor, and its bias if it has one.
+
+        Args:
+            part: Which part of the network it is, a key of `PARTS`.
+            layer: Index of the layer; 0 where it belongs to none.
+            name: Its published name, without ".weight".
+            swap: Width of a head whose outputs a GGUF file pairs as neighbours; 0: there are none.
+            expert: Index of the expert; None: it is none of one.
+        """
         if expert is None:
             number = PARTS[part]
         else:
+            # Experts are numbered after the parts: gate, up and down of each.
             number = len(PARTS) + 3 * expert + list(_MLP).index(part)
         if part in _MATRICES:
             item = load.matrix(name + ".weight", swap)
         else:
             item = load.vector(name + ".weight", plus=c.norms.plus)
         _check(put(number, layer, item), name)
+        # The library has its own copy: the file's pages can go, so that a model is not in memory
+        # twice.
         load.done(name + ".weight")
         if name + ".bias" in load:
             _check(put(number, layer, load.vector(name + ".bias", bias=True)), name)
@@ -292,6 +366,7 @@ def load_all(
             full = f"model.layers.{i}.{name}"
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
+            # Only queries and keys are turned, so only these have pairs.
             give(part, i, full, c.head if part in "qk" else 0)
         if c.sinks:
             sinks = f"model.layers.{i}.self_attn.sinks"
@@ -307,6 +382,7 @@ def load_all(
     give("norm", 0, "model.norm")
     if "lm_head.weight" in load:
         give("head", 0, "lm_head")
+    # A head of its own is needed and missing: asking for its shape raises the error.
     elif tokens is not None or c.tied is False or widen is not None:
         load.shape("lm_head.weight")
     return widen

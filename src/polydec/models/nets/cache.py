@@ -1,4 +1,5 @@
-"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
+"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage,
+commit, keep, truncate, fork."""
 
 from __future__ import annotations
 
@@ -20,14 +21,20 @@ from polydec.models.nets.press import (
 )
 
 BLOCK = 128
-"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
+"""Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such
+blocks)."""
 GROWTH = 256
 """Entries that a cache with storage of its own grows by, at least."""
 
 
 class CacheStorage:
-    """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads, None
-    where nobody ever did (every pass asks)."""
+    """Slots in which one cache writes and others may read.
+
+    Attributes:
+        kv: The slots, ``[..., slots, head]``.
+        start: Position of the first slot.
+        leases: Who reads; None where nobody ever did (every pass asks).
+    """
 
     __slots__ = ("kv", "leases", "start")
 
@@ -43,7 +50,8 @@ class CacheStorage:
 
 
 class StorageLease:
-    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
+    """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it
+    gives them back."""
 
     __slots__ = ("__weakref__", "of", "stop")
 
@@ -56,20 +64,25 @@ class StorageLease:
 
 
 class KVCache:
-    """Slots [0, length) are committed, one a position; the staged tree lies behind them, one slot a node.
+    """Keys and values of one sequence.
 
-    `parent[j]` is the staged offset of the predecessor of staged entry j, or -1 where that is the last committed one.
-    A pass writes the slots of its own tokens; whoever stages them makes the room. Storage: [..., slots, head], any
-    number of leading axes (layers, 2, kv heads here).
+    Slots ``[0, length)`` are committed, one a position; the staged tree lies after them, one slot a
+    node.
 
-    Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
-    writes. A fork copies nothing; who writes first where the other reads copies less than one block.
+    `parent[j]` is the staged offset of the predecessor of staged entry j, or -1 where that is the
+    last committed one. A pass writes the slots of its own tokens; whoever stages them makes the
+    room. Storage: ``[..., slots, head]``, any number of leading axes (layers, 2, kv heads here).
 
-    With a press (models/nets/press.py) whole blocks of old entries are there once more, packed:
+    Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`,
+    which only this cache writes. A fork copies nothing; who writes first where the other reads
+    copies less than one block.
+
+    With a press (models/nets/press.py) full blocks of old entries are there once more, packed:
     `packed` has those of every layer. Entries below `base` are there packed only. The first axis is
     the layers' then, the second has keys, values and, for a press that asks, queries.
 
-    beside: what the sequence reads beside its own text (an encoder's output); forks share it. None: nothing.
+    beside: what the sequence reads in addition to its own text (an encoder's output); forks share
+    it. None: nothing.
     """
 
     __slots__ = (
@@ -114,8 +127,10 @@ class KVCache:
         return self.length + len(self.parent)
 
     def stage(self, parent: Sequence[int]) -> int:
-        """Room for a tree (or more of the staged one); the slot of its first node."""
+        """Make room for a tree, or for more nodes of the staged one; the slot of its first node."""
         first = self.length + len(self.parent)
+        # New nodes need room, and slots that nobody else reads. Where the start lies beyond the
+        # committed length, staged entries lie with other caches, and would be moved in place later.
         need = first + len(parent)
         if need > self.start + self.capacity or self.start > self.length or self._own.leases:
             self._move(first, need)
@@ -123,8 +138,11 @@ class KVCache:
         return first
 
     def reserve(self, need: int) -> None:
-        """Room for so many entries in all, which are about to come: a long text does not move on its way then. One that is
-        packed on its way never needs it at once."""
+        """Make room for so many entries in all, which are about to come: a long text does not move
+        on its way then.
+
+        A cache that is packed on its way never needs the room at once.
+        """
         if need > self.start + self.capacity and self.press is None:
             self._move(self.end, need)
 
@@ -144,6 +162,7 @@ class KVCache:
         if not self.shared:
             return
         base = self.base
+        # Rounded up to full blocks.
         size = -(-(self.end - self.base) // BLOCK) * BLOCK
         kv = empty_pooled_tensor(
             (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
@@ -154,13 +173,21 @@ class KVCache:
         self._hold(CacheStorage(kv, base))
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
+        """Commit these staged entries (a path from the tip, ascending), drop the other staged ones."""
         self.keep(path, ())
 
     def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
-        """Commit a path of the staged entries; `stay` (ascending, behind the path, closed under predecessors below its end)
-        stay staged, in this order, the others are dropped."""
+        """Commit a path of the staged entries, and keep others staged.
+
+        Args:
+            path: Offsets of the staged entries that are committed, ascending; each follows the one
+                before it.
+            stay: Offsets of those that stay staged, in this order: ascending, after the path, and
+                each with its parent unless that is committed. All others are dropped.
+        """
         parent = self.parent
+        # Entries at the front that keep their places need no copy. From the first one that moves
+        # on, all are gathered into consecutive slots, after they were made this cache's own.
         kept = [*path, *stay]
         if kept and kept[-1] >= len(kept):  # some before the last one are dropped
             moved = next(i for i, j in enumerate(kept) if i != j)
@@ -170,14 +197,18 @@ class KVCache:
             self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
         self.length += len(path)
         if stay:
+            # Offsets begin at 0 again. A parent that is committed now has none: -1.
             new = {j: i for i, j in enumerate(stay)}
             self.parent = [new.get(parent[j], -1) for j in stay]
         else:
             self.parent = []
 
     def truncate(self, length: int) -> None:
-        """Forget what is staged and every committed slot from `length` on. 0 gives all memory back. Where entries that rows
-        behind `length` see are there packed only, all are forgotten."""
+        """Forget what is staged, and every committed slot from `length` on.
+
+        0 gives all memory back. Where entries that rows after `length` see are there packed only,
+        all are forgotten.
+        """
         if not 0 <= length <= self.length:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
@@ -192,13 +223,17 @@ class KVCache:
             self._hold(CacheStorage(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1])))
 
     def fork(self, length: int | None = None) -> KVCache:
-        """A twin that reads the same entries; with `length` the first committed ones only (none, where rows behind them see
-        some that are there packed only), nothing staged."""
+        """A twin that reads the same entries.
+
+        With `length` it has the first committed ones only, and nothing staged. It has none where
+        rows after them see some that are there packed only.
+        """
         if length is None:
             length = None
         else:
             length = self.whole(length)
         stop = self.end if length is None else length
+        # The twin has storage of no slots: whatever it writes first makes some.
         twin = KVCache(
             self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
             self.length if length is None else length,
@@ -217,7 +252,15 @@ class KVCache:
         return twin
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
-        """Where the entries [first, stop) lie, in order: (position of a piece's first entry, the piece)."""
+        """Yield where entries lie, in order.
+
+        Args:
+            first: First entry; where old entries are there packed only, not below `base`.
+            stop: The entry after the last one.
+
+        Yields:
+            The position of a piece's first entry, and the piece, a view ``[..., n, head]``.
+        """
         for of, end in (*((lease.of, lease.stop) for lease in self.shared), (self._own, stop)):
             end = min(end, stop)
             if first < end:
@@ -225,21 +268,39 @@ class KVCache:
                 first = end
 
     def entries(self) -> Tensor:
-        """All of them, committed and staged, side by side: a view where nothing is shared, else a copy."""
+        """All of them, committed and staged, side by side: a view where nothing is shared, else a
+        copy."""
         pieces = [t for _, t in self.pieces(self.base, self.end)]
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, self.kv[..., :0, :]], -2)
 
     def layer(self, i: int, stop: int) -> Tensor:
-        """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
+        """The entries of one layer from the first one on.
+
+        Args:
+            i: Index on the first axis: the layer.
+            stop: How many entries.
+
+        Returns:
+            ``[..., stop, head]``: a view where they lie in one storage, else a copy.
+        """
         pieces = [t[i] for _, t in self.pieces(0, stop)]
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
 
     def chunk(self, layer: int, at: Chunk) -> PackedBlock:
-        """What is packed of a block of one layer; packed now where it was not yet."""
+        """What is packed of a block of one layer; it is packed now where it was not yet.
+
+        Args:
+            layer: Index of the layer.
+            at: The block, counted from the beginning of the text, and the staged slots that it is
+                made of (none where all of it is committed).
+
+        Returns:
+            What the press made of the block. It is remembered unless staged entries are part of it.
+        """
         k, path = at
         assert self.press is not None
         blocks = self.packed[layer]
@@ -247,18 +308,23 @@ class KVCache:
             packed = blocks[k]
             assert packed is not None, f"block {k} was given back"
             return packed
+        # Blocks are packed in order, since a press may build on what it made of the block before.
         while not path and len(blocks) < k:
             self.chunk(layer, (len(blocks), ()))
         size = self.press.block
         length = self.length
         kv = self._block(layer, k * size, path)[:2]
         if self.press.asks:
+            # Some presses look at the queries of the following block to find out which entries are
+            # attended to.
             behind = self._block(layer, (k + 1) * size, path)
         else:
             behind = None
         before = None
         if k and not self.press.lasting:
             ready = k - 1 < count_packable_blocks(length, self.press)
+            # The block before may reach into the staged entries, too: it gets the part of the path
+            # that it is made of.
             before = self.chunk(
                 layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
             )
@@ -268,11 +334,14 @@ class KVCache:
         return packed
 
     def _block(self, layer: int, first: int, path: Sequence[int]) -> Tensor:
-        """Entries of one layer at a block's positions, from `first` on; path: the slots of those that are staged."""
+        """Entries of one layer at a block's positions, from `first` on; path: the slots of those
+        that are staged."""
         assert self.press is not None
         stop = first + self.press.block
         pieces = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
         if path and stop > self.length:
+            # Positions beyond the committed text belong to staged nodes, which lie in the order of
+            # the tree: the path says which of them are meant.
             staged = torch.cat([t[layer] for _, t in self.pieces(self.length, self.end)], -2)
             slots = path[max(0, first - self.length) : stop - self.length]
             pieces.append(
@@ -285,18 +354,26 @@ class KVCache:
         return torch.cat(pieces, -2)
 
     def shed(self, filled: int) -> None:
-        """Give back old entries that every layer has packed, but for one block that a short rewind may ask for; filled: how
-        many committed entries have passed every layer. Only between passes, which look at where entries lie."""
+        """Give back old entries that every layer has packed, but for one block that a short rewind
+        may ask for.
+
+        Only between passes, which look at where entries lie.
+
+        Args:
+            filled: How many committed entries have passed every layer.
+        """
         if self.press is None:
             return
         count = min(min(map(len, self.packed)), count_sealed_blocks(filled, self.press) - 1)
         base = count * self.press.block
         if base <= self.base:
             return
+        # What was packed last stands for all blocks before it.
         if not self.press.lasting:
             for layer in self.packed:
                 layer[: count - 1] = [None] * (count - 1)
         self.shared = tuple(lease for lease in self.shared if lease.stop > base)
+        # What is left moves to storage of its own size, so that the old one can go.
         if self.start < base:
             left = self.kv[..., base - self.start : self.end - self.start, :]
             size = left.shape[-2] + self.press.block
@@ -308,7 +385,8 @@ class KVCache:
         self.base = base
 
     def whole(self, length: int) -> int:
-        """So many entries, where all that rows behind them see is there; else none: of those a fork or a cut would keep."""
+        """So many entries, where all that rows after them see is there; else 0: how many a fork or
+        a cut may have."""
         missing = (
             self.press is not None
             and count_sealed_blocks(length, self.press) * self.press.block < self.base
@@ -336,6 +414,7 @@ class KVCache:
         """Leases of the entries below `stop`."""
         out = list[StorageLease]()
         for lease in self.shared:
+            # Each lease begins where the one before it ends.
             first = out[-1].stop if out else self.base
             if first < stop:
                 out.append(lease if lease.stop <= stop else StorageLease(lease.of, stop))
@@ -344,17 +423,23 @@ class KVCache:
         return tuple(out)
 
     def _move(self, first: int, need: int) -> None:
-        """See to it that slots [first, need), and what they may move to, are this cache's own: where they are not, the last
-        block moves to new storage, and what lies below is shared from then on. Storage that nobody else reads grows."""
+        """See to it that slots ``[first, need)``, and what they may move to, are this cache's own.
+
+        Where they are not, the last block moves to new storage, and what lies below is shared from
+        then on. Storage that nobody else reads grows.
+        """
         base = min(first, self.length)
         own = self._own
         if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
             return
+        # With readers, only the tail from a block's begin on is copied; what lies before it stays
+        # where it is, and is leased.
         alone = not self.shared and not own.leases
         if alone:
             start = self.base
         else:
             start = max(self.base, base // BLOCK * BLOCK)
+        # Growing by a quarter keeps the number of copies logarithmic in the length.
         grows = alone and self.press is None  # a pressed cache stays short
         size = need - start
         least = GROWTH if grows else BLOCK
@@ -383,6 +468,7 @@ def total_cache_bytes(caches: Iterable[SizedCache]) -> int:
     total = 0
     for cache in caches:
         if isinstance(cache, KVCache):
+            # By identity: a storage that several caches read counts once.
             seen |= {id(s): s.kv.nbytes for s in cache.storage}
             seen |= {id(p): p.nbytes for layer in cache.packed for p in layer if p is not None}
         else:

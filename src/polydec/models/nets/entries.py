@@ -9,8 +9,16 @@ T = TypeVar("T")
 
 
 class EntryCache(Generic[T]):
-    """Its verbs are those of `polydec.models.nets.cache.KVCache`; `text` has what each entry holds, None
-    where nothing was fed yet. Values are never changed, so forks share them."""
+    """A cache of one value an entry, with the verbs of `polydec.models.nets.cache.KVCache`.
+
+    Values are never changed, so forks share them.
+
+    Attributes:
+        text: What each entry holds; None where nothing was fed yet.
+        length: Number of committed entries.
+        parent: Of each staged entry the offset of the staged entry that it follows; -1: the last
+            committed one.
+    """
 
     def __init__(self) -> None:
         self.text = list[T | None]()
@@ -23,11 +31,12 @@ class EntryCache(Generic[T]):
         return self.length + len(self.parent)
 
     def above(self, slot: int) -> T | None:
-        """The entry that a slot follows: the one before a committed slot, the parent of a staged one;
-        None: there is none."""
+        """The entry that a slot follows: the one before a committed slot, the parent of a staged
+        one; None: there is none."""
         if slot < self.length:
             at = slot - 1
         else:
+            # A parent of -1 gives the last committed slot, or -1 in an empty cache.
             at = self.length + self.parent[slot - self.length]
         if at >= 0:
             return self.text[at]
@@ -49,7 +58,17 @@ class EntryCache(Generic[T]):
         self.keep(path, ())
 
     def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        """Commit a path of the staged entries, and keep others staged.
+
+        Args:
+            path: Offsets of the staged entries that are committed, ascending from the committed
+                text on.
+            stay: Offsets of those that stay staged, ascending; all others are dropped.
+        """
+        # One list has committed and staged entries, in the order of the slots.
         self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
+        # Offsets count from the committed text on, which has just grown: those of `stay` begin at 0
+        # again, and a parent on the path becomes -1.
         new = {j: i for i, j in enumerate(stay)}
         parent = [new.get(self.parent[j], -1) for j in stay]
         self.length = self.length + len(path)

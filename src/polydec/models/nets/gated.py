@@ -1,4 +1,5 @@
-"""Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass, and at no others."""
+"""Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass,
+and at no others."""
 
 from __future__ import annotations
 
@@ -17,25 +18,42 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class GatedAdapter:
-    """Of each layer, at each of PLACES, a pair: what reads the row [R, in], and what is added of that [out, R].
+    """Of each layer, at each of PLACES, a pair: what reads the row ``[R, in]``, and what is added
+    of that ``[out, R]``.
 
-    "qkv" gives the rows of queries, keys and values one behind another as the published layout has them, "gate_up" those of
-    gate and up. Both read the row divided by its root mean square, before the norm's weights; "out" reads what the heads
-    gathered, and "down" what the MLP's inner units hold.
+    "qkv" gives the rows of queries, keys and values one after another as the published layout has
+    them, "gate_up" those of gate and up. Both read the row divided by its root mean square, before
+    the norm's weights; "out" reads what the heads gathered, and "down" what the MLP's inner units
+    hold.
 
     Source: LoRA (Hu et al., 2021); with a gate a row: Samragh et al., 2025.
+
+    Attributes:
+        layers: Of each layer of the network the pair at each of PLACES.
     """
 
     layers: Sequence[Mapping[str, Pair]]
 
     @property
     def rank(self) -> int:
+        """Rank R of the matrices; 0 for an adapter without layers."""
         if self.layers:
             return len(self.layers[0]["qkv"][0])
         return 0
 
     def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
-        """Raise RequestError where it was made for a network of other sizes."""
+        """Check that the adapter was made for a network of these sizes.
+
+        Args:
+            layers: Number of layers.
+            width: Size of the residual stream.
+            qkv: Rows of queries, keys and values together.
+            gathered: Numbers that all heads gather together.
+            inner: Inner units of the MLP.
+
+        Raises:
+            RequestError: It was made for a network of other sizes.
+        """
         if len(self.layers) != layers:
             raise RequestError(
                 f"the adapter has matrices for {len(self.layers)} layers: this network has {layers}"
@@ -47,6 +65,7 @@ class GatedAdapter:
             "down": (inner, width),
         }
         for place, (into, out) in sizes.items():
+            # All layers have the same sizes: the first one stands for them.
             have = self.layers[0][place][0].shape[1], self.layers[0][place][1].shape[0]
             if have != (into, out):
                 raise RequestError(
@@ -66,13 +85,26 @@ class GatedAdapter:
 
 @dataclass(frozen=True, eq=False)
 class ActiveAdapter:
-    """An adapter at work in one pass. row_N: the rows that it changes."""
+    """An adapter at work in one pass.
+
+    Attributes:
+        adapter: The adapter, on the network's device and in its number type.
+        row_N: The rows that it changes.
+    """
 
     adapter: GatedAdapter
     row_N: Tensor
 
     def add(self, layer: int, place: str, read_TI: Tensor, into_TO: Tensor) -> None:
-        """In place: what the adapter makes of its rows of `read_TI`. Other rows are not touched."""
+        """Add what the adapter makes of its rows, in place. Other rows are not touched.
+
+        Args:
+            layer: Index of the layer.
+            place: Which of PLACES.
+            read_TI: What the matrix at this place reads, all T rows of the pass.
+            into_TO: What the matrix gave; it is changed in place.
+        """
         into_RI, out_OR = self.adapter.layers[layer][place]
+        # Two thin products, [N, I] x [I, R] x [R, O]: the full matrix is never made.
         more = read_TI[self.row_N].to(into_RI.dtype) @ into_RI.T @ out_OR.T
         into_TO.index_add_(0, self.row_N, more.to(into_TO.dtype))

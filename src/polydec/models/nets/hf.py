@@ -1,8 +1,8 @@
 """Every causal architecture of `transformers`, as a network: what our own lean one does not run.
 
-What an architecture can do is not looked up but tried once at load, on a few tokens: a two-branch tree under a mask of
-ours against its paths through the plain model. Where that fails (ALiBi, recurrent layers) the model declares tree = False
-and its branches are fed one by one.
+What an architecture can do is not looked up but tried once at load, on a few tokens: a two-branch
+tree under a mask of ours against its paths through the plain model. Where that fails (ALiBi,
+recurrent layers) the model declares tree = False and its branches are fed one by one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,21 @@ from polydec.models.nets.scores import require_finite_logits
 
 
 class HFCache:
-    """The verbs of models/nets/cache.py over a cache of `transformers`. Attention only appends to it, so twins share
-    tensors; a recurrent state is copied whole, and cannot go back: what would have to is forgotten from the beginning
-    (`length` then says 0) and fed again. So is what a pass has left behind that failed on the way (`whole`)."""
+    """The verbs of models/nets/cache.py over a cache of `transformers`.
+
+    Attention only appends to it, so twins share tensors; a recurrent state is copied completely,
+    and cannot go back: what would have to is forgotten from the beginning (`length` then says 0)
+    and fed again. So is what a pass leaves that failed on the way (`whole`).
+
+    Attributes:
+        past: The cache of `transformers`; None: a model with a state of its own has not run yet.
+        recurrent: Whether the model has a state that cannot go back.
+        whole: Whether every layer has the same entries: False after a pass that failed.
+        length: Number of committed entries.
+        held: How many entries `past` has.
+        parent: Of each staged entry the offset of the entry that it follows; -1: the last committed
+            one.
+    """
 
     __slots__ = ("held", "length", "parent", "past", "recurrent", "whole")
 
@@ -61,7 +73,8 @@ class HFCache:
         """Twins share tensors that nobody writes to."""
 
     def claim(self, first: int) -> None:
-        """An entry is never written twice: those from `first` on are dropped."""
+        """Prepare to feed the slots from `first` on again. An entry is never written twice: the old
+        ones are dropped."""
         self._mend()
         if self.held > first:
             self.past.crop(first - self.held)
@@ -71,6 +84,15 @@ class HFCache:
         self.keep(path, ())
 
     def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        """Commit a path of the staged entries, and keep others staged.
+
+        A recurrent state that has read other entries cannot do that: it forgets everything.
+
+        Args:
+            path: Offsets of the staged entries that are committed, ascending.
+            stay: Offsets of those that stay staged, ascending, after the path. All others are
+                dropped.
+        """
         kept = [*path, *stay]
         parent = self.parent
         if any(i != j for i, j in enumerate(kept)) or not self.whole:
@@ -78,6 +100,7 @@ class HFCache:
             if self.recurrent:
                 self._forget()
                 return
+            # Staged entries that were never fed have nothing to move.
             kept = [j for j in kept if self.length + j < self.held]
             index = torch.tensor(
                 [*range(min(self.length, self.held)), *(self.length + j for j in kept)]
@@ -86,12 +109,14 @@ class HFCache:
                 layer.keys = layer.keys.index_select(-2, index.to(layer.keys.device))
                 layer.values = layer.values.index_select(-2, index.to(layer.values.device))
             self.held = len(index)
+        # Offsets begin at 0 again. A parent that is committed now has none: -1.
         new = {j: i for i, j in enumerate(stay)}
         self.length, self.parent = self.length + len(path), [new.get(parent[j], -1) for j in stay]
         self._crop()
 
     def _mend(self) -> None:
-        """Some layers may have an entry that others lack: back to what all of them hold."""
+        """Go back to the entries that all layers hold: a pass that failed may have left some that
+        others lack."""
         if self.whole:
             return
         self.whole = True
@@ -113,6 +138,7 @@ class HFCache:
         self._crop()
 
     def fork(self, length: int | None = None) -> HFCache:
+        # An empty twin needs nothing of this cache.
         if length == 0:
             return HFCache(None if self.recurrent else DynamicCache(), self.recurrent)
         if length is not None:
@@ -127,6 +153,8 @@ class HFCache:
         if self.recurrent:
             twin.past = copy.deepcopy(self.past)
         else:
+            # A layer appends by making new tensors, so twins may share the old ones: copies of the
+            # layer objects are enough.
             twin.past = copy.copy(self.past)
             twin.past.layers = [copy.copy(layer) for layer in self.past.layers]
         return twin
@@ -171,8 +199,14 @@ Masks = Callable[[Tensor, Tensor | None], Any]
 
 @dataclass(frozen=True)
 class HFFeedMode:
-    """A way to feed a model. masks: None where it makes its own (then no trees); recurrent: its cache is its own affair;
-    single: after the first pass it takes one token at a time."""
+    """A way to feed a model.
+
+    Attributes:
+        masks: Makes what the model takes as its attention mask; None where it makes its own (then
+            no trees).
+        recurrent: Whether its cache is its own affair.
+        single: Whether after the first pass it takes one token at a time.
+    """
 
     masks: Masks | None
     recurrent: bool = False
@@ -182,8 +216,8 @@ class HFFeedMode:
 def cache_keyword(model: nn.Module) -> str | None:
     """What the model's forward pass calls its cache; None where it has none.
 
-    `cache` since transformers 5.24; `past_key_values` before, and in code that came with a checkpoint; `cache_params` and
-    `state` are older recurrent models' words.
+    `cache` since transformers 5.24; `past_key_values` before, and in code that came with a
+    checkpoint; `cache_params` and `state` are older recurrent models' words.
     """
     known = inspect.signature(model.forward).parameters
     names = ("cache", "past_key_values", "cache_params", "state")
@@ -191,24 +225,39 @@ def cache_keyword(model: nn.Module) -> str | None:
 
 
 class HFNetwork:
-    """A Network (models/nets/query.py) over a causal model of `transformers`. Queries of one pass run one after the other.
+    """A `NeuralNetwork` (models/nets/query.py) over a causal model of `transformers`. Queries of
+    one pass run one after the other.
 
-    Raises FileError where the model reads both ways, or its cache does not give what the plain forward pass gives.
+    Raises:
+        FileError: The model reads both ways, or its cache does not give what the plain forward pass
+            gives.
     """
 
     partial = False
 
     def head(self, hidden_RH: Tensor) -> Tensor:
+        """Refuse: layers cannot run alone in this model."""
         raise FileError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
+        """Refuse: the final norm cannot run alone in this model."""
         raise FileError(
             "the final norm cannot run alone in this model: its adapter runs the whole network only"
         )
 
     def keys(self, cache: HFCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Refuse: keys stand as `transformers` has them.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer; None: the last one.
+
+        Raises:
+            FileError: Always.
+        """
         raise FileError(
             "keys cannot be read in this model: its adapter keeps them as transformers does"
         )
@@ -236,11 +285,14 @@ class HFNetwork:
         self._window: int | None = getattr(self._config, "sliding_window", None)
         self._device = model.device
         self._number = model.dtype
+        # The list of layers, to catch what leaves the last one. No config says where it is: its
+        # length gives it away.
         self._blocks = next(
             (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers),
             None,
         )
         if self._number in (torch.float16, torch.bfloat16) and self.cost <= 1e9:
+            # The trial runs in float32.
             twin = copy.deepcopy(model).float()  # rounding could hide a fault, or feign one
             self._model = twin.eval()
             self._number = torch.float32
@@ -251,10 +303,12 @@ class HFNetwork:
         self.rollback = not self._mode.recurrent
 
     def new_cache(self) -> HFCache:
+        """An empty cache. A recurrent model makes its own in the first pass."""
         return HFCache(None if self._mode.recurrent else DynamicCache(), self._mode.recurrent)
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        """Answers in order, one pass a query."""
         return [self._answer(q) for q in queries]
 
     def _answer(self, q: NetworkQuery) -> NetworkAnswer:
@@ -262,11 +316,13 @@ class HFNetwork:
             raise FileError(
                 f"layers is {q.layers}: this model runs all of its {self.layers} layers only"
             )
+        # `transformers` appends at the end of its cache, nowhere else.
         if q.cache.held != q.first:
             raise FileError(
                 f"first is {q.first}: the cache holds {q.cache.held} entries, and the next is fed first"
             )
         rows = list(q.rows)
+        # Some recurrent models take one token at a time once they have a state.
         if self._mode.single and q.first:
             size = 1
         else:
@@ -294,13 +350,14 @@ class HFNetwork:
         states = q.embed.to(self._device, self._number)
         if not q.token:
             return states
+        # A token of -1 has no embedding: any row stands in, and is overwritten.
         rows = self.embed([max(x, 0) for x in q.token]).clone()
         rows[torch.tensor(q.given, device=self._device)] = states
         return rows
 
     @torch.inference_mode()
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """What the model takes as inputs_embeds, [n, width]."""
+        """What the model takes as inputs_embeds, ``[n, width]``."""
         return self._model.get_input_embeddings()(
             torch.tensor(list(tokens), dtype=torch.long, device=self._device)
         )
@@ -314,12 +371,14 @@ class HFNetwork:
             options[self._cache_name] = cache.past
         if self._mode.masks is not None:
             options |= self._place(cache, size, self._mode.masks)
+        # Logits of the answered rows only, where the model can do that. It needs one row at least.
         if cut := "logits_to_keep" in self._takes:
             if rows:
                 options["logits_to_keep"] = index
             else:
                 options["logits_to_keep"] = 1
         seen: list[Tensor] = []
+        # If the pass fails halfway, some layers have appended entries and others have not.
         cache.whole = False
         with self._watching(seen if hidden else None):
             out = self._model(**fed, **options)
@@ -342,6 +401,8 @@ class HFNetwork:
             raise FileError(
                 f"hidden states cannot be had of {self._config.model_type}: its layers were not found"
             )
+        # A hook sees what leaves the last layer before the final norm; `output_hidden_states` would
+        # give normed states there.
         handle = self._blocks[-1].register_forward_hook(
             lambda _, __, out: seen.append(
                 (out[0] if isinstance(out, tuple) else out)[-1:].flatten(0, -2)
@@ -364,6 +425,7 @@ class HFNetwork:
         slot_S = torch.tensor(slots, device=self._device)
         low = min(first, length)
         full = torch.zeros(size, stop, dtype=self._number, device=self._device)
+        # Slots below `low` are seen by all rows.
         full[:, low:] = tree_attention_mask(
             first, stop, length, cache.parent, self._number, self._device
         )
@@ -393,8 +455,10 @@ class HFNetwork:
         )
 
     def _modes(self) -> Iterator[HFFeedMode]:
+        """The ways to feed it, the most capable first."""
         if not getattr(self._model, "_is_stateful", False):
             if "position_ids" in self._takes:
+                # Newer models take a mask for each kind of layer, older ones one mask for all.
                 kinds = set(getattr(self._config, "layer_types", None) or ())
                 if (
                     self._window is not None
@@ -413,7 +477,8 @@ class HFNetwork:
 
 
 class _HFNetworkTrial:
-    """A text of six tokens and a tree of two branches below it, through the plain model and through the adapter."""
+    """A text of six tokens and a tree of two branches below it, through the plain model and through
+    the adapter."""
 
     PARENT = (-1, 0, 0, 1, 2)
 
@@ -421,12 +486,15 @@ class _HFNetworkTrial:
         self._net = network
         draw = torch.Generator().manual_seed(0)
         tokens = torch.randperm(network.size, generator=draw).tolist()
+        # Random distinct tokens; a small vocabulary is repeated.
         self._text = (tokens * 12)[:6]
         self._tree = (tokens * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
             require_finite_logits([float(w_V.max()) for w_V in self._plain])
             again = self._whole((0, 2, 4), batch=3)  # the same numbers, rounded in another way
+        # How far the same numbers differ when they are rounded in another way bounds what counts as
+        # equal.
         noise = float((again - self._plain[-1]).abs().max())
         scale = float(torch.stack(self._plain).abs().max())
         self._bound = 10 * noise + max(1e-5, 8 * torch.finfo(network._number).eps) * scale
@@ -477,6 +545,8 @@ class _HFNetworkTrial:
         self._feed(cache, self._text)
         cache.stage(self.PARENT)
         rows = list(self._feed(cache, self._tree))
+        # Nodes 0 and 2 stay, node 1 goes: the cache must move entries. Then the last node once
+        # more.
         cache.commit((0, 2))  # and the last node again, below a branch that was kept
         cache.stage((-1,))
         return [*rows, self._feed(cache, self._tree[4:])[-1]]
@@ -487,6 +557,7 @@ class _HFNetworkTrial:
         cache.stage(range(-1, 5))
         cache.commit(range(6))
         self._feed(cache, self._text)
+        # No trees: every path in a fork of the cache, which is what a session would do.
         for path in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4)):
             twin = cache.fork()
             twin.stage(range(-1, len(path) - 1))
@@ -498,11 +569,24 @@ ROOM = 256 << 20  # bytes beyond its files that a model may take: masks, tables 
 
 
 def _fits(path: str, config: Any, weights: Mapping[str, Any]) -> None:
-    """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
-    weights: the tensors of the files, of which only names and shapes are read. Raises FileError."""
+    """Refuse a config that describes a model of another size than its files, before there is room
+    for anything.
+
+    The model is made on torch's meta device.
+
+    Args:
+        path: The directory.
+        config: The config of `transformers`.
+        weights: The tensors of the files, of which only names and shapes are read.
+
+    Raises:
+        FileError: The config asks for more than the files hold.
+    """
     tensors = len(weights)
     longest = longest_tensor_side(weights)
     declared = config.to_dict()
+    # First the numbers of the config themselves: even a meta model of a billion layers takes time
+    # and memory.
     for part in (declared, *(v for v in declared.values() if isinstance(v, dict))):
         for key, value in part.items():
             if not isinstance(value, int) or "size" in key or "dim" in key:
@@ -539,10 +623,23 @@ def load_hf_network(
     dtype: str = "auto",
     device: str = "cpu",
 ) -> HFNetwork:
-    """A directory's model. weights: its files' tensors, of which only names and shapes are read; dtype "auto": bfloat16 where
-    the checkpoint has it and the processor computes in it, float32 on other CPUs; on a GPU the checkpoint's own. Raises
-    FileError where `transformers` does not know the architecture, a tensor is missing or does not fit the config, or the device
-    is not here."""
+    """Load a directory's model through `transformers`.
+
+    Args:
+        path: The directory, with config.json and weights.
+        weights: The tensors of its files, of which only names and shapes are read.
+        dtype: "auto", "float32", "bfloat16", "float16" or "float64". "auto" is bfloat16 where the
+            checkpoint has it and the processor computes in it, float32 on other CPUs; on a GPU the
+            checkpoint's own. Default "auto".
+        device: "cpu" or a CUDA device. Default "cpu".
+
+    Returns:
+        The network, after a trial of what it can do.
+
+    Raises:
+        FileError: `transformers` does not know the architecture, a tensor is missing or does not
+            fit the config, or the device is not here.
+    """
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
         raise FileError(
             f"dtype is {dtype!r}: it must be one of auto, float32, bfloat16, float16, float64"

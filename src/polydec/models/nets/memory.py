@@ -1,5 +1,9 @@
-"""Large pieces of memory that are used again: what the system gives anew has to be zeroed first, page by page, and where the
-system is a virtual machine found first, which was seen to take 30 to 110 ms for 50 MB."""
+"""Large pieces of memory that are used again: what the system gives anew has to be zeroed first,
+page by page.
+
+Where the system is a virtual machine, it has to be found first as well, which was seen to take 30
+to 110 ms for 50 MB.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,19 @@ LARGE = 1 << 20
 LEAST = 1 << 28
 """Bytes that may wait on any machine."""
 SHARE = 16
-"""Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300 tokens take 300 MB."""
+"""Of a machine's memory the part that may wait: eight answers of SmolLM2-135M behind some 300
+tokens take 300 MB."""
 
 
 class MemoryPool:
-    """Gives out memory, and takes it back by itself once no tensor reads it any more, views included. kept: bytes that may wait
-    for the next one. It may be used from several threads."""
+    """Gives out memory, and takes it back by itself once no tensor reads it any more, views
+    included.
+
+    It may be used from several threads.
+
+    Attributes:
+        kept: Bytes that may wait for the next one.
+    """
 
     __slots__ = ("_free", "kept")
 
@@ -43,6 +54,8 @@ class MemoryPool:
         if piece is None:
             piece = np.empty(size, np.uint8)
             advise_huge_pages(torch.from_numpy(piece))
+        # The piece goes back into the pool when the array `lent` dies, that is with the last tensor
+        # over it.
         lent = piece[:size]  # the tensor, and every view of it, keeps this alive, not the piece
         finalize(lent, self._give, piece).atexit = False
         return torch.from_numpy(lent)
@@ -57,6 +70,7 @@ class MemoryPool:
         return self._free.pop(id(best), None)
 
     def _give(self, piece: np.ndarray) -> None:
+        # A dict keeps the order in which pieces came back: the oldest is given up first.
         self._free[id(piece)] = piece
         for key in list(self._free):
             if self.nbytes <= self.kept:
@@ -76,7 +90,18 @@ POOL = MemoryPool(_kept())
 
 
 def empty_pooled_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """As `torch.empty`; large pieces on the CPU have been used before where there are such."""
+    """Make a tensor without setting its numbers, as `torch.empty` does.
+
+    A large piece on the CPU is one that was used before, where there is such a piece.
+
+    Args:
+        shape: Shape of the tensor.
+        dtype: Number type.
+        device: Where it lies; only memory of the CPU is pooled.
+
+    Returns:
+        A contiguous tensor with any numbers in it.
+    """
     count = 1
     for n in shape:
         count *= n

@@ -1,6 +1,8 @@
-"""Many queries of unequal length in one pass: tokens lie flat, attention looks at each query's own cache.
+"""Many queries of unequal length in one pass: tokens lie flat, attention looks at each query's own
+cache.
 
-All views and scratch tensors of a pass are made before its first layer: what runs once a layer is nothing but kernels.
+All views and scratch tensors of a pass are made before its first layer: what runs once a layer is
+nothing but kernels.
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ LONG = 32  # rows from which attention over blocks beats plain products
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """How many query heads (`all`) share the key and value heads (`kv`), and their width; cap: what scores near by tanh, None:
-    they are as they are."""
+    """How queries share keys and values.
+
+    Attributes:
+        all: Number of query heads.
+        kv: Number of key and value heads.
+        width: Size of a head.
+        cap: Bound that scores approach by tanh; None: they are as they are.
+    """
 
     all: int
     kv: int
@@ -33,13 +41,20 @@ class AttentionHeads:
 
     @property
     def group(self) -> int:
+        """Query heads that share a key head."""
         return self.all // self.kv
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionReach:
-    """What one query sees in layers of one window. start: the first slot; scores: scratch for them (None: attention is
-    computed over blocks), the part of it that is masked and what is added there (None: everything is seen)."""
+    """What one query sees in layers of one window.
+
+    Attributes:
+        start: The first slot that is read.
+        scores: Scratch for scores; None: attention is computed over blocks.
+        masked: The part of `scores` that is masked.
+        mask: What is added there; None: everything is seen.
+    """
 
     start: int
     scores: Tensor | None
@@ -48,14 +63,31 @@ class AttentionReach:
 
 
 def softcap_scores(scores: Tensor, cap: float | None) -> Tensor:
-    """In place: scores within (-cap, cap)."""
+    """Bound scores smoothly: cap * tanh(score / cap), in place.
+
+    Args:
+        scores: Attention scores; they are changed.
+        cap: The bound, above 0; None: scores stay as they are.
+
+    Returns:
+        The same tensor.
+    """
     if cap is None:
         return scores
     return scores.div_(cap).tanh_().mul_(cap)
 
 
 def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
-    """Their softmax; sink: one more score for each row, which takes its part."""
+    """The softmax of scores, with an attention sink if there is one.
+
+    Args:
+        scores: Scores, ``[..., slots]``.
+        sink: One more score for each row, ``[...]``, which takes its part of the weight and has no
+            value; None: there is none.
+
+    Returns:
+        Weights of the slots; with a sink they sum to less than 1.
+    """
     if sink is None:
         return torch.softmax(scores, -1)
     return torch.softmax(
@@ -65,7 +97,12 @@ def softmax_over(scores: Tensor, sink: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class KVGather:
-    """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
+    """Copies one layer's keys and values that lie in several storages side by side.
+
+    Attributes:
+        into: The parts of one tensor that they go to.
+        out: Where they lie.
+    """
 
     into: list[Tensor]
     out: list[Tensor]
@@ -76,7 +113,16 @@ class KVGather:
 
 @dataclass(frozen=True, slots=True)
 class PressedKVGather:
-    """The same of a pressed cache: blocks that lie packed go into `packed`, which stands before the rest."""
+    """Copies one layer's keys and values of a pressed cache side by side.
+
+    Attributes:
+        cache: The cache.
+        layer: Index of the layer.
+        chunks: Blocks that lie packed.
+        packed: Where these go, before the rest.
+        into: Where the entries that are seen as they are go.
+        out: Where those lie.
+    """
 
     cache: KVCache
     layer: int
@@ -96,10 +142,20 @@ class PressedKVGather:
 
 @dataclass(frozen=True, slots=True)
 class SpanAttention:
-    """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
-    them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
-    layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them; gather: of each
-    what is copied first, where some of these lie with other caches."""
+    """The attention of one query in the flat batch.
+
+    Attributes:
+        asks: Where its queries stand, ``[kv heads, group, m, head]``.
+        query: Scratch for them, of the same shape.
+        out: Scratch for what they gather, ``[kv heads, group * m, head]``.
+        gathers: Where that goes, ``[kv heads, group, m, head]``.
+        layers: Of every layer that runs the keys ``[kv heads, head, slots]``, the values, and what
+            is seen of them.
+        gather: Of every layer what is copied first, where keys lie with other caches or packed;
+            else empty.
+        cap: Bound of the scores; None: there is none.
+        sinks: Of every layer one more score for each head; None: there are none.
+    """
 
     asks: Tensor
     query: Tensor
@@ -111,6 +167,7 @@ class SpanAttention:
     sinks: Sequence[Tensor] | None
 
     def attend(self, at: int) -> None:
+        """Gather what the query's rows see in the layer with this index among those that run."""
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
@@ -120,6 +177,8 @@ class SpanAttention:
             sink = None
         else:
             sink = self.sinks[at]
+        # A long query in a layer that torch's own attention cannot compute: it knows neither bound
+        # nor sink.
         if reach.scores is None and (self.cap is not None or sink is not None):
             for first in range(
                 0, query.shape[2], LONG
@@ -132,6 +191,8 @@ class SpanAttention:
                     softmax_over(w, None if sink is None else sink[..., None]) @ values[:, None]
                 )
             return
+        # A long query: attention over blocks, which never holds all scores. Queries are scaled
+        # already.
         if reach.scores is None:
             KV, g, _, D = query.shape
             y = scaled_dot_product_attention(
@@ -143,6 +204,7 @@ class SpanAttention:
             )
             self.gathers.copy_(y)
             return
+        # A short query: [KV, g * M, D] x [KV, D, S], one product for all heads of a group.
         scores = softcap_scores(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
@@ -158,8 +220,22 @@ class SpanAttention:
 
 @dataclass(frozen=True, slots=True)
 class SingleTokenAttention:
-    """One query of one token, the same: columns [kv heads, head, group] are its queries, the keys stand as [kv heads,
-    slots, head] and the scores as [kv heads, slots, group]. Keys from the left are read twice as fast as from the right."""
+    """The attention of one query of one token.
+
+    Keys from the left are read twice as fast as from the right, so the product is turned around.
+
+    Attributes:
+        asks: Where its queries stand, ``[kv heads, group, 1, head]``.
+        query: Scratch for them in the cache's number type; None: they have it already.
+        columns: The queries as columns, ``[kv heads, head, group]``.
+        out: Where what they gather goes, ``[kv heads, group, head]``.
+        layers: Of every layer that runs the keys ``[kv heads, slots, head]``, the values, and what
+            is seen of them; scores stand as ``[kv heads, slots, group]``.
+        gather: Of every layer what is copied first, where keys lie with other caches or packed;
+            else empty.
+        cap: Bound of the scores; None: there is none.
+        sinks: Of every layer one more score for each head; None: there are none.
+    """
 
     asks: Tensor
     query: Tensor | None
@@ -171,6 +247,7 @@ class SingleTokenAttention:
     sinks: Sequence[Tensor] | None
 
     def attend(self, at: int) -> None:
+        """Gather what the token sees in the layer with this index among those that run."""
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
@@ -188,9 +265,15 @@ class SingleTokenAttention:
 
 @dataclass(frozen=True, slots=True)
 class PackedAttention:
-    """Of one pass. write: of every layer where the queries' keys and values go; fresh: where they stand, [2, kv heads, m,
-    head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
-    its own dtype."""
+    """The attention of one pass.
+
+    Attributes:
+        spans: The attention of each query.
+        write: Of every layer where the queries' keys and values go.
+        fresh: Where these stand, ``[2, kv heads, m, head]`` each.
+        gathered: Where spans leave what they gather, ``[T, heads * head]``.
+        mixed: Where the network looks for it, in its own dtype; it may be the same tensor.
+    """
 
     spans: Sequence[SpanAttention | SingleTokenAttention]
     write: Sequence[tuple[Tensor, ...]]
@@ -209,8 +292,18 @@ class PackedAttention:
 
 @dataclass(frozen=True, slots=True)
 class PackedPass:
-    """One pass. index: where each query stands in the merge; begins: its first flat row; rows: the flat rows that are
-    answered."""
+    """One pass over flat rows.
+
+    Attributes:
+        queries: Its queries, in order.
+        index: Where each of them stands in the call.
+        layers: Ascending indices of the layers that run.
+        without: Halves of them that do not (see `NetworkQuery`).
+        together: How many consecutive attentions read the same input.
+        positions: Position of each flat row.
+        begins: Of each query its first flat row.
+        rows: The flat rows that are answered.
+    """
 
     queries: Sequence[NetworkQuery]
     index: Sequence[int]
@@ -228,7 +321,17 @@ class PackedPass:
 def group_into_passes(
     queries: Sequence[NetworkQuery], layers: int, limit: int
 ) -> Iterator[tuple[Run, list[int]]]:
-    """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
+    """Group queries that go into one pass together: they run the same layers, and have so many
+    tokens at most.
+
+    Args:
+        queries: The queries of a call.
+        layers: Number of layers of the network.
+        limit: Tokens of a pass; a longer query has a pass of its own.
+
+    Yields:
+        What the pass runs, and the indices of its queries.
+    """
     by = group_queries_by_run(queries, tuple(range(layers)))
     for run, members in by.items():
         group = list[int]()
@@ -244,7 +347,16 @@ def group_into_passes(
 
 
 def pack_queries(queries: Sequence[NetworkQuery], index: Sequence[int], run: Run) -> PackedPass:
-    """Lay these queries out flat."""
+    """Lay queries out flat.
+
+    Args:
+        queries: The queries of a call.
+        index: Which of them go into this pass, in order.
+        run: What it runs: layers, halves left out, attentions that read together.
+
+    Returns:
+        The pass, with the position of every row.
+    """
     positions = list[int]()
     begins = list[int]()
     rows = list[int]()
@@ -255,6 +367,7 @@ def pack_queries(queries: Sequence[NetworkQuery], index: Sequence[int], run: Run
         cache = queries[i].cache
         stop = q.first + m
         length = cache.length
+        # Without branches a token's position is its slot.
         if length >= stop or masks.is_chain(cache.parent):
             positions += q.slots
         else:
@@ -262,6 +375,8 @@ def pack_queries(queries: Sequence[NetworkQuery], index: Sequence[int], run: Run
                 *range(q.first, length),
                 *(length + d for d in masks.staged_entry_depths(cache.parent)),
             ]
+            # The list begins at slot min(first, length): entries staged before the query are not
+            # fed now.
             skip = max(q.first - length, 0)
             positions += at[skip : skip + m]
         begins.append(row)
@@ -279,10 +394,23 @@ def build_packed_attention(
     block: int = 0,
     sinks: Sequence[Tensor] | None = None,
 ) -> PackedAttention:
-    """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
-    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
-    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen); sinks: of the layers that
-    run, scores [heads] that no value answers to."""
+    """Prepare the attention of a pass.
+
+    Args:
+        p: The pass.
+        qkv: Where a layer's projections will stand, ``[T, heads + 2 kv heads, head]``.
+        mixed: Where the network looks for what they gather, ``[T, heads * head]``.
+        heads: Numbers of heads, and their width.
+        windows: Of every layer of the network its sliding window in positions; None: it has none.
+        causal: Whether a token sees nothing that follows it.
+        block: Of a network that is not causal, positions of a block after whose end nothing is
+            seen; 0: all is seen. Default 0.
+        sinks: Of the layers that run, one more score for each head, ``[heads]``; None: there are
+            none.
+
+    Returns:
+        What is called once a layer, with the layer's index among those that run.
+    """
     KV = heads.kv
     g = heads.group
     D = heads.width
@@ -291,6 +419,8 @@ def build_packed_attention(
         sunk = None
     else:
         sunk = [s.to(number).view(KV, g) for s in sinks]
+    # A single token's product writes straight into the output, which must have the cache's number
+    # type for that.
     single = any(len(q) == 1 for q in p.queries)
     if mixed.dtype == number or not single:
         gathered = mixed
@@ -303,6 +433,7 @@ def build_packed_attention(
         m = len(q)
         kv = q.cache.kv
         end = row + len(q)
+        # [m, heads, head] -> [kv heads, group, m, head], a view.
         asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
@@ -312,6 +443,7 @@ def build_packed_attention(
                 query = None
             else:
                 query = kv.new_empty(KV, g, m, D)
+            # [kv heads, head, group].
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
             spans.append(
                 SingleTokenAttention(
@@ -334,14 +466,25 @@ def place_fresh_entries(
     fresh: list[Tensor],
     write: list[Sequence[Tensor]],
 ) -> None:
-    """Add to `fresh` where a query's keys and values will stand among the projections, from the flat row `row` on, and to
-    `write` where they go in its cache, in each of the layers that run."""
+    """Note where a query's fresh keys and values stand, and where they go.
+
+    Args:
+        q: The query.
+        row: Its first flat row.
+        qkv: Where a layer's projections stand, ``[T, heads + 2 kv heads, head]``.
+        heads: Numbers of heads, and their width.
+        layers: Indices of the layers that run.
+        fresh: Gets where the entries stand among the projections.
+        write: Gets of each such place, for each layer that runs, where the entries go in the
+            query's cache.
+    """
     m = len(q)
     KV = heads.kv
     g = heads.group
     D = heads.width
     asks = qkv[row : row + m, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
     new = qkv[row : row + m, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
+    # One copy for each run of consecutive slots.
     for i, stop in [(0, m)] if q.at is None else _runs(q.at):
         at = q.slots[i] - q.cache.start
         slots = q.cache.kv[..., at : at + stop - i, :].unbind(0)
@@ -353,7 +496,15 @@ def place_fresh_entries(
 
 
 def depth_slots(cache: KVCache, size: int) -> list[int]:
-    """The positions of a cache's first `size` slots."""
+    """The positions of a cache's first slots: committed ones in order, staged ones by their depth.
+
+    Args:
+        cache: The cache.
+        size: How many slots.
+
+    Returns:
+        One position a slot; siblings share one.
+    """
     return [
         *range(cache.length),
         *(cache.length + d for d in masks.staged_entry_depths(cache.parent)),
@@ -361,7 +512,7 @@ def depth_slots(cache: KVCache, size: int) -> list[int]:
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """[first, stop) of the indices of slots that lie side by side."""
+    """``[first, stop)`` of the indices of slots that lie side by side."""
     first = 0
     for i in range(1, len(slots) + 1):
         if i == len(slots) or slots[i] != slots[i - 1] + 1:
@@ -385,6 +536,7 @@ def _layers(
     kv = cache.kv
     stop = q.first + m
     seen = None
+    # A single token after a chain sees every slot: no mask.
     if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
         seen = (
             min(q.first, cache.length),
@@ -392,6 +544,7 @@ def _layers(
                 q.first, stop, cache.length, cache.parent, kv.dtype, kv.device
             ),
         )
+    # A bidirectional network sees what follows, too.
     size = stop if causal else cache.end
     if block and not causal:
         seen = 0, masks.up_to_block(q.slots, size, block, kv)
@@ -401,17 +554,21 @@ def _layers(
         pieces = list(cache.pieces(0, size))
         into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
         gather = [KVGather(into, [piece[i] for _, piece in pieces]) for i in layers]
+        # Expanded over the layers, so that what follows need not know that there is one place for
+        # all.
         kv = place.expand(len(windows), *place.shape)
     used = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]]()
     reaches = list[int | None]()
     for i in layers:
         width = windows[i]
+        # A window that nothing falls out of is none, so that layers share one reach.
         if width is None or size <= width:
             width = None
         reaches.append(width)
         if width not in used:
             reach = _reach(q, seen, width, position, size, heads)
             part = kv[..., reach.start : size, :]
+            # A single token's products take keys as [slots, head], others as [head, slots].
             if m == 1:
                 keys = part[:, 0]
             else:
@@ -423,12 +580,17 @@ def _layers(
 def _pressed(
     q: NetworkQuery, position: list[int], layers: tuple[int, ...], heads: AttentionHeads
 ) -> tuple[list[tuple[Tensor, Tensor, AttentionReach]], list[PressedKVGather]]:
-    """The same over a pressed cache: a layer's packed blocks and the entries behind them are laid side by side, each in its
-    turn in one place. A block is packed when the pass is in its layer, where all entries before any row have been written."""
+    """The layers' keys, values and reaches over a pressed cache.
+
+    A layer's packed blocks and the entries after them are laid side by side, each layer in its turn
+    in one place. A block is packed when the pass is in its layer, where all entries before any row
+    have been written.
+    """
     cache = q.cache
     m = len(q)
     stop = q.first + len(q)
     kv = q.cache.kv
+    # Columns of a row: what is packed, then entries from slot `seen.first` on.
     seen = view_pressed_cache(cache.press, position, q.first, cache.length, cache.parent, kv)
     behind = seen.packed
     size = behind + stop - seen.first
@@ -469,6 +631,7 @@ def _reach(
     cache = q.cache
     kv = q.cache.kv
     start = 0
+    # One token that sees everything: the window's begin is the only bound.
     if width is not None and seen is None:
         start = size - width
     elif width is not None and seen is not None:

@@ -1,8 +1,10 @@
-"""Keys and values of old text, made smaller: what a pass needs of a press, and how a row of it sees what was packed.
+"""Keys and values of old text, made smaller: what a pass needs of a press, and how a row of it sees
+what was packed.
 
-What a row sees is decided by its position alone. Blocks that end at least one block before the row's own are seen packed, what
-lies behind them as it is. So a pressed cache has one law, however the text was cut into passes and whatever was drafted,
-forked, taken back or shared on the way; and a lossless method is lossless towards this law.
+What a row sees is decided by its position alone. Blocks that end at least one block before the
+row's own are seen packed, what lies after them as it is. So a pressed cache has one law, however
+the text was cut into passes and whatever was drafted, forked, taken back or shared on the way; and
+a lossless method is lossless towards this law.
 """
 
 from __future__ import annotations
@@ -26,21 +28,32 @@ class PackedBlock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PressRounding:
-    """A press that rounds to integers of so many bits, and does no more: `group` numbers share a
-    scale and a lowest number (methods/presses/_integers.py), those of consecutive tokens in a
-    channel of a key, of consecutive channels in a token's values, all heads side by side; 0: all of
-    a block, or of a token. Where a length is no multiple of that, their greatest common divisor."""
+    """A press that rounds to integers, and does no more (methods/presses/_integers.py).
+
+    Attributes:
+        bits: Bits of an integer.
+        group: How many numbers share a scale and a lowest number: those of consecutive tokens in a
+            channel of a key, of consecutive channels in a token's values, all heads side by side.
+            0: all of a block, or of a token. Where a length is no multiple of it, their greatest
+            common divisor.
+    """
 
     bits: int
     group: int
 
 
 class BlockPacker(Protocol):
-    """What a cache asks of whoever packs its blocks: the first half of a Press.
+    """What a cache asks of whoever packs its blocks: the first half of a press.
 
-    block: entries that are packed at once; asks: whether it reads the queries of the block behind the packed one, for which a
-    cache keeps them; lasting: whether every packed block stays beside those before it; where not, what is packed last stands
-    for all of them. Blocks are counted from the beginning of the text, and packed in this order.
+    Blocks are counted from the beginning of the text, and packed in this order.
+
+    Attributes:
+        block: Entries that are packed at once.
+        asks: Whether it reads the queries of the block after the packed one, for which a cache
+            keeps them.
+        lasting: Whether every packed block stays next to those before it. If not, what is packed
+            last stands for all of them.
+        called: What messages call it.
     """
 
     @property
@@ -53,14 +66,24 @@ class BlockPacker(Protocol):
     def called(self) -> str: ...
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
-        """Block k of one layer. kv [2, kv heads, block, head]: its keys and values; behind [2 + group, kv heads, block, head]:
-        those of the block behind it, then its queries, where they are asked for; before: what packing block k - 1 made, where
-        that does not last."""
+        """Pack a block of one layer.
+
+        Args:
+            k: Index of the block, from the beginning of the text.
+            kv: Its keys and values, ``[2, kv heads, block, head]``.
+            behind: Keys and values of the block after it, then its queries, ``[2 + group, kv heads,
+                block, head]``; None for a press that does not ask for them.
+            before: What packing block k - 1 made, where that does not last; else None.
+
+        Returns:
+            What the cache keeps of the block.
+        """
         ...
 
 
 class CachePress(BlockPacker, Protocol):
-    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what they hold.
+    """How old keys and values are kept. Frozen and hashable: caches of equal presses share what
+    they hold.
 
     rounding: what a press that only rounds does, None: it does more, or something else.
     """
@@ -73,28 +96,57 @@ class CachePress(BlockPacker, Protocol):
         ...
 
     def fill(self, blocks: Sequence[Any], into: Tensor) -> None:
-        """Keys and values of several blocks side by side, [2, kv heads, their sizes' sum, head]."""
+        """Write the keys and values of several packed blocks side by side.
+
+        Args:
+            blocks: What `pack` made of them, in the order of the text.
+            into: Where they go, ``[2, kv heads, the sum of their sizes, head]``.
+        """
         ...
 
 
 def count_sealed_blocks(position: int, press: BlockPacker) -> int:
-    """How many blocks a row at this position sees packed."""
+    """How many blocks a row sees packed: all that end at least one block before its own.
+
+    Args:
+        position: Position of the row.
+        press: Says how many entries a block has.
+
+    Returns:
+        The number of blocks, counted from the beginning of the text.
+    """
     return max(0, position // press.block - 1)
 
 
 def count_packable_blocks(length: int, press: BlockPacker) -> int:
-    """How many blocks can be packed of so many committed entries, whatever comes behind them."""
+    """How many blocks can be packed, whatever comes after the committed entries.
+
+    Args:
+        length: Number of committed entries.
+        press: Says how many entries a block has. One that asks for queries needs the following
+            block as well.
+
+    Returns:
+        The number of blocks, counted from the beginning of the text.
+    """
     return max(0, length // press.block - press.asks)
 
 
 Chunk = tuple[int, tuple[int, ...]]
-"""A packed block, and the slots of the staged entries that it is made of: none where all of them are committed."""
+"""A packed block, and the slots of the staged entries that it is made of: none where all of them
+are committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PressedCacheView:
-    """What a query sees of a pressed cache. chunks, sizes: what lies packed before the entries from slot `first` on; mask
-    [rows, columns]: added to scores, None where every row sees all."""
+    """What a query sees of a pressed cache.
+
+    Attributes:
+        chunks: The packed blocks that lie before the entries from slot `first` on.
+        sizes: Of each chunk the columns that attention sees.
+        first: The first slot that some row sees as it is.
+        mask: Added to scores, ``[rows, columns]``; None where every row sees everything.
+    """
 
     chunks: tuple[Chunk, ...]
     sizes: tuple[int, ...]
@@ -115,12 +167,30 @@ def view_pressed_cache(
     parent: Sequence[int],
     like: Tensor,
 ) -> PressedCacheView:
-    """Of a query whose rows stand at these positions, in slots from `begin` on; length, parent: of its cache. Rows that stand
-    on both sides of the place from which a block is seen packed have it twice before them, and each sees it once."""
+    """Find what a query sees of a pressed cache.
+
+    Rows that stand on both sides of the place from which a block is seen packed have it twice
+    before them, packed and as it is. Each row sees it once.
+
+    Args:
+        press: The cache's press.
+        position: Positions of the query's rows.
+        begin: Slot of its first row.
+        length: Committed entries of the cache.
+        parent: Of each staged entry the offset of the entry that it follows; -1: the last committed
+            one.
+        like: A tensor whose number type and device the mask takes.
+
+    Returns:
+        The packed blocks that some row sees, the first slot that is seen as it is, and the mask.
+    """
     stop = begin + len(position)
     seen = chunks_of_rows(press, position, begin, length, parent)
+    # A block that several rows see is there once; a dict keeps the order.
     chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
     sizes = tuple(press.size(k) for k, _ in chunks)
+    # The row that stands first sees the fewest blocks packed: entries from there on are laid out as
+    # they are.
     first = min(count_sealed_blocks(p, press) for p in position) * press.block
     if len(position) == 1 and masks.is_chain(parent[: max(0, stop - length)]):
         return PressedCacheView(chunks, sizes, first, None)
@@ -135,17 +205,35 @@ def view_pressed_cache(
 def chunks_of_rows(
     press: BlockPacker, position: Sequence[int], begin: int, length: int, parent: Sequence[int]
 ) -> list[tuple[Chunk, ...]]:
-    """What is packed of what each row sees; arguments as in `view`."""
+    """Find the packed blocks that each row of a query sees.
+
+    Args:
+        press: The cache's press.
+        position: Positions of the rows.
+        begin: Slot of the first row.
+        length: Committed entries of the cache.
+        parent: Of each staged entry the offset of the entry that it follows; -1: the last committed
+            one.
+
+    Returns:
+        Of each row its blocks, in the order of the text. A press that is not lasting has the last
+        one only.
+    """
     ready = count_packable_blocks(length, press)
     seen = list[tuple[Chunk, ...]]()
     for row, p in enumerate(position):
         blocks = count_sealed_blocks(p, press)
+        # A block that is not committed in full is made of the row's own ancestors, so rows of
+        # different branches may have different blocks.
         if blocks <= ready:
             path = ()
         else:
+            # The slots of the staged tokens before this one, as a block is made of them.
             path = tuple(_ancestors(begin + row, length, parent))
         seen.append(
             tuple(
+                # A block that is not committed in full is named by the staged slots up to its end;
+                # one that asks for queries looks a block further.
                 (k, () if k < ready else path[: (k + 1 + press.asks) * press.block - length])
                 for k in range(0 if press.lasting else max(0, blocks - 1), blocks)
             )
@@ -187,16 +275,20 @@ def _mask(
     part = masks.tree_attention_mask(begin, stop, length, parent, dtype, device)[
         :, -(stop - first) :
     ]
+    # Columns: packed entries, then slots from `first` on; the tree's mask covers the last of these.
     mask[:, mask.shape[1] - part.shape[1] :] = part
     staged = [length + d for d in masks.staged_entry_depths(parent[: max(0, stop - length)])]
+    # Positions of the columns that are not packed.
     slots = torch.tensor(
         [*range(first, min(length, stop)), *staged][-(stop - first) :], device=device
     )
+    # Entries below it are seen packed by this row, so it must not see them as they are as well.
     from_ = torch.tensor(
         [count_sealed_blocks(p, press) * press.block for p in position], device=device
     )
     mask[:, packed:].masked_fill_(slots < from_[:, None], masks.NEG_INF)
     if packed:
+        # Each row sees its own chunks only.
         hidden = torch.ones(len(position), len(chunks), dtype=torch.bool)
         for row, visible in enumerate(seen):
             hidden[row, [at[c] for c in visible]] = False

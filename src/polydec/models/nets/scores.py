@@ -20,15 +20,31 @@ NOT_FINITE = (
 
 
 def require_finite_logits(largest: Sequence[float]) -> None:
-    """The largest logit of each row must be a number: NaN spreads to it, and a row of -inf alone has no other. Raises
-    RequestError: the one place where a damaged model is told from a sure one."""
+    """Refuse rows whose largest logit is no number: NaN spreads to it, and a row of -inf alone has
+    no other.
+
+    This is the one place where a damaged model is recognised.
+
+    Args:
+        largest: The largest logit of each row.
+
+    Raises:
+        RequestError: One of them is NaN or infinite.
+    """
     if not all(map(isfinite, largest)):
         raise RequestError(NOT_FINITE)
 
 
 class LogitScores:
-    """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
-    network's head for them."""
+    """The scores of a model (`DraftScores`), over the logits of one or several passes.
+
+    Rows are looked at lazily: nothing is computed of a row that nobody asks for.
+
+    Args:
+        answers: The answers of the passes, whose rows are the nodes in order.
+        exits: Hidden states at a depth of some nodes, and the network's head for them; None: no
+            exit was wanted.
+    """
 
     __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
 
@@ -74,6 +90,7 @@ class LogitScores:
         if i not in self._logp:
             w_V = self.weights(i)
             self._logp[i] = normalise_log_weights(
+                # Narrow numbers are normalised in float32.
                 w_V if w_V.dtype == torch.float64 else w_V.float()
             )
         return self._logp[i]
@@ -91,22 +108,42 @@ class LogitScores:
             if k not in self._argmax:
                 logits_RV = self._all(k)
                 token_R = logits_RV.argmax(-1)
+                # The logit at the argmax is the largest one: NaN counts as the largest for torch.
                 require_finite_logits(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
                 self._argmax[k] = token_R.tolist()
             tokens = self._argmax[k]
         return tokens[row]
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The likeliest tokens of a row.
+
+        Args:
+            i: The row: a node of the draft.
+            k: How many; all, where there are fewer.
+
+        Returns:
+            Token ids, best first, and their log-probabilities.
+        """
         row_V = self.row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
-        """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
+        """The likeliest tokens of many rows: the vectorised twin of `topk`, without
+        log-probabilities.
+
+        Args:
+            rows: The rows: nodes of the draft.
+            k: How many tokens a row; all, where there are fewer.
+
+        Returns:
+            Token ids of each row, best first.
+        """
         first, _ = self._place(0)
         logits_RV = self._all(first)
         top = self._answers[first].top
         k = min(k, logits_RV.shape[-1])
+        # All rows of a single answer: one call for all of them.
         if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
             if top:
                 return top(logits_RV, k)
@@ -114,6 +151,15 @@ class LogitScores:
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Log-probabilities of some tokens of a row.
+
+        Args:
+            i: The row: a node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            Their log-probabilities in nats, in order.
+        """
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
@@ -125,10 +171,26 @@ class LogitScores:
         return None
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
+        """The law that the first `depth` layers give at some nodes.
+
+        The head runs when somebody looks, and then once for all exits that were asked for by then.
+
+        Args:
+            depth: Number of layers; it must stand in `ScoreRequest.exits`.
+            nodes: The nodes, in the order that the answer has.
+
+        Returns:
+            The scores of these nodes.
+
+        Raises:
+            RequestError: No exit was wanted of this score.
+        """
         if self._exits is None:
             raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
         states, head = self._exits
         hidden_RH = states(depth, nodes)
+        # The states wait in a list that all exits share. Its item becomes a tuple once its logits
+        # are there.
         mine = len(self._waiting)
         waiting = self._waiting
         waiting.append(hidden_RH)
@@ -157,13 +219,31 @@ Exits = tuple[Callable[[int, Sequence[int]], Tensor], Callable[[Tensor], Tensor]
 
 
 def rows_of(a: NetworkAnswer) -> int:
+    """How many rows an answer has."""
     return len(next(t for t in (a.logits_RV, a.argmax, a.hidden_RH) if t is not None))
 
 
 def exits_of(answers: Sequence[NetworkAnswer], head: Callable[[Tensor], Tensor]) -> Exits:
-    """The exits of rows that whole passes answered."""
+    """The exits of rows that full passes answered.
+
+    Args:
+        answers: Answers whose rows are the nodes in order.
+        head: Makes logits of states that lie before the final norm.
+
+    Returns:
+        A function that gives the states of some nodes at a depth, and `head`.
+    """
 
     def states(depth: int, nodes: Sequence[int]) -> Tensor:
+        """Hidden states at an exit.
+
+        Args:
+            depth: Number of layers.
+            nodes: Rows, in the order that the answer has.
+
+        Returns:
+            States ``[n, H]``, before the final norm.
+        """
         return torch.cat([a.exits[depth] for a in answers if a.exits is not None])[list(nodes)]
 
     return states, head
@@ -172,8 +252,19 @@ def exits_of(answers: Sequence[NetworkAnswer], head: Callable[[Tensor], Tensor])
 def pick_answer_rows(
     answers: Sequence[tuple[int, NetworkAnswer]], rows: Sequence[int], network: NeuralNetwork
 ) -> list[tuple[int, NetworkAnswer]]:
-    """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
-    of rows whose states are known: they are made anew where somebody looks."""
+    """Keep some rows of several answers.
+
+    What is left out gives its memory back, and so do logits of rows whose states are known: they
+    are computed anew where somebody looks.
+
+    Args:
+        answers: Answers, each with its number of rows.
+        rows: Rows to keep, ascending, counted over all answers.
+        network: The network that answered; its head computes logits anew.
+
+    Returns:
+        The answers that have such rows, each with the number of rows that are left.
+    """
     out = list[tuple[int, NetworkAnswer]]()
     first = 0
     head = network.head
@@ -197,6 +288,7 @@ def _rows(
     law = a.logits_RV
     later = None
     if head is not None and states is not None and (law is not None or a.later is not None):
+        # States are far smaller than logits over the vocabulary, so the logits go.
         law, later = None, lambda: head(states)
     elif law is not None:
         law = law[list(rows)]

@@ -1,4 +1,5 @@
-"""Encoder-decoder networks in torch: what a source leaves for the decoder, and a decoder whose caches point at it.
+"""Encoder-decoder networks in torch: what a source leaves for the decoder, and a decoder whose
+caches point at it.
 
 Tokens of all queries lie flat in one pass; attention looks at each query's own source and cache.
 """
@@ -32,6 +33,7 @@ def _tanh(x: Tensor) -> Tensor:
 _ACTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "gelu": gelu,
+    # Two names of GELU by its tanh approximation.
     "gelu_new": _tanh,
     "gelu_pytorch_tanh": _tanh,
     "silu": silu,
@@ -41,7 +43,13 @@ _ACTS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Seq2SeqNorm:
-    """bias None: a norm by the mean square (T5), else one by mean and variance."""
+    """A norm of states.
+
+    Attributes:
+        weight: Scale of each dimension.
+        bias: Added afterwards; None: a norm by the mean square (T5), else one by mean and variance.
+        eps: Added under the root.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -49,13 +57,14 @@ class Seq2SeqNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.bias is None:
+            # RMS norm: x / sqrt(mean(x^2) + eps) * weight.
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
         return layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A linear map."""
+    """A linear map: a weight ``[out, in]``, and a bias ``[out]`` or None."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -66,7 +75,15 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Seq2SeqAttention:
-    """query, key, value, out: its maps; norm: before it or behind its sum with what came in."""
+    """An attention of one layer.
+
+    Attributes:
+        query: Makes queries.
+        key: Makes keys.
+        value: Makes values.
+        out: What the gathered values go through.
+        norm: Stands before the attention (T5), or after its sum with what came in.
+    """
 
     query: LinearMap
     key: LinearMap
@@ -77,7 +94,15 @@ class Seq2SeqAttention:
 
 @dataclass(frozen=True)
 class Seq2SeqBlock:
-    """A layer. cross: over the source, None in an encoder; into: the MLP's maps, the gate's first where it has one."""
+    """A layer.
+
+    Attributes:
+        own: Attention over the text itself.
+        cross: Attention over the source; None in an encoder.
+        into: The MLP's first maps, the gate's first where it has one.
+        out: The MLP's last map.
+        norm: Of the MLP.
+    """
 
     own: Seq2SeqAttention
     cross: Seq2SeqAttention | None
@@ -87,7 +112,8 @@ class Seq2SeqBlock:
 
 
 class SinusoidalPositions:
-    """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config may say any context."""
+    """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config
+    may say any context."""
 
     def __init__(self, width: int, number: torch.dtype, device: torch.device) -> None:
         self._table_PW = torch.empty(0, width, dtype=number, device=device)
@@ -103,14 +129,23 @@ class SinusoidalPositions:
         width = self._table_PW.shape[1]
         place = torch.arange(count, dtype=torch.float64)[:, None]
         half = torch.arange(width, dtype=torch.float64)[None, :]
+        # Angle of position p in dimensions 2k and 2k + 1: p / 10000^(2k / width).
         turn = place / torch.pow(10000.0, 2 * torch.div(half, 2, rounding_mode="floor") / width)
+        # Marian has all sines first, then all cosines; others alternate.
         return torch.cat([turn[:, 0::2].sin(), turn[:, 1::2].cos()], 1).float()
 
 
 @dataclass(frozen=True)
 class Seq2SeqStack:
-    """An encoder or a decoder. places: what is added to each position (None: nothing, attention knows them); enter: a norm of
-    what enters; leave: of what leaves, None: it is normed already; bias: of T5's relative positions [buckets, heads]."""
+    """An encoder or a decoder.
+
+    Attributes:
+        blocks: Its layers.
+        places: What is added at each position; None: nothing, attention knows positions.
+        enter: A norm of what enters; None: there is none.
+        leave: A norm of what leaves; None: it is normed already.
+        bias: T5's bias of relative positions, ``[buckets, heads]``; None: there is none.
+    """
 
     blocks: tuple[Seq2SeqBlock, ...]
     places: Tensor | SinusoidalPositions | None
@@ -121,7 +156,16 @@ class Seq2SeqStack:
 
 @dataclass(frozen=True, eq=False)
 class Seq2SeqParts:
-    """What encoder and decoder have in common. table: of embeddings; head, bias: what makes logits."""
+    """What encoder and decoder have in common.
+
+    Attributes:
+        config: Sizes and family.
+        table: Embeddings, ``[V, width]``.
+        head: Matrix that makes logits, ``[V, width]``.
+        bias: Added to logits, ``[V]``; -inf for tokens that are never written.
+        number: Number type of the computation.
+        device: Where it runs.
+    """
 
     config: Seq2SeqConfig
     table: Tensor
@@ -136,14 +180,26 @@ class Seq2SeqParts:
         return self.config.family == "t5"
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
+        """Embeddings of tokens, scaled as the family does, ``[n, width]``."""
         ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
         return self.table[ids] * self.config.scale
 
     def heads(self, x: Tensor) -> Tensor:
-        """[tokens, heads * head] -> [heads, tokens, head]."""
+        """``[tokens, heads * head]`` -> ``[heads, tokens, head]``."""
         return x.unflatten(-1, (self.config.heads, self.config.head)).transpose(0, 1)
 
     def enter(self, tower: Seq2SeqStack, x: Tensor, positions: Tensor) -> Tensor:
+        """What goes into the first layer.
+
+        Args:
+            tower: The encoder or the decoder.
+            x: Embeddings, ``[n, width]``.
+            positions: Their positions, ``[n]``.
+
+        Returns:
+            Embeddings with positions added and the entry norm applied, as far as the family has
+            them.
+        """
         if tower.places is not None:
             x = x + tower.places[positions]
         if tower.enter is None:
@@ -151,19 +207,48 @@ class Seq2SeqParts:
         return tower.enter(x)
 
     def around(self, x: Tensor, norm: Seq2SeqNorm, work: Callable[[Tensor], Tensor]) -> Tensor:
-        """A residual step."""
+        """Take a residual step, with the norm where the family has it.
+
+        Args:
+            x: The residual stream, ``[n, width]``.
+            norm: The step's norm.
+            work: Attention or MLP.
+
+        Returns:
+            The new stream.
+        """
         if self.before:
             return x + work(norm(x))
         return norm(x + work(x))
 
     def mlp(self, block: Seq2SeqBlock, x: Tensor) -> Tensor:
+        """The MLP of a layer.
+
+        Args:
+            block: The layer.
+            x: What it reads, ``[n, width]``.
+
+        Returns:
+            What it adds, ``[n, width]``.
+        """
         first, *others = block.into
         inner = _ACTS[self.config.act](first(x))
         return block.out(inner * others[0](x) if others else inner)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """[heads, m, head] over [heads, n, head] -> [m, heads * head]."""
+        """Attend with all heads at once.
+
+        Args:
+            query: Queries, ``[heads, m, head]``.
+            key: Keys, ``[heads, n, head]``.
+            value: Values, ``[heads, n, head]``.
+            mask: Added to the scores, ``[heads or 1, m, n]``; None: everything is seen.
+
+        Returns:
+            What was gathered, ``[m, heads * head]``.
+        """
         scores = query @ key.transpose(-1, -2)
+        # T5 folds the scale into its weights.
         if not self.before:
             scores = scores * self.config.head**-0.5
         if mask is not None:
@@ -171,24 +256,49 @@ class Seq2SeqParts:
         return (torch.softmax(scores, -1) @ value).transpose(0, 1).flatten(1)
 
     def apart(self, tower: Seq2SeqStack, query: Tensor, key: Tensor, both: bool) -> Tensor | None:
-        """What T5 adds to scores, from how far positions stand apart: [heads, m, n]; both: whether later ones are seen."""
+        """What T5 adds to scores, from how far positions stand from each other.
+
+        Args:
+            tower: The encoder or the decoder.
+            query: Positions of the queries, ``[m]``.
+            key: Positions of the keys, ``[n]``.
+            both: Whether later positions are seen.
+
+        Returns:
+            ``[heads, m, n]``; None where the family adds nothing.
+        """
         if tower.bias is None:
             return None
         return tower.bias[relative_position_buckets(query, key, both, self.config)].permute(2, 0, 1)
 
 
 def relative_position_buckets(query: Tensor, key: Tensor, both: bool, c: Seq2SeqConfig) -> Tensor:
-    """Of positions [m] and [n] the buckets of T5's relative positions, [m, n]. Near distances have a bucket each,
-    far ones share them by their logarithm; both: whether later positions are seen, which takes half the buckets."""
+    """Buckets of T5's relative positions. Near distances have a bucket each, far ones share them by
+    their logarithm.
+
+    Args:
+        query: Positions of the queries, ``[m]``.
+        key: Positions of the keys, ``[n]``.
+        both: Whether later positions are seen, which takes half the buckets.
+        c: Config: number of buckets, and the distance from which on all share the last one.
+
+    Returns:
+        Bucket indices, ``[m, n]``.
+    """
     n = c.buckets
+    # Above 0 where the key stands later than the query.
     far = key[None, :] - query[:, None]
     bucket = torch.zeros_like(far)
     if both:
         n //= 2
+        # Later positions take the upper half of the buckets.
         bucket = (far > 0).long() * n
         far = far.abs()
     else:
+        # Later keys are masked anyway: they count as distance 0.
         far = -far.clamp(max=0)
+    # The first half of the buckets has one distance each. In the second, bucket = exact +
+    # log(distance / exact) / log(far / exact) * (n - exact).
     exact = n // 2
     log = torch.log(far.clamp(min=1).float() / exact) / math.log(c.far / exact)
     large = (exact + (log * (n - exact)).long()).clamp(max=n - 1)
@@ -196,8 +306,11 @@ def relative_position_buckets(query: Tensor, key: Tensor, both: bool, c: Seq2Seq
 
 
 class Seq2SeqEncoder:
-    """A model whose queries are sources and whose answers are what cross-attention reads of them: keys and values [layers, 2,
-    heads, tokens, head]. Equal sources of a pass are read once."""
+    """A model whose queries are sources and whose answers are what cross-attention reads of them.
+
+    An answer has keys and values, ``[layers, 2, heads, tokens, head]``. Equal sources of a pass are
+    read once.
+    """
 
     def __init__(
         self, parts: Seq2SeqParts, tower: Seq2SeqStack, crosses: Sequence[Seq2SeqAttention]
@@ -210,16 +323,30 @@ class Seq2SeqEncoder:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """Read sources; one answer each, in order."""
+        # Each different source once, in order of first appearance.
         sources = list(dict.fromkeys(queries))
         self.passes += 1
         p, tower, rows = self._parts, self._tower, _slices([len(ids) for ids in sources])
         places = [torch.arange(len(ids), device=p.device) for ids in sources]
+        # All sources lie flat, one after another: everything but attention runs over all tokens at
+        # once.
         x = p.enter(tower, p.embed([t for ids in sources for t in ids]), torch.cat(places))
         apart = [p.apart(tower, place, place, True) for place in places]
         for block in tower.blocks:
 
             def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
+                """Attention of every source over itself.
+
+                Args:
+                    h: What the layer's attention reads, all sources flat.
+                    block: The layer.
+
+                Returns:
+                    What it adds.
+                """
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                # Attention looks at each source by itself, so nothing need be padded.
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
@@ -227,16 +354,24 @@ class Seq2SeqEncoder:
             x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
         if tower.leave is not None:
             x = tower.leave(x)
+        # The decoder's cross-attention reads keys and values of the source: they are computed once
+        # here, for every decoder layer.
         both = [torch.stack([p.heads(c.key(x)), p.heads(c.value(x))]) for c in self._crosses]
         kv = torch.stack(both)
+        # Copies, so that a source does not hold the memory of its neighbours in the pass.
         read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
         return [read[ids] for ids in queries]
 
 
 @dataclass(frozen=True, eq=False)
 class GapQuery:
-    """What a Filler is asked. kv: what its encoder left of a source; known: the text so far, at least one token;
-    count: gaps behind it, at least 1."""
+    """What a `GapFiller` is asked.
+
+    Attributes:
+        kv: What its encoder left of a source.
+        known: The text so far, at least one token.
+        count: Gaps after it, at least 1.
+    """
 
     kv: Tensor
     known: tuple[int, ...]
@@ -244,9 +379,15 @@ class GapQuery:
 
 
 class GapFiller:
-    """A model whose queries are texts with gaps at their end, and whose answers are the logits of the gaps, [count, V]. Every
-    position sees the whole text and the source. mark: the token that stands in a gap; it is the last of the vocabulary, and no
-    logits are given for it."""
+    """A model whose queries are texts with gaps at their end, and whose answers are the logits of
+    the gaps, ``[count, V]``.
+
+    Every position sees the whole text and the source.
+
+    Attributes:
+        mark: The token that stands in a gap. It is the last of the vocabulary, and no logits are
+            given for it.
+    """
 
     def __init__(self, decoder: Seq2SeqDecoder, mark: int) -> None:
         self._parts = decoder.parts
@@ -256,13 +397,24 @@ class GapFiller:
         self.cost = decoder.cost
 
     def asks(self, kv: Tensor, known: Sequence[int], count: int) -> GapQuery:
-        """The query of a text with so many gaps behind it."""
+        """The query of a text with gaps at its end.
+
+        Args:
+            kv: What the encoder left of a source.
+            known: The text so far, at least one token.
+            count: Gaps after it, at least 1.
+
+        Returns:
+            The query.
+        """
         return GapQuery(kv, tuple(known), count)
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[GapQuery]) -> list[Tensor]:
+        """Logits of the gaps of each query, ``[count, V]`` without the mark's column."""
         p = self._parts
         tower = self._tower
+        # The mark fills the gaps; every position sees all of them, so there is no mask.
         texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
         rows = _slices([len(text) for text in texts])
         places = [torch.arange(len(text), device=p.device) for text in texts]
@@ -271,11 +423,30 @@ class GapFiller:
         for i, block in enumerate(tower.blocks):
 
             def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
+                """Attention of every text over itself, gaps included.
+
+                Args:
+                    h: What the layer's attention reads, all texts flat.
+                    block: The layer.
+
+                Returns:
+                    What it adds.
+                """
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
             def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+                """Attention of every text over its own source.
+
+                Args:
+                    h: What the layer's attention reads, all texts flat.
+                    i: Index of the layer.
+                    block: The layer.
+
+                Returns:
+                    What it adds.
+                """
                 assert block.cross is not None, "a decoder reads a source"
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
@@ -289,6 +460,7 @@ class GapFiller:
             x = p.around(x, block.cross.norm, cross)
             x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
         return [
+            # Logits of the gaps alone. The mark is the last token: cutting there leaves it out.
             linear(self._ready(x[r.stop - q.count : r.stop]), p.head)[:, : self.mark]
             for q, r in zip(queries, rows)
         ]
@@ -300,7 +472,7 @@ class GapFiller:
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Where each of these stands, one behind another."""
+    """Where each of these stands, one after another."""
     rows = list[slice]()
     at = 0
     for length in lengths:
@@ -310,8 +482,10 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
 
 
 class Seq2SeqDecoder:
-    """A Network (models/nets/query.py). A cache's `beside` is what its text is written from: it has
-    `kv`, as the encoder left it."""
+    """A `NeuralNetwork` (models/nets/query.py) whose texts are written from a source.
+
+    A cache's `beside` is what its text is written from: it has `kv`, as the encoder left it.
+    """
 
     tree = rollback = True
     partial = False
@@ -326,49 +500,80 @@ class Seq2SeqDecoder:
         self.context = c.context
         self.size = c.vocab
         self.dtype = str(parts.number).removeprefix("torch.")
+        # Cost of a pass: the numbers of the matrices that a row goes through, the head included.
         self.cost = float(sum(m.weight.numel() for b in tower.blocks for m in _matrices(b)))
         self.cost += parts.head.numel()
         shape = (c.layers, 2, c.heads, 1, c.head)  # for passes without a source, which only cost
         self._nothing = torch.zeros(shape, dtype=parts.number, device=parts.device)
 
     def new_cache(self) -> KVCache:
+        """An empty cache, ``[layers, 2, heads, slots, head]``."""
         c = self.config
         p = self.parts
         shape = (c.layers, 2, c.heads, ROOM, c.head)
         return KVCache(torch.zeros(shape, dtype=p.number, device=p.device))
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States after the last layer's norm, ``[n, width]``."""
         leave = self.tower.leave
         if leave is None:
             return hidden_RH
         return leave(hidden_RH)
 
     def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of hidden states, through the final norm, ``[n, V]``."""
         p = self.parts
         return linear(self.normed(hidden_RH) / p.config.divide, p.head) + p.bias
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer before positions are added, ``[n, width]``."""
         return self.parts.embed(tokens)
 
     def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Refuse: keys of an encoder-decoder model are not shown.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer; None: the last one.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError("keys cannot be read of an encoder-decoder model")
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        """Answers in order; each depends on its own query only."""
         p, tower, rows = self.parts, self.tower, _slices([len(q) for q in queries])
         x = torch.cat([self._entering(q) for q in queries])
+        # Positions of all slots that a query sees, since T5's bias needs those of the keys as well.
         places = [self._places(q) for q in queries]
         x = p.enter(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
+        # T5's bias of positions is the same in every layer, so that it is part of the mask.
         masks = [self._mask(q, w) for q, w in zip(queries, places)]
         for i, block in enumerate(tower.blocks):
 
             def own(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+                """Attention of every text over its own cache, to which the fed tokens' entries are
+                written first.
+
+                Args:
+                    h: What the layer's attention reads, all queries flat.
+                    i: Index of the layer.
+                    block: The layer.
+
+                Returns:
+                    What it adds.
+                """
                 asks, k, v = (
                     p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
                 )
                 mixed = list[Tensor]()
                 for q, r, mask in zip(queries, rows, masks):
                     stop = q.first + len(q)
+                    # Fresh entries are written before attention, since the tokens see each other
+                    # through the cache.
                     into = q.cache.kv[i, :, :, q.first - q.cache.start : stop - q.cache.start]
                     into[0], into[1] = k[:, r], v[:, r]
                     keys, values = q.cache.layer(i, stop)
@@ -376,10 +581,21 @@ class Seq2SeqDecoder:
                 return block.own.out(torch.cat(mixed))
 
             def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+                """Attention of every text over the source that its cache points at.
+
+                Args:
+                    h: What the layer's attention reads, all queries flat.
+                    i: Index of the layer.
+                    block: The layer.
+
+                Returns:
+                    What it adds.
+                """
                 assert block.cross is not None, "a decoder reads a source"
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows):
+                    # A pass without a source only measures cost: it reads one entry of zeros.
                     if q.cache.beside is None:
                         beside = self._nothing
                     else:
@@ -397,6 +613,7 @@ class Seq2SeqDecoder:
     def _entering(self, q: NetworkQuery) -> Tensor:
         if q.embed is None:
             return self.embed(q.token)
+        # A token of -1 has no embedding: any row stands in, and is overwritten.
         x = self.embed([max(t, 0) for t in q.token] or [0] * len(q))
         x[torch.tensor(q.given)] = q.embed.to(x)
         return x
@@ -423,6 +640,7 @@ class Seq2SeqDecoder:
         p = self.parts
         mask = torch.zeros(len(q), stop, dtype=p.number, device=p.device)
         low = min(q.first, cache.length)
+        # Slots below `low` are committed and older than the query: all of its tokens see them.
         mask[:, low:] = tree_attention_mask(
             q.first, stop, cache.length, cache.parent, p.number, p.device
         )
@@ -451,8 +669,21 @@ def build(
     dtype: str = "auto",
     device: str = "cpu",
 ) -> Seq2SeqDecoder:
-    """A network and its encoder from tensors by their published names. dtype: "auto" or "float32", or "float64". Raises
-    FileError for a tensor that is missing, of another shape or no number."""
+    """Make a network and its encoder from tensors by their published names.
+
+    Args:
+        config: Sizes and family.
+        weights: The tensors by name; a lazy mapping will do.
+        dtype: "auto", "torch" or "float32": computed in float32; "float64". Default "auto".
+        device: Where it runs: "cpu", or a CUDA device. Default "cpu".
+
+    Returns:
+        The decoder; its `encoder` reads sources.
+
+    Raises:
+        FileError: A tensor is missing, of another shape or no number, or the dtype or the device
+            cannot be had.
+    """
     if dtype not in ("auto", "torch", "float32", "float64"):
         raise FileError(
             f"dtype is {dtype!r}: an encoder-decoder model is computed in 'float32' or 'float64'"
@@ -466,7 +697,8 @@ def build(
         number = torch.float64
     else:
         number = torch.float32
-    # on the meta device shapes alone are compared: whatever does not fit is refused before anything is read
+    # On the meta device shapes alone are compared: whatever does not fit is refused before anything
+    # is read.
     _made(_Seq2SeqLoader(config, weights, number, torch.device("meta")))
     return _made(_Seq2SeqLoader(config, weights, number, where))
 
@@ -477,10 +709,12 @@ def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     encoder = load.tower(False)
     decoder = load.tower(True)
     table = load.first(_TABLES, (config.vocab, config.width))
+    # Without a head of its own the embedding table is the head.
     head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
     bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
     if "final_logits_bias" in load.weights:
         bias += load.get("final_logits_bias", (1, config.vocab))[0]
+    # Tokens that are never written, such as padding.
     bias[list(config.barred)] = float("-inf")
     parts = Seq2SeqParts(config, table, head, bias, load.number, load.device)
     crosses = [b.cross for b in decoder.blocks if b.cross is not None]
@@ -506,12 +740,26 @@ class _Seq2SeqLoader:
     device: torch.device
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor and check it.
+
+        Args:
+            name: Its published name.
+            shape: The shape that the config asks for.
+
+        Returns:
+            The tensor, on the device and in the number type of the network; without data on the
+            meta device.
+
+        Raises:
+            FileError: It is missing, of another shape, or has a number that is NaN or infinite.
+        """
         if name not in self.weights:
             raise FileError(
                 f"weights lack {name}: the checkpoint is not complete, or of another architecture"
             )
         if (stored := tuple(shape_of(self.weights, name))) != shape:
             raise FileError(f"{name} has shape {stored}: the config asks for {shape}")
+        # The rehearsal: shapes are right, and nothing is read.
         if self.device.type == "meta":
             return torch.empty(shape, dtype=self.number, device=self.device)
         t = self.weights[name].to(self.device, self.number)
@@ -520,13 +768,27 @@ class _Seq2SeqLoader:
         return t
 
     def first(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+        """Read the first of several tensors that is there.
+
+        Args:
+            names: Published names, in order of preference.
+            shape: The shape that the config asks for.
+
+        Returns:
+            The tensor.
+
+        Raises:
+            FileError: None is there, or `get` refuses it.
+        """
         return self.get(next((n for n in names if n in self.weights), names[0]), shape)
 
     def tower(self, decoder: bool) -> Seq2SeqStack:
+        """The decoder, or the encoder."""
         c = self.config
         side = "decoder" if decoder else "encoder"
         blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
         if c.family == "t5":
+            # T5 stores the bias in its first layer and uses it in all of them.
             name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             leave = self.norm(f"{side}.final_layer_norm")
             return Seq2SeqStack(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
@@ -534,15 +796,27 @@ class _Seq2SeqLoader:
             return Seq2SeqStack(
                 blocks, SinusoidalPositions(c.width, self.number, self.device), None, None, None
             )
+        # BART's table has two rows before position 0.
         places = self.get(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
         return Seq2SeqStack(
             blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None
         )
 
     def block(self, decoder: bool, i: int) -> Seq2SeqBlock:
+        """Read a layer.
+
+        Args:
+            decoder: Whether it is one of the decoder's.
+            i: Its index.
+
+        Returns:
+            The layer.
+        """
         c = self.config
         if c.family == "t5":
             at = f"{'decoder' if decoder else 'encoder'}.block.{i}.layer"
+            # T5 numbers the parts of a layer: self-attention, cross-attention (in the decoder),
+            # MLP.
             last = 2 if decoder else 1
             mlp = f"{at}.{last}.DenseReluDense"
             if c.gated:
@@ -570,12 +844,21 @@ class _Seq2SeqLoader:
         )
 
     def rows(self, name: str) -> int:
-        """Of a matrix whose number of rows the config need not say."""
+        """Number of rows of a matrix, which the config need not say; 0 where it is missing."""
         if name in self.weights:
             return shape_of(self.weights, name)[0]
         return 0
 
     def t5_attention(self, at: str, norm: str) -> Seq2SeqAttention:
+        """Read an attention of a T5 layer. It has no biases.
+
+        Args:
+            at: Prefix of its matrices.
+            norm: Prefix of its norm.
+
+        Returns:
+            The attention.
+        """
         c = self.config
         inner = c.heads * c.head
         q, k, v = (LinearMap(self.get(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
@@ -584,6 +867,7 @@ class _Seq2SeqLoader:
         )
 
     def attention(self, at: str) -> Seq2SeqAttention:
+        """Read an attention of a BART or Marian layer, from the prefix of its matrices."""
         W = self.config.width
         q, k, v, o = (
             self.matrix(f"{at}.{x}", W, W) for x in ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -591,9 +875,20 @@ class _Seq2SeqLoader:
         return Seq2SeqAttention(q, k, v, o, self.norm(f"{at}_layer_norm"))
 
     def matrix(self, at: str, rows: int, width: int) -> LinearMap:
+        """Read a linear map with a bias.
+
+        Args:
+            at: Prefix of its tensors.
+            rows: Size of what it gives.
+            width: Size of what it reads.
+
+        Returns:
+            The map.
+        """
         return LinearMap(self.get(f"{at}.weight", (rows, width)), self.get(f"{at}.bias", (rows,)))
 
     def norm(self, at: str) -> Seq2SeqNorm:
+        """Read a norm, from the prefix of its tensors; T5's have no bias."""
         c = self.config
         if c.family == "t5":
             bias = None

@@ -1,9 +1,11 @@
-"""The Llama skeleton, lean: causal or bidirectional, any layers or halves of them, token trees over forkable caches.
+"""The Llama skeleton, lean: causal or bidirectional, any layers or halves of them, token trees over
+forkable caches.
 
-Families that differ from it do so in fields of families.Config: where norms stand, which layers turn queries, what bounds
-scores. Norm weights are folded into the linear layers that follow them, q/k/v and gate/up are fused, the two halves of each
-rotated pair lie side by side, so that rotary embedding is one complex product. The residual stream is float32 on every
-device (float64 for tests); what weights and attention are computed in is the kernel's affair (see linear.py).
+Families that differ from it do so in fields of families.TransformerConfig: where norms stand, which
+layers turn queries, what bounds scores. Norm weights are folded into the linear layers that follow
+them, q/k/v and gate/up are fused, the two halves of each rotated pair lie side by side, so that
+rotary embedding is one complex product. The residual stream is float32 on every device (float64 for
+tests); what weights and attention are computed in is the kernel's affair (see linear.py).
 """
 
 from __future__ import annotations
@@ -46,9 +48,20 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True, slots=True)
 class TransformerLayer:
-    """experts: gate and up, and down, of each, where the MLP is several; gate_up is then the router. qk_norm: weights [heads +
-    kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what attention and the MLP add,
-    or None; sinks: [heads] or None."""
+    """The packed parts of one layer.
+
+    Attributes:
+        qkv: Queries, keys and values in one product.
+        out: What attention gathered goes through it.
+        gate_up: Gate and up of the MLP in one product; in a mixture of experts the router.
+        down: The MLP's last map; None in a mixture of experts.
+        experts: Gate and up, and down, of each expert; empty in a plain MLP.
+        qk_norm: Weights of the norms of queries and keys, ``[heads + kv heads, head]``; None: there
+            are none.
+        attended: Weight of the norm of what attention adds, ``[width]``; None: there is none.
+        mlped: Weight of the norm of what the MLP adds, ``[width]``; None: there is none.
+        sinks: One more score for each head, ``[heads]``; None: there are none.
+    """
 
     qkv: Linear
     out: Linear
@@ -65,6 +78,7 @@ _ACTS = {"silu": silu, "gelu": partial(gelu, approximate="tanh")}
 
 
 def _clamped(gate: Tensor, up: Tensor, slope: float, bound: float) -> Tensor:
+    # (clamp(up) + 1) * gate * sigmoid(slope * gate), as gpt-oss has it.
     gate = gate.clamp(max=bound)
     return up.clamp(-bound, bound).add_(1.0).mul_(gate * torch.sigmoid(slope * gate))
 
@@ -80,6 +94,18 @@ class _TransformerLoader:
         self._number = number
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """Read a tensor and check it.
+
+        Args:
+            name: Its published name.
+            shape: The shape that the config asks for; None: any.
+
+        Returns:
+            The tensor, on the network's device and in its number type.
+
+        Raises:
+            FileError: It is missing, of another shape, or has a number that is NaN or infinite.
+        """
         if name not in self._weights:
             raise FileError(
                 f"weights lack {name}: the checkpoint is not complete, or of another architecture"
@@ -95,15 +121,36 @@ class _TransformerLoader:
         return t
 
     def norm(self, name: str, width: int, plus: float) -> Tensor:
-        """A norm's weights times the root of its width: what is normed is divided by its length, not by its mean square's
-        root."""
+        """A norm's weights times the root of its width.
+
+        What is normed is divided by its length here, not by the root of its mean square.
+
+        Args:
+            name: Published name of the weights.
+            width: Their number.
+            plus: Added to each of them, as families do that store weight - 1; else 0.
+
+        Returns:
+            The weights, ``[width]``.
+        """
         w = self.get(name, (width,))
         return (w + plus if plus else w) * width**0.5
 
     def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
         return name in self._weights
 
     def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
+        """Read the biases of maps that are fused.
+
+        Args:
+            names: Published names of the biases.
+            sizes: Size of each.
+
+        Returns:
+            All of them, one after another, zeros for those that are missing; None where all are
+            missing.
+        """
         if not any(n in self._weights for n in names):
             return None
         biases = [
@@ -116,10 +163,15 @@ class _TransformerLoader:
 
 
 class LlamaTransformer:
-    """A Network (models/nets/query.py). Made by `build`.
+    """A `NeuralNetwork` (models/nets/query.py). Made by `build`.
 
-    kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions;
-    account: of a network made by `padded` what laying passes out took, else None.
+    Attributes:
+        kernel: Name of the linear kernel.
+        dtype: What the weights are held in.
+        context: The longest sequence, in positions.
+        limit: Tokens of a pass; more are split over several.
+        routes: Layers and experts of a mixture of experts; else None.
+        account: Of a network made by `padded`, what laying passes out took; else None.
     """
 
     tree = rollback = True
@@ -159,6 +211,8 @@ class LlamaTransformer:
         else:
             self._turn_number = torch.float32
         self._heads = AttentionHeads(c.heads, c.kv_heads, c.head, c.cap)
+        # A state's length with one more column of this size is sqrt(|x|^2 + width * eps): the
+        # norm's root of mean square plus eps, times the root of the width.
         self._floor = (c.width * c.eps) ** 0.5
         self._act = _ACTS.get(c.act)
         self.cost = float(parts["cost"])
@@ -168,8 +222,11 @@ class LlamaTransformer:
 
     def padded(self) -> LlamaTransformer:
         """The same weights, over passes that are laid out as one padded tensor
-        (models/nets/padded.py), which its `account` counts. Raises RequestError where the network
-        is not causal: its rows have one length anyway."""
+        (models/nets/padded.py), which its `account` counts.
+
+        Raises:
+            RequestError: The network is not causal: its rows have one length anyway.
+        """
         if not self.config.causal:
             raise RequestError(
                 "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
@@ -187,14 +244,26 @@ class LlamaTransformer:
         dtype: str = "auto",
         device: str = "cpu",
     ) -> LlamaTransformer:
-        """A network from the dict of a Hugging Face config.json and its tensors by name (a lazy mapping will do).
+        """Make a network from the dict of a Hugging Face config.json and its tensors by name.
 
-        dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
-        `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
-        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
-        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises
-        FileError for an architecture, activation, rope type, dtype or device that it does not know, and for missing tensors or
-        wrong shapes.
+        Beyond the published names, `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers
+        these ids only (others: -inf), `model.embed_tokens.proj.weight` [width, embed width] widens
+        embeddings, `polydec_causal: false` lets every position see all that are staged, and with
+        `polydec_block: B` all up to the end of its own block of B.
+
+        Args:
+            config: The config, with the keys of Hugging Face and those above.
+            weights: The tensors by name; a lazy mapping will do.
+            dtype: "auto", "float32", "bfloat16", "float16" or "float64", see linear.py. Default
+                "auto".
+            device: "cpu" or a CUDA device. Default "cpu".
+
+        Returns:
+            The network, with its weights packed.
+
+        Raises:
+            FileError: The architecture, activation, rope type, dtype or device is not known, a
+                tensor is missing, or one has a wrong shape.
         """
         if dtype not in DTYPES:
             raise FileError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")
@@ -219,6 +288,7 @@ class LlamaTransformer:
             head_name = "lm_head.weight"
         else:
             head_name = "model.embed_tokens.weight"
+        # A config that says that the head is not tied needs one: reading it raises the right error.
         if head_name != "lm_head.weight" and c.tied is False:
             load.get("lm_head.weight")
         if "lm_head.tokens" in weights:
@@ -229,6 +299,7 @@ class LlamaTransformer:
             rows = c.vocab
         else:
             rows = len(tokens)
+        # Of every matrix that a row goes through, for the choice of the kernel and for the cost.
         shapes = [
             s
             for i in range(c.layers)
@@ -240,13 +311,16 @@ class LlamaTransformer:
         else:
             kernel = cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
+        # Files have the halves of a rotated pair head / 2 apart; here they lie side by side.
         order = _pairs(D, c.turned, where)
+        # What is new afterwards is the packed weights: they go to huge pages.
         before = pages.anonymous_memory_regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             if "model.embed_tokens.weight" in weights:
                 embed = weights["model.embed_tokens.weight"]
             else:
                 embed = load.get("model.embed_tokens.weight")
+            # Embeddings stay as they are stored: only the rows of a pass are ever widened.
             if dtype != "float64":
                 embed = embed.to(where)
             else:
@@ -256,8 +330,11 @@ class LlamaTransformer:
                 proj = kernel.pack(
                     load.get("model.embed_tokens.proj.weight", (W, embed.shape[1])), None
                 )
+            # Raises the error of a wrong shape.
             elif embed.shape[1] != W:
                 load.get("model.embed_tokens.weight", (embed.shape[0], W))
+            # The final norm is folded into the head. It is kept as well, for who reads normed
+            # states.
             last = load.norm("model.norm.weight", W, c.norms.plus)
             norm = last / c.divide
             if head_name != "lm_head.weight":
@@ -289,8 +366,12 @@ class LlamaTransformer:
         return LlamaTransformer(c, parts, kernel)
 
     def new_cache(self, press: CachePress | None = None) -> KVCache:
-        """An empty cache [layers, 2, kv heads, slots, head], or with a press that asks [layers, 2 + group, ...]: with queries.
-        Raises RequestError for a press where not every layer sees all that stands before a row."""
+        """An empty cache ``[layers, 2, kv heads, slots, head]``, with queries too for a press that
+        asks: ``[layers, 2 + group, ...]``.
+
+        Raises:
+            RequestError: A press was given, and not every layer sees all that stands before a row.
+        """
         if press is not None and (any(self.config.windows) or not self.config.causal):
             raise RequestError(
                 f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
@@ -309,7 +390,8 @@ class LlamaTransformer:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
-        """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
+        """Answers in order; each depends on its own query only. Many tokens are split over several
+        passes."""
         if self.config.causal:
             return forward_in_parts(self._forward, queries, self.limit)
         return self._forward(queries)
@@ -324,11 +406,12 @@ class LlamaTransformer:
         return [a for a in answers if a is not None]
 
     def _turns(self, k: int, positions: Sequence[int]) -> Tensor:
-        """Factors of the k-th rotary embedding at these positions, [n, 1, turned / 2]."""
+        """Factors of the k-th rotary embedding at these positions, ``[n, 1, turned / 2]``."""
         last = max(positions)
         turn = self._turn[k]
         if last >= len(turn):
             have = len(turn)
+            # The table doubles, so that a growing text rarely makes it anew.
             size = max(last + 1, 2 * len(turn), min(self.context, 1024))
             if self._turn_number == torch.float64:
                 number = torch.complex128
@@ -339,6 +422,7 @@ class LlamaTransformer:
                 self._device
             )
         first = positions[0]
+        # Consecutive positions are a view of the table; others are gathered.
         if positions[-1] - first == len(positions) - 1 and all(
             p == i for i, p in enumerate(positions, first)
         ):
@@ -354,6 +438,7 @@ class LlamaTransformer:
             if q.token:
                 x[row : row + len(q)] = self._rows([max(t, 0) for t in q.token])
             if q.embed is not None:
+                # Rows of `embed` take the places of the tokens that are -1.
                 x[torch.tensor([row + i for i in q.given], device=self._device)] = q.embed.to(x)
 
     def _rows(self, tokens: Sequence[int]) -> Tensor:
@@ -376,7 +461,18 @@ class LlamaTransformer:
 
     @torch.inference_mode()
     def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
-        """See models/nets/turned.py. Pairs are turned in float32 at least."""
+        """Give cached entries as they would be at other positions; values stay as they are.
+
+        Pairs are turned in float32 at least.
+
+        Args:
+            kv: Entries of consecutive positions, ``[layers, 2, kv heads, n, head]``.
+            first: Position of the first entry.
+            by: How many positions further on they shall stand; it may be negative.
+
+        Returns:
+            A copy of the same shape.
+        """
         stood = range(first, first + kv.shape[-2])
         shall = range(first + by, first + by + kv.shape[-2])
 
@@ -386,7 +482,20 @@ class LlamaTransformer:
         return rotate_cached_keys(kv, by, self.config, False, tables)
 
     def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer (None: the last one), [kv heads, stop, head]. Raises RequestError where it is pressed."""
+        """Read keys and values that a cache holds.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer; None: the last one.
+
+        Returns:
+            Keys and values, each ``[kv heads, stop, head]``. Keys are in the published order of
+            dimensions.
+
+        Raises:
+            RequestError: The cache is pressed.
+        """
         if cache.press is not None:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
@@ -397,9 +506,12 @@ class LlamaTransformer:
         ], values
 
     def _run(self, p: PackedPass, exits: dict[int, Tensor]) -> Tensor:
-        """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
-        least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
-        depths that are wanted."""
+        """Hidden states ``[rows, width + 1]`` after the last layer: the fed tokens, then what pads
+        the pass to the kernel's least rows.
+
+        The last column is constant and makes the norm's floor. `exits` takes the answered rows at
+        the depths that are wanted.
+        """
         c = self.config
         heads = self._heads
         dim = self.config.turned
@@ -408,10 +520,13 @@ class LlamaTransformer:
         full[:, c.width] = self._floor
         x, h, n = full[:, : c.width], full.new_empty(T, c.width), full.new_empty(T, 1)
         self._enter(p, x[: len(p)])
+        # Scratch of all layers: projections, and views of them for queries with keys, and for
+        # rotated pairs as complex numbers.
         qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
         flat = qkv.view(T, -1)
         qk = qkv[:, : heads.all + heads.kv]
         pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
+        # Rows that only pad the pass repeat the last position; their results are cut off.
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
@@ -436,9 +551,18 @@ class LlamaTransformer:
             return divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
 
         def attended(at: int, i: int) -> Tensor:
-            """What the attention of a layer adds to the stream."""
+            """What the attention of a layer adds to the residual stream.
+
+            Args:
+                at: Index of the layer among those that run.
+                i: Index of the layer in the network.
+
+            Returns:
+                ``[T, width]``; it may be scratch that the next layer overwrites.
+            """
             layer = self._layers[i]
             k = c.turns[i]
+            # The norm's weights are folded into the matrix; `h` is divided by its length only.
             flat.copy_(layer.qkv(enter(c.norms.attention)))
             for gate in gates:
                 gate.add(i, "qkv", h, flat)
@@ -455,6 +579,7 @@ class LlamaTransformer:
         ahead = dict[int, Tensor]()  # what attentions add that read together with an earlier one
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
+            # At the head of a group: all its attentions read the stream as it is now.
             if p.together > 1 and 0 < at < len(p.layers) - 1 and (at - 1) % p.together == 0:
                 group = range(at, min(at + p.together, len(p.layers) - 1))
                 ahead = {
@@ -464,6 +589,7 @@ class LlamaTransformer:
                 }
             if 2 * i not in p.without:
                 x.add_(ahead.pop(i) if i in ahead else attended(at, i))
+            # The MLP, unless this half is left out.
             if 2 * i + 1 not in p.without:
                 enter(c.norms.mlp)
                 down = layer.down
@@ -509,7 +635,8 @@ class LlamaTransformer:
         ]
 
     def _adapted(self, adapter: GatedAdapter) -> GatedAdapter:
-        """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and keys stand in pairs."""
+        """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and
+        keys stand in pairs."""
         if adapter not in self._adapters:
             c = self.config
             if (
@@ -529,12 +656,25 @@ class LlamaTransformer:
             adapter.require(
                 c.layers, c.width, (c.heads + 2 * c.kv_heads) * c.head, c.heads * c.head, c.inner
             )
+            # The adapter follows what packing did to the weights: rotated partners side by side,
+            # the attention's scale in the queries, and inputs of length 1 instead of the root of
+            # the width.
             order = _pairs(c.head, c.turned, self._device)
             turned = c.heads + c.kv_heads
             scale = torch.ones(turned + c.kv_heads, 1, 1, dtype=self._number, device=self._device)
             scale[: c.heads] = c.scale
 
             def packed(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
+                """One pair of matrices, as it fits the packed ones.
+
+                Args:
+                    place: Where it works, one of `gated.PLACES`.
+                    into_RI: What reads the row.
+                    out_OR: What is added of that.
+
+                Returns:
+                    The fitting pair.
+                """
                 into = into_RI.to(self._device, self._number)
                 out = out_OR.to(self._device, self._number)
                 if place in ("qkv", "gate_up"):
@@ -550,7 +690,8 @@ class LlamaTransformer:
         return self._adapters[adapter]
 
     def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
-        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts] (Want.routing)."""
+        """Which rows of a pass have their router moved, [n], and by how much [n, layers, experts]
+        (ScoreRequest.routing)."""
         rows = list[int]()
         by = list[Any]()
         for q, begin in zip(p.queries, p.begins):
@@ -572,19 +713,26 @@ class LlamaTransformer:
         i: int,
         moved: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
-        experts, whoever else goes through them. i: the layer's index; moved: rows whose router is moved."""
+        """What the experts of these rows add, ``[T, width]``; of the rows that pad the pass
+        nothing.
+
+        A row's results are summed in the order of the experts, whoever else goes through them. i:
+        the layer's index; moved: rows whose router is moved.
+        """
         experts = self.config.experts
         out = torch.zeros_like(h)
         assert experts is not None
         score_RE = layer.gate_up(h)[:rows].to(self._number)
         if moved is not None:
             row_N, by_NLE = moved
+            # The move is given in standard deviations of the row's own scores.
             spread_N1 = score_RE[row_N].std(-1, correction=0, keepdim=True)
             score_RE = score_RE.index_add(0, row_N, by_NLE[:, i] * spread_N1)
+        # Top k of the softmax over all experts, renormalised where the family does so.
         chance, chosen = torch.softmax(score_RE, -1).topk(experts.used, -1)
         if experts.share_used:
             chance = chance / chance.sum(-1, keepdim=True)
+        # One product for each expert that some row goes through.
         for e in chosen.unique().tolist():
             row, nth = (chosen == e).nonzero(as_tuple=True)
             gate_up, down = layer.experts[e]
@@ -594,7 +742,8 @@ class LlamaTransformer:
         return out
 
     def _norm_heads(self, qk: Tensor, weight: Tensor) -> None:
-        """In place, of queries and keys [T, heads + kv heads, head]: each head, or all queries and all keys."""
+        """Norm queries and keys ``[T, heads + kv heads, head]`` in place: each head, or all queries
+        and all keys."""
         c = self.config
         if c.wide_norms:
             parts = qk.split([c.heads, c.kv_heads], 1)
@@ -607,6 +756,8 @@ class LlamaTransformer:
             else:
                 count = c.head
             size = torch.linalg.vector_norm(part, dim=dim, keepdim=True)
+            # The hypotenuse of length and sqrt(count * eps) is the root of the sum of squares plus
+            # eps: no square can overflow.
             part.div_(torch.hypot(size, torch.full_like(size, (count * c.eps) ** 0.5)))
         qk.mul_(weight)
 
@@ -621,7 +772,7 @@ class LlamaTransformer:
     def _answers(
         self, p: PackedPass, full: Tensor, exits: Mapping[int, Tensor]
     ) -> list[NetworkAnswer]:
-        """Head and hidden states for the rows asked for, and for none besides."""
+        """Head and hidden states for the rows asked for, and for no others."""
         asked = [len(q.rows) for q in p.queries]
         laws = [
             n if max(q.want.law, q.want.base) > RowDetail.NOTHING else 0
@@ -636,11 +787,13 @@ class LlamaTransformer:
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
             states = full
+            # The head is the most expensive matrix: only rows whose law is read go through it.
             if laws != asked:
                 states = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
             w = self._logits(states)
             pieces = iter(w.split([n for n in laws if n]))
             logits = [next(pieces) if n else None for n in laws]
+        # The last column is the norm's floor, which is no part of the state.
         hidden = full[:, :-1].split(asked)
         ends = [sum(asked[: k + 1]) for k in range(len(asked))]
         return [
@@ -659,6 +812,7 @@ class LlamaTransformer:
         if (cap := self.config.final_cap) is not None:
             w = w.div_(cap).tanh_().mul_(cap)
         if self._head_tokens is not None:
+            # A head over part of the vocabulary: all other tokens are impossible.
             w = w.new_full((len(w), self.size), float("-inf")).index_copy_(1, self._head_tokens, w)
         return w
 
@@ -670,7 +824,7 @@ class LlamaTransformer:
 
     @torch.inference_mode()
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        """States behind the final norm, [n, width]."""
+        """States after the final norm, ``[n, width]``."""
         h = hidden_RH.to(self._device, self._number)
         full = torch.cat([h, h.new_full((len(h), 1), self._floor)], 1)
         return h / torch.linalg.vector_norm(full, dim=-1, keepdim=True) * self._norm_W
@@ -718,13 +872,30 @@ def _layer(
         return load.norm(f"{name}{which}.weight", W, c.norms.plus)
 
     def normed(weight: Tensor, by: Tensor | None) -> Tensor:
-        """In place: the weight is a copy."""
+        """Fold a norm's weights into the matrix that reads what it normed, in place: the matrix is
+        a copy.
+
+        Args:
+            weight: The matrix, ``[out, in]``.
+            by: Weights of the norm, ``[in]``; None: there is none.
+
+        Returns:
+            The same matrix.
+        """
         if by is None:
             return weight
         return weight.mul_(by)
 
     def added(weight: Tensor, after: str | None) -> Tensor:
-        """What a layer adds is scaled in its last matrix, unless a norm follows."""
+        """Scale what a layer adds in its last matrix, unless a norm follows.
+
+        Args:
+            weight: The matrix or its bias.
+            after: Name of the norm that follows; None: none does.
+
+        Returns:
+            The scaled one, or the same.
+        """
         if c.residual == 1.0 or after is not None:
             return weight
         return weight * c.residual
@@ -747,10 +918,21 @@ def _layer(
             load.norm(a + f"{x}_norm.weight", n * D, c.norms.plus).view(n, D)[:, order]
             for x, n in zip("qk", counts)
         )
+        # A norm takes away any scale of the matrix before it, so the attention's scale goes into
+        # its weights.
         qk_norm = torch.cat([(qn * scale).expand(H, D), kn.expand(KV, D)])
         scale = 1.0
 
     def heads(t: Tensor, n: int) -> Tensor:
+        """Reorder the dimensions of each head so that rotated partners stand side by side.
+
+        Args:
+            t: A matrix ``[n * head, in]`` or a bias ``[n * head]``.
+            n: Number of heads.
+
+        Returns:
+            ``[n * head, in]``; a bias has one column.
+        """
         return t.view(n, D, -1)[:, order].reshape(n * D, -1)
 
     def qkv() -> Linear:
@@ -762,12 +944,31 @@ def _layer(
         return kernel.pack(weight, b)
 
     def bias_of(which: str, after: str | None) -> Tensor | None:
+        """The bias of a map that adds to the stream.
+
+        Args:
+            which: Name of the bias.
+            after: Name of the norm that follows; None: none does.
+
+        Returns:
+            The bias, scaled as its matrix is; None: there is none.
+        """
         b = load.bias([which], [W])
         if b is None:
             return None
         return added(b, after)
 
     def mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
+        """Begin to pack an MLP.
+
+        Args:
+            m: Prefix of its tensors.
+            inner: Number of inner units.
+
+        Returns:
+            Futures of gate and up in one, and of down.
+        """
+        # Tensors are read here, one after another; packing them goes on in the pool.
         gate, up, down = (
             load.get(f"{m}{x}_proj.weight", s)
             for x, s in (("gate", (inner, W)), ("up", (inner, W)), ("down", (W, inner)))

@@ -1,4 +1,5 @@
-"""Keys at other positions: what rotary embedding did to an entry is undone there and done anew here."""
+"""Keys at other positions: what rotary embedding did to an entry is undone there and done anew
+here."""
 
 from __future__ import annotations
 
@@ -20,8 +21,17 @@ class RotatableNetwork(Protocol):
         ...
 
     def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
-        """Entries [layers, 2, kv heads, n, head] of the positions from `first` on, as they are `by` positions further on: a
-        copy. Values stay."""
+        """Give cached entries as they would be at other positions; values stay as they are.
+
+        Args:
+            kv: Entries of consecutive positions, ``[layers, 2, kv heads, n, head]``. They are not
+                written to.
+            first: Position of the first entry.
+            by: How many positions further on the entries shall stand; it may be negative.
+
+        Returns:
+            A copy of the same shape, with the keys turned.
+        """
         ...
 
 
@@ -51,15 +61,32 @@ def rotate_cached_keys(
     apart: bool,
     tables: Callable[[int], tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """See Turns.turned. apart: the halves of a pair stand turned / 2 apart, else side by side; tables: the factors of the k-th
-    rotary embedding where the entries stood and where they shall stand, each [n, turned / 2], complex."""
+    """Turn cached keys to other positions, layer by layer as its rotary embedding asks.
+
+    Args:
+        kv: Entries, ``[layers, 2, kv heads, n, head]``. They are not written to.
+        by: How many positions further on they shall stand; 0 copies them only.
+        config: The network's config: which layer has which rotary embedding, and how many
+            dimensions it turns.
+        apart: Whether the halves of a pair stand ``turned / 2`` dimensions from each other; else
+            side by side.
+        tables: Gives for the k-th rotary embedding the factors at the old and at the new positions,
+            each ``[n, turned / 2]``, complex.
+
+    Returns:
+        A copy of the same shape. Values, and layers without rotary embedding, are as they were.
+    """
     out = kv.clone()
     for k in {k for k in config.turns if k is not None} if by else ():
         layers = [i for i, other in enumerate(config.turns) if other == k]
         before, behind = tables(k)
+        # Dividing by the old factor undoes its turn. Factors of scaled embeddings do not have
+        # length 1, so the square of the length stays in the quotient.
         step = behind * before.conj() / before.abs().square()
+        # Index 0 of the second axis has the keys. Dimensions beyond `turned` carry no position.
         keys = out[layers, 0, ..., : config.turned].to(step.real.dtype)
         x, y = _halves(keys, apart)
+        # A complex product written out: (x + iy) * step.
         pair = (x * step.real - y * step.imag, x * step.imag + y * step.real)
         if apart:
             both = torch.cat(pair, -1)

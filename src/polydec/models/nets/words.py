@@ -1,7 +1,8 @@
-"""A word-pooled model as a network of sessions: a law of the next byte that runs its backbone once a word.
+"""A word-pooled model as a network of sessions: a law of the next byte that runs its backbone once
+a word.
 
-Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. It is
-trained in lab/train/word_kinds/word_pooled.py, which computes the same a whole text at a time.
+Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. It
+is trained in lab/train/word_kinds/word_pooled.py, which computes the same a whole text at a time.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
 @dataclass(frozen=True, eq=False)
 class WordCacheEntry:
-    """What was read up to an entry. word: bytes of the word that is being written; state_NE: what its decoder sees of all words
-    before it; memory: keys and values of the backbone, of each layer [2, heads, positions, head]; nbytes: what this entry
-    added to them."""
+    """What was read up to an entry.
+
+    Attributes:
+        word: Bytes of the word that is being written.
+        state_NE: What the word's decoder sees of all words before it.
+        memory: Keys and values of the backbone, of each layer ``[2, heads, positions, head]``.
+        nbytes: Bytes that this entry added to them.
+    """
 
     word: tuple[int, ...]
     state_NE: Tensor
@@ -35,8 +41,11 @@ class WordCacheEntry:
 
 
 class WordNetwork:
-    """See nets/query.Network. Trees are fed node by node; the decoders of all rows that are asked for run as one batch, and a
-    word's end runs encoder and backbone once."""
+    """A `NeuralNetwork` of the next byte whose backbone runs once a word.
+
+    Trees are fed node by node; the decoders of all rows that are asked for run as one batch, and a
+    word's end runs encoder and backbone once.
+    """
 
     tree = True
     rollback = True
@@ -56,6 +65,8 @@ class WordNetwork:
         c = config
         self.small = word_rotary_tables(c, c.slots + c.longest)
         self._turned = word_rotary_tables(c, 0)
+        # The state before any word: the backbone has read its start vectors only, after an empty
+        # memory.
         none = tuple(torch.empty(2, c.width // c.head, 0, c.head) for _ in range(c.layers))
         with torch.no_grad():
             self.first = self._behind(self.w["start"], none)
@@ -66,6 +77,8 @@ class WordNetwork:
 
     @torch.no_grad()
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:
+        # First every token is read into its cache, then all rows of all queries are decoded as one
+        # batch.
         texts = [self._fed(q) for q in queries]
         asked = [
             []
@@ -81,6 +94,7 @@ class WordNetwork:
         out = list[NetworkAnswer]()
         at = 0
         for q, rows in zip(queries, asked, strict=True):
+            # Rows stand in the query, but nobody reads their law.
             if not rows and q.rows:
                 told = None
             else:
@@ -101,10 +115,15 @@ class WordNetwork:
     def _behind_token(self, before: WordCacheEntry, token: int) -> WordCacheEntry:
         c = self.config
         word = (*before.word, token)
+        # The token that begins a text resets everything that was read.
         if token == c.begin:
             return self.first
+        # Within a word the backbone has nothing to do: the byte waits until the word ends, or is
+        # too long.
         if token not in c.ends and len(word) < c.longest:
             return replace(before, word=word, nbytes=0)
+        # The encoder reads learned slots, then the word's bytes. What stands in the slots
+        # afterwards is the word's pooled vector.
         x_1SE = torch.cat([self.w["slots"], self._embedded(word)])[None]
         cos_SD, sin_SD = (t[: x_1SE.shape[1]] for t in self.small)
         for i in range(c.encoder):
@@ -117,6 +136,7 @@ class WordNetwork:
         past = memory[0].shape[2]
         self.steps += 1
         cos_PD, sin_PD = (t[past : past + c.slots] for t in self._turns(past + c.slots))
+        # The new slots see all earlier words, and each other causally.
         see_SP = torch.ones(c.slots, past + c.slots, dtype=torch.bool).tril(past)
         x_1NH = read_NH[None]
         kept = list[Tensor]()
@@ -124,11 +144,15 @@ class WordNetwork:
             x_1NH, new = self._layer(f"layers.{i}", x_1NH, cos_PD, sin_PD, see_SP, old)
             kept.append(new)
         state_NH = F.rms_norm(x_1NH[0], (c.width,), self.w["norm.weight"], c.eps)
+        # What the new slots take; older positions were counted by the entries that added them.
         added = sum(t.nbytes // max(1, t.shape[2]) * c.slots for t in kept)
         return WordCacheEntry((), F.linear(state_NH, self.w["down.weight"]), tuple(kept), added)
 
     def _turns(self, stop: int) -> tuple[Tensor, Tensor]:
-        """Those of the backbone's positions below `stop` at least. They grow with the texts: a config may say any context."""
+        """Rotary tables of the backbone's positions, at least of those below `stop`.
+
+        They grow with the texts: a config may say any context.
+        """
         have = len(self._turned[0])
         if have < stop:
             self._turned = word_rotary_tables(self.config, max(stop, 2 * have, 256))
@@ -138,6 +162,7 @@ class WordNetwork:
         """Logits of the byte that follows each text [R, V]."""
         c = self.config
         longest = max(len(t.word) for t in texts)
+        # Words are padded on the right; causal attention keeps the padding out of sight.
         fill = [0] * longest
         word_RL = torch.tensor([[*t.word, *fill][:longest] for t in texts], dtype=torch.long)
         state_RNE = torch.stack([t.state_NE for t in texts])
@@ -147,6 +172,8 @@ class WordNetwork:
         see_SS = torch.ones(S, S, dtype=torch.bool).tril()
         for i in range(c.decoder):
             x_RSE, _ = self._layer(f"decoder.{i}", x_RSE, cos_SD, sin_SD, see_SS)
+        # The next byte is read off at the word's last byte, or at the last slot where the word has
+        # none yet.
         at = [c.slots - 1 + len(t.word) for t in texts]
         last_RE = F.rms_norm(x_RSE[range(len(texts)), at], (c.small,), self.w["last.weight"], c.eps)
         return F.linear(last_RE, self.w["embed_tokens.weight"])
@@ -163,12 +190,34 @@ class WordNetwork:
         see_SP: Tensor | None = None,
         memory: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """A layer's output, and its keys and values behind those that were there [2, heads, P, head]; memory: of one text."""
+        """A layer's output, and its keys and values after those that were there.
+
+        Args:
+            name: Prefix of the layer's weights.
+            x_BSE: What enters the layer.
+            cos_SD: Cosines of the positions.
+            sin_SD: Sines of the positions.
+            see_SP: Whether a position sees another one; None: all see all.
+            memory: Older keys and values of one text, ``[2, heads, past, head]``; None: there are
+                none.
+
+        Returns:
+            The layer's output, and keys and values, ``[2, heads, P, head]`` for a batch of one.
+        """
         c = self.config
         w = self.w
         B, S, E = x_BSE.shape
 
         def part(key: str, y: Tensor) -> Tensor:
+            """One of the layer's matrices, applied to y.
+
+            Args:
+                key: Name of the matrix within the layer.
+                y: Rows that it reads.
+
+            Returns:
+                The products, one a row.
+            """
             return F.linear(y, w[f"{name}.{key}.weight"])
 
         y = F.rms_norm(x_BSE, (E,), w[f"{name}.input_layernorm.weight"], c.eps)
@@ -194,6 +243,16 @@ class WordNetwork:
         raise _closed("embeddings")
 
     def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Refuse: a word-pooled model has no keys of a single byte.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer; None: the last one.
+
+        Raises:
+            RequestError: Always.
+        """
         raise _closed("keys")
 
 
@@ -204,13 +263,32 @@ def _closed(what: str) -> RequestError:
 
 
 def word_rotary_tables(c: WordConfig, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the positions 0 to length - 1."""
+    """Cosines and sines of the positions 0 to length - 1.
+
+    Args:
+        c: Config of the model; its head size and its base count.
+        length: Number of positions.
+
+    Returns:
+        Cosines and sines, each ``[length, head]``, float32; the second half of a row repeats the
+        first.
+    """
     inverse = c.theta ** (-torch.arange(0, c.head, 2).double() / c.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
 
 def apply_rotary(x: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
+    """Turn queries or keys to their positions.
+
+    Args:
+        x: Queries or keys, ``[..., S, D]``; partners stand D / 2 dimensions from each other.
+        cos_SD: Cosines of the positions.
+        sin_SD: Sines of the positions.
+
+    Returns:
+        The turned ones, of the shape of `x`.
+    """
     a, b = x.chunk(2, dim=-1)
     return x * cos_SD + torch.cat([-b, a], dim=-1) * sin_SD
 
@@ -219,6 +297,15 @@ def word_tensor_shapes(c: WordConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a directory, and their shapes."""
 
     def layer(name: str, width: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors of one layer.
+
+        Args:
+            name: Prefix of the layer's tensors.
+            width: Size of its state; the MLP is three times as wide.
+
+        Returns:
+            The shapes by tensor name.
+        """
         attention = {f"{name}.self_attn.{p}_proj.weight": (width, width) for p in "qkvo"}
         norms = ("input_layernorm", "post_attention_layernorm")
         return {

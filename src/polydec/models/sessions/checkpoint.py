@@ -33,9 +33,20 @@ from polydec.models.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A loaded model. lm: its law, an LM, a Masked, an Insertion or a Sourced; generation: the content of
-    generation_config.json; dtype and kernel: what it computes with; path: where its files lie; why: what keeps the native step
-    from serving it, "" where it does; unit: what its law writes at a time, "token" or "byte"."""
+    """A loaded model.
+
+    Attributes:
+        name: The name that it was loaded by.
+        lm: Its law: a `CausalLaw`, a `MaskedDenoiser`, a `BidirectionalInserter` or an
+            `EncoderDecoderModel`.
+        text: Its tokenizer.
+        generation: Content of the generation_config.json.
+        dtype: What its weights are held in.
+        kernel: What computes it.
+        path: Where its files lie.
+        why: What keeps the native step from serving it; "" where it serves it.
+        unit: What its law writes at a time, "token" or "byte".
+    """
 
     name: str
     lm: Any
@@ -60,12 +71,15 @@ class DeferredBundle:
 
     @property
     def loaded(self) -> bool:
+        """Whether it has been loaded."""
         return bool(self._made)
 
     @property
     def whole(self) -> ModelBundle:
+        """The loaded checkpoint; it is loaded now where it was not yet."""
         with self._lock:
             if not self._made:
+                # Under the lock: whoever asks at the same time waits for the one load.
                 made = self._make()
                 for act in self._then:
                     act(made)
@@ -126,13 +140,28 @@ def load_bundle(
     cache_dtype: str | None = None,
     opened: dict[Path, CheckpointFiles] | None = None,
 ) -> ModelBundle:
-    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `DTYPES`; device: "cpu" or "cuda"; threads: on
-    the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
-    native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
-    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
-    cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
-    (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
-    Raises RequestError where the model cannot be had or read."""
+    """Load a model: its network, its law, its tokenizer.
+
+    Args:
+        name: ``zoo:NAME``, a directory, a GGUF file or a Hub id.
+        dtype: What a pass computes in, one of `DTYPES`. Default "auto".
+        device: "cpu" or "cuda". Default "cpu".
+        threads: Threads on the CPU, at least 1; None: all cores.
+        quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the native step only;
+            what is computed is then approximate. None: as they are.
+        compute: What the native step multiplies quantised matrices in: "float32", "int16" or "int8"
+            (approximate). None: POLYDEC_COMPUTE, else by instruction set.
+        cache_dtype: How the native step holds keys and values: "float32", or approximately
+            "float16" or "int8". None: POLYDEC_CACHE_DTYPE, else float32.
+        opened: GGUF files that are open already, as `open_source` has them. None: none are.
+
+    Returns:
+        The loaded model.
+
+    Raises:
+        RequestError: An option has a value that it may not have, or the model cannot be had or
+            read.
+    """
     convert_annotated_value("dtype", dtype, Dtype)
     convert_annotated_value("quantize", quantize, Quantize)
     convert_annotated_value("compute", compute, Compute)
@@ -143,6 +172,8 @@ def load_bundle(
     name = edge.path_text(name, "model")
     source = open_source(name, opened)
     with edge.report_read_errors(f"{name} cannot be loaded"):
+        # Published layouts of masked-diffusion models become ours, so that one skeleton runs all of
+        # them.
         if denoiser.is_masked(source.config):
             source = replace(
                 source,
@@ -154,7 +185,9 @@ def load_bundle(
                 ),
             )
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
+    # The tokenizer may know fewer ids than the model has rows.
     source.text.rows = network.size
+    # An answer could never end with an id that the model does not have.
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise RequestError(
             edge.error_sentence(
@@ -165,6 +198,8 @@ def load_bundle(
         f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else ""
     )
     with edge.report_read_errors(f"{name} cannot be loaded"):
+        # A masked-diffusion model may have marks of its own after the vocabulary, which nobody
+        # writes.
         vocab = TokenVocabulary(
             denoiser.writable_vocab_size(source.config, network.size),
             source.text.eos,
@@ -185,10 +220,30 @@ def load_draft(
     threads: int | None = None,
     opened: dict[Path, CheckpointFiles] | None = None,
 ) -> ModelBundle:
-    """A model whose guesses somebody checks, by the same names as `load`. Where the native step serves it and its file holds
-    floats, its matrices are stored in 8 bits: a pass then reads half as much, and what is checked need not be exact."""
+    """Load a model whose guesses another model checks.
+
+    Where the native step serves it and its file holds floats, its matrices are stored in 8 bits: a
+    pass then reads half as much, and what is checked need not be exact.
+
+    Args:
+        name: As for `load_bundle`.
+        dtype: As for `load_bundle`; matrices are stored in 8 bits only with "auto" or "native".
+            Default "auto".
+        device: "cpu" or "cuda". Default "cpu".
+        threads: Threads on the CPU, at least 1; None: all cores.
+        opened: GGUF files that are open already, as `open_source` has them. None: none are.
+
+    Returns:
+        The loaded model.
+
+    Raises:
+        RequestError: An option has a value that it may not have, or the model cannot be had or
+            read.
+    """
     if device == "cpu" and dtype in ("auto", "native"):
         try:
+            # A GGUF file has blocks already, and torch does not quantise: both raise, and the model
+            # is loaded as it is.
             return load_bundle(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
         except PolydecError:  # blocks of a file stay as they are; torch does not quantise
             pass
@@ -198,8 +253,9 @@ def load_draft(
 def _model(
     network: Any, vocab: TokenVocabulary, source: CheckpointFiles
 ) -> CausalLaw | MaskedDenoiser | BidirectionalInserter | EncoderDecoderModel:
-    """What the network is, by a config that `denoiser.read` has made ours."""
+    """What the network is, by a config that `denoiser.read_masked_checkpoint` has made ours."""
     config = source.config
+    # What a config says of itself decides, the most special kinds first.
     if seq2seq.is_seq2seq(config):
         return EncoderDecoderModel(network.encoder, network, vocab, network.config.start)
     if inserter.is_inserter(config):
@@ -230,6 +286,7 @@ def _network(
     llama = source.config["model_type"] in FAMILIES
     native = None
     why = ""
+    # First choice: the native step. It serves some families, on the CPU.
     if dtype in ("auto", "native"):
         if device != "cpu":
             why = f"device is {device!r} and the native step runs on 'cpu' only"
@@ -239,6 +296,7 @@ def _network(
             native, why = cpu.try_native_network(
                 source.config, source.weights, threads, quantize, compute, cache_dtype
             )
+        # What only the native step can do was asked for, and it cannot serve this model.
         if native is None and (dtype == "native" or quantize or compute or cache_dtype):
             wishes = {"quantize": quantize, "compute": compute, "cache_dtype": cache_dtype}
             asked = next(
@@ -260,6 +318,7 @@ def _network(
             )
     if native is not None:
         return native, ""
+    # Else torch, with a network of our own where there is one, and `transformers` for the rest.
     kind = "auto" if dtype == "torch" else dtype
     if seq2seq.is_seq2seq(source.config):
         config = seq2seq.read_seq2seq_config(source.config, source.generation)
@@ -279,7 +338,8 @@ def _network(
 
 
 def _words(source: CheckpointFiles, dtype: str, device: str) -> WordNetwork:
-    """A model whose backbone reads words. Raises RequestError where it is to compute with anything else than float32 here."""
+    """A model whose backbone reads words. Raises RequestError where it is to compute with anything
+    else than float32 here."""
     if dtype not in ("auto", "torch", "float32") or device != "cpu":
         raise RequestError(
             f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"

@@ -10,18 +10,28 @@ from polydec.models.nets.query import NeuralNetwork
 
 
 def can_run_adapters(network: NeuralNetwork) -> bool:
-    """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
+    """Whether rows of a pass can run with an adapter (models/nets/gated.py) next to rows without."""
     return getattr(network, "adapts", False)
 
 
 def router_shape(network: NeuralNetwork) -> tuple[int, int] | None:
-    """Of a network whose router can be moved (Want.routing) how many layers and experts it has; None: it has no router, or none
-    that can be moved."""
+    """How many layers and experts a network has whose router can be moved (`ScoreRequest.routing`).
+
+    None: it has no router, or none that can be moved.
+    """
     return getattr(network, "routes", None)
 
 
 def require_answerable(network: NeuralNetwork, want: ScoreRequest) -> None:
-    """Raise RequestError where a wish reads what this network does not show."""
+    """Check what is wanted of a score.
+
+    Args:
+        network: The network that answers.
+        want: What is read of the scores.
+
+    Raises:
+        RequestError: It reads what this network does not show.
+    """
     if want.exits and not network.partial:
         raise RequestError(
             f"exits is {want.exits}: the adapter of this model runs the whole network only"
@@ -31,7 +41,16 @@ def require_answerable(network: NeuralNetwork, want: ScoreRequest) -> None:
 
 
 def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -> None:
-    """Raise RequestError where this network cannot score a draft, or not with what is wanted of it."""
+    """Check a draft, and what is wanted of its scores.
+
+    Args:
+        network: The network that answers.
+        draft: The draft to score.
+        want: What is read of the scores.
+
+    Raises:
+        RequestError: The network cannot score this draft, or not with what is wanted of it.
+    """
     require_answerable(network, want)
     if want.routing is not None:
         raise RequestError("routing can be wanted of all layers of a model, and of no part of them")
@@ -41,6 +60,8 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
         raise RequestError(
             f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own"
         )
+    # A state may stand in for a token only where the node is never committed, as the text has no
+    # token for it.
     carries = {i: s for i, s in enumerate(draft.state) if s is not None}
     if len(draft.state) != len(draft) or any(
         draft.probe is None or not draft.probe[i] for i in carries
@@ -48,8 +69,10 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
         raise RequestError(
             "state must have one entry a node, None but for probes: what carries a state is never committed"
         )
+    # States that enter above the first layer need a network that can run its layers in parts.
     climbs = network.partial and network.tree
     enter = draft.enter or (0,) * len(draft)
+    # A state may enter any layer of such a network, else the first one only.
     top = network.layers - 1 if climbs else 0
     if wrong := [d for d in enter if not 0 <= d <= top]:
         raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
@@ -69,7 +92,17 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
 
 
 def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -> None:
-    """Raise RequestError where this network has no router of that shape, or a draft brings states of its own."""
+    """Check a move of the router, and the draft that is scored under it.
+
+    Args:
+        network: The network that answers.
+        draft: The draft to score.
+        want: What is read of the scores, and how the router is moved.
+
+    Raises:
+        RequestError: The network has no router of that shape, or the draft brings states of its
+            own.
+    """
     require_answerable(network, want)
     have = router_shape(network)
     moved = want.routing
@@ -89,11 +122,23 @@ def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) ->
 def require_layers(
     network: NeuralNetwork, layers: Sequence[int], without: frozenset[int], together: int
 ) -> None:
-    """Raise RequestError where this network cannot run these layers alone: see Session.part."""
+    """Check that some layers can run alone; see `Session.part`.
+
+    Args:
+        network: The network.
+        layers: Indices of the layers, ascending.
+        without: Halves that are left out (2 i: the attention of layer i; 2 i + 1: its MLP), not
+            both of one layer.
+        together: How many consecutive attentions read the same input, 1 or more.
+
+    Raises:
+        RequestError: The network cannot run them.
+    """
     if not (network.partial and network.tree and network.layers):
         raise RequestError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
+    # Layers must be ascending, each once, and of this network.
     run = list(layers)
     last = network.layers - 1
     if not run or run != sorted(set(run)) or run[0] < 0 or run[-1] > last:

@@ -1,7 +1,7 @@
 """A masked-diffusion language model: the lean transformer, bidirectional, over a canvas with gaps.
 
-Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's (LLaDA-MoE's, too),
-Dream's, SDAR's and Fast-dLLM v2's.
+Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`),
+LLaDA's (LLaDA-MoE's, too), Dream's, SDAR's and Fast-dLLM v2's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,24 @@ _STATES = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 
 class MaskedDenoiser:
-    """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
-    position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
-    network, whose positions see all of their own block and of those before it (0: everything); boundary: see `Denoiser`. marks:
-    so many ids behind the vocabulary are the network's own, which no law writes."""
+    """A `Denoiser` over a bidirectional network.
+
+    Args:
+        network: The network.
+        vocab: The ids that may be written.
+        mask: The id that stands for a gap; it is never written.
+        shifted: Whether the law of a position is read one position before it, as in models that
+            began as autoregressive ones (Dream). Default False.
+        block: Positions of a block of a block-causal network, whose positions see all of their own
+            block and of those before it; 0: everything. Default 0.
+        boundary: The id that stood between a text and the gaps after it in training; None: none
+            did.
+        marks: So many ids after the vocabulary are the network's own, which no law writes. Default
+            0.
+
+    Raises:
+        RequestError: `mask` or `boundary` lies outside the network's ids.
+    """
 
     family: ClassVar[str] = "diffusion"
     layers = 0  # none can run alone
@@ -46,6 +60,7 @@ class MaskedDenoiser:
         boundary: int | None = None,
         marks: int = 0,
     ) -> None:
+        # Masks may lie among the network's own marks, after the vocabulary.
         rows = vocab.size + marks
         for name, mark in (("mask", mask), ("boundary", mask if boundary is None else boundary)):
             if not 0 <= mark < rows:
@@ -73,18 +88,46 @@ class MaskedDenoiser:
         return self.network.embed([self.mask if x is None else x for x in canvas]).float().cpu()
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-weights where these are the states behind the last layer."""
+        """Log-weights of positions whose states are known.
+
+        Args:
+            state_RH: States after the last layer, before the final norm.
+            rows: The positions; this model does not need them.
+
+        Returns:
+            Log-weights, ``[R, V]``, float64, -inf at the mask.
+
+        Raises:
+            RequestError: A number is not finite.
+        """
         return self.unmasked(self.network.head(state_RH))
 
     def unmasked(self, logits_RV: Tensor) -> Tensor:
-        """Float64, of the vocabulary alone, without the mask. Raises RequestError where a number is not finite."""
+        """Log-weights of the vocabulary alone, float64, with -inf at the mask.
+
+        Raises:
+            RequestError: A number is not finite.
+        """
         logw_RV = logits_RV[:, : self.vocab.size].double().cpu()
+        # A slice: it is empty where the mask lies after the vocabulary, and nothing need be done.
         logw_RV[:, self.mask : self.mask + 1] = NEG_INF
         require_finite_logits(logw_RV.max(-1).values.tolist())
         return logw_RV
 
     def open(self, length: int, prompt: int = 0) -> MaskedBoard:
-        """Raises RequestError where the canvas is longer than the model's context."""
+        """Open a canvas.
+
+        Args:
+            length: Positions of the canvas.
+            prompt: How many of the first ones are the prompt; this model does not need it. Default
+                0.
+
+        Returns:
+            The session.
+
+        Raises:
+            RequestError: The canvas is longer than the model's context.
+        """
         if length > self.network.context:
             raise RequestError(
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
@@ -99,8 +142,11 @@ class MaskedDenoiser:
 
 
 class MaskedBoard:
-    """The cache holds a slot for each position that was fed; a pass writes those that it feeds. Twins share entries until
-    one of them writes there."""
+    """A canvas under a masked-diffusion model.
+
+    The cache holds a slot for each position that was fed; a pass writes those that it feeds. Twins
+    share entries until one of them writes there.
+    """
 
     def __init__(self, model: MaskedDenoiser) -> None:
         self._model = model
@@ -109,6 +155,21 @@ class MaskedBoard:
     async def score(
         self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
     ) -> Tensor:
+        """Log-weights of the tokens at some positions.
+
+        Args:
+            canvas: A token id for each position; None: a gap.
+            rows: The positions that are asked for, ascending. Under a shifted head position 0 has
+                no law.
+            feed: The positions that are computed anew, ascending; the others are attended to as the
+                last pass left them.
+
+        Returns:
+            Log-weights, ``[R, V]``, float64, -inf at the mask.
+
+        Raises:
+            RequestError: The first pass does not feed every position, or a number is not finite.
+        """
         model = self._model
         back = int(self._model.shifted)
         self._stage(len(canvas), feed)
@@ -120,10 +181,12 @@ class MaskedBoard:
         self.cache.claim(fed[0])  # it may be read by a twin
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
+        # One run of slots needs no list of them.
         if fed[-1] - fed[0] == len(fed) - 1:
             at = None
         else:
             at = tuple(fed)
+        # Under a shifted head the law of position r stands in the row of position r - 1.
         query = NetworkQuery(
             self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at
         )
@@ -132,7 +195,21 @@ class MaskedBoard:
         return model.unmasked(answer.logits_RV)
 
     async def read(self, canvas: Sequence[int | None], feed: Sequence[int]) -> Tensor:
-        """Under a shifted head a position's state is that of the one before it (the first has its own)."""
+        """States after the last layer at the positions that are fed.
+
+        Under a shifted head a position's state is that of the one before it (the first has its
+        own).
+
+        Args:
+            canvas: A token id for each position; None: a gap.
+            feed: The positions that are computed anew, ascending.
+
+        Returns:
+            States, one a position of `feed`, ``[n, H]``, float32, on the CPU.
+
+        Raises:
+            RequestError: The first pass does not feed every position.
+        """
         model = self._model
         self._stage(len(canvas), feed)
         if model.shifted:
@@ -142,6 +219,7 @@ class MaskedBoard:
         self.cache.claim(fed[0])
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
+        # One run of slots needs no list of them.
         if fed[-1] - fed[0] == len(fed) - 1:
             at = None
         else:
@@ -150,16 +228,21 @@ class MaskedBoard:
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.hidden_RH is not None
         back = int(model.shifted)
+        # The row whose state says what stands at p.
         return answer.hidden_RH[[index[max(p - back, 0)] for p in feed]].float().cpu()
 
     def _stage(self, length: int, feed: Sequence[int]) -> None:
-        """Slots for all that is fed; those of positions that the canvas has no more are given up."""
+        """Slots for everything that is fed; those of positions that the canvas has no more are
+        given up."""
+        # The cache is made with the first pass: a board that is never scored holds no memory.
         if self.cache is None:
             self.cache = self._model.network.new_cache()
         fed = self.cache.length
         if length < fed:
             self.cache.truncate(length)
+        # A block-causal model need not have seen what follows the block that it works in.
         new = range(fed, length if not self._model.block else feed[-1] + 1)
+        # A slot that no pass has written holds anything, and attention would read it.
         if not set(new) <= set(feed):
             raise RequestError(
                 f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
@@ -188,8 +271,18 @@ def is_masked(config: Mapping[str, Any]) -> bool:
 
 
 def writable_vocab_size(config: Mapping[str, Any], rows: int) -> int:
-    """How many ids a model with so many rows may write: all, or of a masked-diffusion one those before its own marks
-    (`polydec_written`). Raises RequestError where there are not so many."""
+    """How many ids a model may write.
+
+    Args:
+        config: Content of the config.json.
+        rows: Rows of the model's head.
+
+    Returns:
+        All of them; of a masked-diffusion model those before its own marks (`polydec_written`).
+
+    Raises:
+        RequestError: The config names more ids than there are rows.
+    """
     if is_masked(config):
         count = config.get("polydec_written")
     else:
@@ -204,8 +297,20 @@ def writable_vocab_size(config: Mapping[str, Any], rows: int) -> int:
 def read_masked_checkpoint(
     config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
-    `polydec_mask` and `polydec_shifted`. Raises RequestError for a layout that the skeleton cannot run."""
+    """Read a masked-diffusion checkpoint as one of ours: under the names of the Llama skeleton.
+
+    Args:
+        config: Content of the config.json, in any known layout.
+        weights: The tensors by their published names.
+
+    Returns:
+        The config with `polydec_causal`, `polydec_mask` and `polydec_shifted`, and the tensors by
+        our names.
+
+    Raises:
+        RequestError: The skeleton cannot run this layout.
+    """
+    # Ours needs no change; of the others names and fields are translated.
     layout = _LAYOUTS.get(config.get("model_type", ""))
     if layout is None:
         config, weights = (dict(config), weights)
@@ -262,6 +367,7 @@ def _llada(
     if c.get("num_experts"):
         return _llada_moe(c), weights
     edge.validate_record(fields.LLaDAFields, c, "config")
+    # Choices of OLMo's code that are no Llama block are refused, not ignored.
     for name, legal in (
         ("block_type", "llama"),
         ("activation_type", "silu"),
@@ -278,6 +384,7 @@ def _llada(
             f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run"
         )
     heads = c["n_heads"]
+    # Multi-query attention is the case of one key head.
     kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
     ours = {
         "model_type": "llama",
@@ -299,12 +406,13 @@ def _llada(
 
 
 def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
-    """LLaDA-MoE's: Qwen3's names, experts whose shares of the router are taken as they are. The published config.json names no
-    mask."""
+    """LLaDA-MoE's: Qwen3's names, experts whose shares of the router are taken as they are. The
+    published config.json names no mask."""
     edge.validate_record(fields.LLaDAMoEFields, c, "config")
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
             raise RequestError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
+    # Of each layer whether it has experts; all have them where it does not say.
     often = c.get("moe_layer_freq") or [1] * c["num_hidden_layers"]
     inner = c["expert_intermediate_size"]
     return {
@@ -323,6 +431,7 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
 def _llada_names(layers: int) -> dict[str, str]:
     """Our name of each tensor: LLaDA's."""
     at = "model.transformer."
+    # OLMo's names without their endings: of the whole network, then of each block.
     out = {"model.embed_tokens": at + "wte", "model.norm": at + "ln_f", "lm_head": at + "ff_out"}
     parts = {
         "self_attn.q_proj": "q_proj",
@@ -350,16 +459,23 @@ _LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _
 
 
 class RenamedWeights(Mapping[str, Tensor]):
-    """Tensors under other names; names[ours] is the file's."""
+    """Tensors under other names.
+
+    Args:
+        weights: Tensors by the names of the file.
+        names: Of each of our names the file's; those that the file lacks are left out.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
         self._weights = weights
+        # Optional tensors, such as biases, are left out where the file lacks them.
         self._names = {ours: theirs for ours, theirs in names.items() if theirs in weights}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[self._names[name]]
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
         return fields.shape_of(self._weights, self._names[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Scores of a network, whole or its first layers only (early exit): entries climb, and no layer runs twice for one that stays.
+"""Scores of all layers of a network, or of its first ones (early exit): entries climb, and no layer
+runs twice for one that stays.
 
-An entry says how many layers it has passed. A score to a depth takes all entries there: those that are furthest behind first,
-until they are level with those before them, and on together. What a draft's nodes answered on the way is kept by depth, so a
-deeper score of the same draft, or one that extends it, goes on from there.
+An entry says how many layers it has passed. A score to a depth takes all entries there: those that
+are furthest back first, until they are level with those before them, and on together. What a
+draft's nodes answered on the way is stored by depth, so a deeper score of the same draft, or one
+that extends it, goes on from there.
 """
 
 from __future__ import annotations
@@ -23,8 +25,22 @@ from polydec.models.sessions.soft import state_of
 
 
 async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -> LogitScores:
-    """The laws of the whole network. Nearly always nothing is staged and the cache holds the text: then one query is this
-    draft, whole."""
+    """Score a draft with all layers.
+
+    Nearly always nothing is staged and the cache holds the text: then one query feeds the draft as
+    it is.
+
+    Args:
+        ledger: Account of the session; it notes the draft.
+        draft: The draft to score.
+        want: What is read of the scores.
+
+    Returns:
+        The laws at every node.
+
+    Raises:
+        RequestError: The network cannot score this draft, or not with what is wanted.
+    """
     network = ledger.network
     cache = ledger.cache
     n = len(draft.token)
@@ -38,6 +54,7 @@ async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -
         or cache.length != len(ledger.text)
     ):
         return await score_to_depth(ledger, network.layers, draft, want)
+    # The fast path: every node answers, and every staged entry has passed all layers afterwards.
     query = NetworkQuery(cache, cache.stage(draft.parent), draft.token, range(n), want)
     answer = await ForwardQuery(network, query, n, behind=query.first)
     ledger.scored = ScoredDraft(draft, [ledger.through] * n, {network.layers: [(n, answer)]})
@@ -47,7 +64,21 @@ async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -
 async def score_to_depth(
     ledger: SessionLedger, depth: int, draft: Draft, want: ScoreRequest
 ) -> LogitScores:
-    """The laws behind the first `depth` layers, final norm and head."""
+    """Score a draft with the first layers, then final norm and head.
+
+    Args:
+        ledger: Account of the session; it notes the draft, and what its nodes answered at this
+            depth.
+        depth: How many layers run.
+        draft: The draft to score; one that extends the last one feeds its new nodes only.
+        want: What is read of the scores.
+
+    Returns:
+        The laws at every node.
+
+    Raises:
+        RequestError: The network cannot score this draft, or not with what is wanted.
+    """
     ledger.settle()
     require_readable(ledger.network, draft, want)
     if ledger.skipped is not None:
@@ -55,6 +86,8 @@ async def score_to_depth(
         ledger.skipped = replace(ledger.skipped, evicted=0)
         ledger.forget(ledger.skipped.first)
     scored = ledger.scored
+    # The draft is fed anew if it does not extend the last one, or if nodes that have no answer at
+    # this depth have climbed past it already.
     answered = sum(n for n, _ in scored.answers.get(depth, ()))
     if (
         scored.run is not None
@@ -69,8 +102,18 @@ async def score_to_depth(
 
 
 def goes_on(scored: ScoredDraft, draft: Draft, key: Any, want: ScoreRequest) -> bool:
-    """Whether a draft extends the staged one, of which all that is wanted now was answered. key: a depth, or the layers that
-    ran."""
+    """Whether a draft extends the staged one, and all that is wanted now of the staged nodes was
+    answered.
+
+    Args:
+        scored: What was scored last.
+        draft: The new draft.
+        key: Under which answers are stored: a depth, or the layers that ran.
+        want: What is read of the scores now.
+
+    Returns:
+        Whether a score can go on from the staged nodes.
+    """
     if not scored.entries or scored.draft is None or not draft.extends(scored.draft):
         return False
     law = max(want.law, want.base) is not RowDetail.NOTHING
@@ -83,8 +126,11 @@ def goes_on(scored: ScoredDraft, draft: Draft, key: Any, want: ScoreRequest) -> 
 
 
 async def _stage(ledger: SessionLedger, draft: Draft, exits: tuple[int, ...]) -> None:
-    """Entries for the nodes that have none. What enters further up waits until the others have come there; on their way
-    they pass some of the exits that are wanted."""
+    """Make entries for the nodes that have none.
+
+    What enters further up waits until the others have come there; on their way they pass some of
+    the exits that are wanted.
+    """
     ledger.scored.draft, n = draft, len(draft)
     depth = draft.enter or (0,) * n
     for below in sorted({*depth[len(ledger.scored.entries) :]}):
@@ -103,12 +149,23 @@ def _add(ledger: SessionLedger, draft: Draft, stop: int, depth: int) -> None:
 async def advance_to_depth(
     ledger: SessionLedger, depth: int, want: ScoreRequest
 ) -> list[tuple[int, NetworkAnswer]]:
-    """Take every entry to this depth; answers for the staged ones among those that were not there."""
+    """Take every entry to a depth: committed ones that lag, and staged ones.
+
+    Args:
+        ledger: Account of the session.
+        depth: How many layers every entry shall have passed.
+        want: What is read of the staged entries' answers.
+
+    Returns:
+        Answers for the staged entries among those that were not there yet, each with its number of
+        rows.
+    """
     cache = ledger.cache
     network = ledger.network
     layers = ledger.layers
     lagging = len(ledger.lag)
     entries = [*ledger.lag, *ledger.scored.entries]
+    # Depths never rise from one entry to the next, so those that have to climb are the last ones.
     first = next((i for i, entry in enumerate(entries) if entry.depth < depth), len(entries))
     begin = cache.end - len(entries)
     answers = list[tuple[int, NetworkAnswer]]()
@@ -116,15 +173,20 @@ async def advance_to_depth(
         cache.claim(begin + first)  # entries are about to be written: not where others read
     while first < len(entries) and entries[-1].depth < depth:
         low = entries[-1].depth  # those that are furthest behind come last, and catch up first
+        # The group runs up to the depth of the entries before it. Then they are one group, and one
+        # pass takes all of them on.
         start = next(i for i, entry in enumerate(entries) if entry.depth == low)
         if start == first:
             stop = depth
         else:
             stop = entries[start - 1].depth
         group = entries[start:]
+        # Rows of staged entries; those that lag are committed, and nobody reads their law.
         asked = range(max(0, lagging - start), len(group))
         deepest = stop == layers
         at_once = len(asked) == len(group) and (low == 0 or len(group) == 1)
+        # At the last layer only the wanted rows come out. Below it every state is needed, as it is
+        # what enters the next layer.
         if deepest:
             rows = asked
             now = want
@@ -143,6 +205,7 @@ async def advance_to_depth(
         answer = await build_forward(network, query_of(cache, begin + start, group, rows, now, run))
         if stop == depth and (deepest or at_once):
             if asked:
+                # One pass took the staged entries to the depth: its answer is theirs.
                 answers = [(len(asked), answer)]
             else:
                 answers = []
@@ -158,7 +221,10 @@ async def advance_to_depth(
 def _climbed(
     entry: LedgerEntry, depth: int, answer: NetworkAnswer, row: int, deepest: bool
 ) -> LedgerEntry:
-    """An entry that has passed the layers below `depth`; row: its place among the rows that were asked for, below 0: none."""
+    """An entry that has passed the layers below `depth`.
+
+    row: its place among the rows that were asked for, below 0: none.
+    """
     exits = entry.exits
     if row >= 0 and answer.exits is not None:
         exits = {**exits, **{d: exit_RH[row] for d, exit_RH in answer.exits.items()}}
@@ -170,7 +236,16 @@ def _climbed(
 
 
 def scores_of(ledger: SessionLedger, key: Any, want: ScoreRequest) -> LogitScores:
-    """The rows of all staged nodes that were answered under this key, and the exits that were wanted."""
+    """The rows of all staged nodes that were answered under a key, and the exits that were wanted.
+
+    Args:
+        ledger: Account of the session.
+        key: A depth, or the layers that ran.
+        want: What is read of the scores.
+
+    Returns:
+        The laws at every node.
+    """
     entries = ledger.scored.entries
     answers = tuple(answer for _, answer in ledger.scored.answers[key])
     if not want.exits:

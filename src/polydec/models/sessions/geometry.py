@@ -12,11 +12,16 @@ CHUNK = 4096  # rows of the table that are looked at together
 
 
 class EmbeddingGeometry:
-    """Embeddings with each dimension standardised over the vocabulary (mean 0, deviation 1), then brought to length 1. The
-    table is read when somebody first asks, and never copied.
+    """Embeddings with each dimension standardised over the vocabulary (mean 0, deviation 1), then
+    brought to length 1.
 
-    embed: rows of the table of these ids (NH); known: ids that mean something, 1 and more, the lowest ones: a table may be
-    padded behind them, and its padding counts for nothing. May be what counts them, when somebody first asks.
+    The table is read when somebody first asks, and never copied.
+
+    Args:
+        embed: Gives the rows of the table of some ids, ``[n, H]``.
+        known: How many ids mean something, 1 or more, the lowest ones: a table may be padded after
+            them, and its padding counts for nothing. It may be a function, which is called when
+            somebody first asks.
     """
 
     def __init__(
@@ -27,6 +32,7 @@ class EmbeddingGeometry:
 
     @cached_property
     def known(self) -> int:
+        """How many ids mean something."""
         if isinstance(self._known, int):
             return self._known
         return self._known()
@@ -34,6 +40,7 @@ class EmbeddingGeometry:
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and 1 / deviation of each dimension; 0 for a dimension in which all tokens agree."""
+        # Sums over chunks: E[x] and E[x^2] give mean and variance in one walk over the table.
         total = squares = torch.zeros(())
         for first in range(0, self.known, CHUNK):
             rows_NH = self._embed(range(first, min(self.known, first + CHUNK))).double()

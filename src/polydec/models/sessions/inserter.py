@@ -1,8 +1,8 @@
 """An insertion language model: the lean transformer, bidirectional, over the tokens that exist.
 
-Checkpoints of ours: `polydec_causal: false` and `polydec_insertion`, the id of the mark that stands before every text. The row
-of a token says what comes right behind it; the mark's own row says, by the weights of EOS and of the mark, whether nothing is
-missing.
+Checkpoints of ours: `polydec_causal: false` and `polydec_insertion`, the id of the mark that stands
+before every text. The row of a token says what comes right after it; the mark's own row says, by
+the weights of EOS and of the mark, whether nothing is missing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,17 @@ _ROWS = ScoreRequest()
 
 
 class BidirectionalInserter:
-    """An Inserter over a bidirectional network. mark: the id that stands before every text. It is never put into one, nor is
-    EOS or any token that writes nothing."""
+    """An `Inserter` over a bidirectional network.
+
+    Args:
+        network: The network.
+        vocab: The ids that the model knows.
+        mark: The id that stands before every text. It is never put into one, nor is EOS or any
+            token that writes nothing.
+
+    Raises:
+        RequestError: The mark is not of the vocabulary, or there is no EOS other than the mark.
+    """
 
     family: ClassVar[str] = "insertion"
     layers = 0  # none can run alone
@@ -67,7 +76,11 @@ class BidirectionalInserter:
         return total_cache_bytes(s.cache for s in self._slates if s.cache is not None)
 
     def open(self, length: int) -> InsertionSlate:
-        """Raises RequestError where the text is longer than the model's context."""
+        """Open a text.
+
+        Raises:
+            RequestError: The text is longer than the model's context.
+        """
         if length > self.context:
             raise RequestError(
                 f"the text has {length} tokens: the model's context holds {self.context}"
@@ -78,13 +91,27 @@ class BidirectionalInserter:
 
 
 class InsertionSlate:
-    """Has a slot of the cache for each position, and writes all of them in every pass."""
+    """A text under an insertion model. It has a slot of the cache for each position, and writes all
+    of them in every pass."""
 
     def __init__(self, model: BidirectionalInserter) -> None:
         self._model = model
         self.cache: Any = None
 
     async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
+        """What the model would insert after some tokens.
+
+        Args:
+            text: Token ids of the text.
+            slots: Positions of the tokens after which something may be inserted, ascending, at
+                least one.
+
+        Returns:
+            Log-weights of every token at every slot, and the probability that nothing is missing.
+
+        Raises:
+            RequestError: A number is not finite.
+        """
         model = self._model
         tokens = (self._model.mark, *text)
         if self.cache is None:
@@ -92,11 +119,15 @@ class InsertionSlate:
         if new := range(self.cache.length, len(tokens)):
             self.cache.stage(range(-1, len(new) - 1))
             self.cache.commit(range(len(new)))
+        # The mark stands before the text, so that the token at position s has slot s + 1. Row 0 is
+        # the mark's.
         query = NetworkQuery(self.cache, 0, tokens, (0, *(s + 1 for s in slots)), _ROWS)
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.logits_RV is not None
         logw_RV = answer.logits_RV.double().cpu()
         require_finite_logits(logw_RV.max(-1).values.tolist())
+        # The mark's row: the logits of EOS and of the mark make a choice of two, whose softmax is a
+        # sigmoid of the difference.
         whole = float(logw_RV[0, min(model.vocab.eos)])
         missing = float(logw_RV[0, model.mark])
         logw_RV[:, model.barred] = NEG_INF
@@ -114,5 +145,9 @@ def is_inserter(config: Mapping[str, Any]) -> bool:
 
 
 def mark_of(config: Mapping[str, Any]) -> int:
-    """The id of the mark. Raises RequestError for a config that is damaged."""
+    """The id of the mark.
+
+    Raises:
+        RequestError: The config is damaged.
+    """
     return edge.validate_record(fields.InsertionFields, config, "config").polydec_insertion

@@ -1,8 +1,9 @@
-"""What a session keeps account of: its text, how much of it the cache holds, and the draft that was scored last.
+"""What a session keeps account of: its text, how much of it the cache holds, and the draft that was
+scored last.
 
-Nothing here runs a layer. Each way to score a draft stands in a file of its own and works on this account: `depths` (a whole
-network, and its first layers), `skips` (some of its layers), `paths` (networks that read one branch at a time); `prompts`
-feeds what comes before all drafts.
+Nothing here runs a layer. Each way to score a draft stands in a file of its own and works on this
+account: `depths` (all layers of a network, and its first ones), `skips` (some of its layers),
+`paths` (networks that read one branch at a time); `prompts` feeds what comes before all drafts.
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ from polydec.models.sessions.soft import state_of
 
 @fast_dataclass(slots=True)
 class LedgerEntry:
-    """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
-    the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
-    states at the depths that were wanted; adapter: under which it runs."""
+    """A cache entry that is staged, or has not passed every layer.
+
+    Attributes:
+        token: Its token id.
+        depth: How many layers it has passed.
+        state_H: What came out of the last of them; None where that is all of them. At depth 0, what
+            a probe brings in place of an embedding.
+        exits: The states at the depths that were wanted.
+        adapter: The adapter under which it runs; None: none.
+    """
 
     token: int
     depth: int = 0
@@ -37,8 +45,19 @@ class LedgerEntry:
 
 
 def entry_of(draft: Draft, node: int, depth: int = 0) -> LedgerEntry:
-    """The entry of a draft's node, which enters above the first `depth` layers. A root that stands for a vector
-    (models/sessions/soft.py) is a node like any other: it may be committed, and stays a vector."""
+    """The entry of a draft's node.
+
+    A root that stands for a vector (models/sessions/soft.py) is a node like any other: it may be
+    committed, and stays a vector.
+
+    Args:
+        draft: The draft.
+        node: Index of the node.
+        depth: How many layers it does not pass: it enters above them. Default 0.
+
+    Returns:
+        The entry, with the node's state if it has one.
+    """
     token = draft.token[node]
     if draft.state is None:
         return LedgerEntry(token, depth, state_of(token))
@@ -53,13 +72,19 @@ def entries_of(tokens: Sequence[int]) -> list[LedgerEntry]:
 
 @dataclass(slots=True)
 class ScoredDraft:
-    """The draft that was scored last, and what its passes left behind.
+    """The draft that was scored last, and what its passes left.
 
-    draft: None where none was; entries: the staged ones, of the draft's nodes in order (none where they were given back);
-    answers: their rows, by depth or by the layers that ran, each with how many nodes it answers for; run: the layers under
-    which the nodes from `since` on ran, None where these are the first ones; since: the nodes before it passed all layers (of
-    a run of None it is only counted when entries are given back); twins: of a network without a tree mask the caches that hold
-    root and path, by their tokens."""
+    Attributes:
+        draft: The draft; None where none was scored.
+        entries: The staged entries of the draft's nodes, in order; none where they were given back.
+        answers: Their rows, by depth or by the layers that ran, each with how many nodes it answers
+            for.
+        run: The layers under which the nodes from `since` on ran; None where these are the first
+            ones.
+        since: The nodes before it passed all layers (with a run of None it is only counted when
+            entries are given back).
+        twins: Of a network without a tree mask the caches that hold root and path, by their tokens.
+    """
 
     draft: Draft | None = None
     entries: list[LedgerEntry] = field(default_factory=lambda: [])
@@ -69,15 +94,21 @@ class ScoredDraft:
     twins: dict[tuple[int, ...], Any] = field(default_factory=lambda: {})
 
     def copy(self) -> ScoredDraft:
-        """The same for a fork. Caches of paths stay with the original: a fork feeds the path that it takes anew."""
+        """The same for a fork. Caches of paths stay with the original: a fork feeds the path that
+        it takes anew."""
         answers = {key: list(rows) for key, rows in self.answers.items()}
         return ScoredDraft(self.draft, list(self.entries), answers, self.run, self.since)
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRun:
-    """Committed entries from `first` on ran under these layers only. evicted: where they were given back, the end of them; 0:
-    the cache holds them."""
+    """Committed entries that ran under some layers only.
+
+    Attributes:
+        first: The first of these entries; all after it are such, too.
+        run: The layers that ran.
+        evicted: Where they were given back, the end of them; 0: the cache holds them.
+    """
 
     first: int
     run: Run
@@ -85,20 +116,29 @@ class SkippedRun:
 
 
 class SessionLedger:
-    """text: everything committed, the root left out. What the cache does not hold of it is fed with the next score.
+    """The account of one session.
 
-    lag: the last committed entries of the cache, where they have not passed every layer: only the first ones ran when a part
-    scored them, and they go on from there when a deeper score comes, so that no layer runs twice for a token that stays.
-    Depths never rise from one entry to the next.
-
-    filling: while a pass feeds the text, how much of it was cached before. An entry counts as cached once the pass that fills
-    it has answered: where a pass fails, or is interrupted, the next verb finds everything as it was before (`settle`).
-
-    pressed: whether the cache may give back what is not read any more.
-
-    grafts: entries of an older text that take their places in the cache while the prompt is fed, in order. edited: entries
-    from there on were computed with another text in view, None: none was; they are never fed again, as that would change
-    the law. prefix: what is noted of the entries that it began with, None: nothing is.
+    Attributes:
+        network: The network that the session runs on.
+        cache: The session's cache.
+        text: Everything committed, the root left out. What the cache does not hold of it is fed
+            with the next score.
+        pressed: Whether the cache may give back what is not read any more.
+        grafts: Entries of an older text that take their places in the cache while the prompt is
+            fed, in order.
+        edited: Entries from there on were computed with another text in view; None: none was. They
+            are never fed again, as that would change the law.
+        prefix: What is noted of the entries that it began with; None: nothing is.
+        lag: The last committed entries of the cache, where they have not passed every layer: only
+            the first ones ran when a part scored them, and they go on from there when a deeper
+            score comes, so that no layer runs twice for a token that stays. Depths never rise from
+            one entry to the next.
+        scored: The draft that was scored last.
+        skipped: Committed entries that ran under some layers only; None: there are none.
+        filling: While a pass feeds the text, how much of it was cached before; else None. An entry
+            counts as cached once the pass that fills it has answered: where a pass fails, or is
+            interrupted, the next verb finds everything as it was before (`settle`).
+        through: What a full pass leaves of any token.
     """
 
     def __init__(
@@ -121,6 +161,7 @@ class SessionLedger:
         self.scored = ScoredDraft()
         self.skipped: SkippedRun | None = None
         self.filling: int | None = None
+        # One object for all entries that have passed every layer: only their depth is read.
         self.through = LedgerEntry(-1, network.layers)  # what a whole pass leaves of any token
 
     @property
@@ -141,8 +182,11 @@ class SessionLedger:
 
     @property
     def passed_all_layers(self) -> int:
-        """How many nodes of the draft that was scored last, its first ones, the whole network has scored: 0 where only its
-        first layers ran. Entries that were given back count as they did before."""
+        """How many nodes of the draft that was scored last, its first ones, the full network has
+        scored.
+
+        0 where only its first layers ran. Entries that were given back count as they did before.
+        """
         scored = self.scored
         if scored.run is not None or not scored.entries:
             return scored.since
@@ -155,11 +199,12 @@ class SessionLedger:
         return self.scored.draft.nodes_of(tokens)
 
     def settle(self) -> None:
-        """A pass that never answered has filled nothing: what it was to fill is not cached."""
+        """Undo a pass that never answered: what it was to fill is not cached."""
         if self.filling is not None:
             length = self.filling
             self.filling = None
             self.forget(length)
+        # Slots that were staged for entries that never came to be.
         elif len(self.cache.parent) != len(self.scored.entries):
             self.cache.keep((), range(len(self.scored.entries)))
         if self.pressed:
@@ -171,16 +216,17 @@ class SessionLedger:
             self.cache.shed(self.filled)
 
     def drop(self) -> None:
-        """Nothing is staged any more."""
+        """Unstage the draft; nothing is scored any more."""
         if self.cache.parent:
             self.cache.commit(())
         self.scored = ScoredDraft()
 
     def forget(self, length: int) -> None:
-        """Nothing is staged, and only so many entries are cached."""
+        """Unstage the draft, and forget all cached entries but the first so many."""
         self.drop()
         before = self.cache.length
         self.cache.truncate(min(before, length))  # a pressed one may forget more
+        # What lags are the last entries: as many of them go as the cache gave up.
         gone = before - self.cache.length
         if gone > 0:
             self.lag = self.lag[: max(0, len(self.lag) - gone)]
@@ -191,7 +237,8 @@ class SessionLedger:
             self.skipped = None
 
     def take(self, stop: int | None = None) -> None:
-        """What the cache lacks of the text (of its first `stop` tokens) gets its slots, and runs with the next pass."""
+        """Give slots to what the cache lacks of the text (of its first `stop` tokens); it runs with
+        the next pass."""
         assert self.cache.length <= len(self.text), "the cache holds more than the text"
         tail = self.text[self.cache.length : stop]
         self.lag += entries_of(tail)
@@ -199,7 +246,12 @@ class SessionLedger:
         self.cache.commit(range(len(tail)))
 
     def commit(self, tokens: Sequence[int], cached: bool) -> None:
-        """These tokens are past. cached: what is staged of them stays in the cache, where it is fed again otherwise."""
+        """Make these tokens part of the text.
+
+        Args:
+            tokens: Tokens that are past now, the root first.
+            cached: Whether what is staged of them stays in the cache; otherwise it is fed again.
+        """
         if self.scored.twins:
             self._adopt(tokens)
         else:
@@ -208,6 +260,8 @@ class SessionLedger:
             else:
                 path = []
             staged = len(self.scored.entries)
+            # After an eviction the draft's nodes have no entries: their tokens are fed again as
+            # text.
             if path and path[-1] >= staged:  # some were given back
                 path = [i for i in path if i < staged]
             self.cache.commit(path)
@@ -218,6 +272,7 @@ class SessionLedger:
     def _adopt(self, tokens: Sequence[int]) -> None:
         """Go on with the cache that holds the path of these tokens, where there is one."""
         for path, twin in self.scored.twins.items():
+            # A longer path will do where the cache can drop its last entries.
             exact = len(path) == len(tokens)
             if path[: len(tokens)] == tuple(tokens) and (exact or self.network.rollback):
                 self.cache = twin
@@ -226,8 +281,19 @@ class SessionLedger:
         self.cache.commit(())
 
     def keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
-        """Of the draft that was scored last only `nodes` stay, and `root` becomes its root (see Session.keep); cached: as in
-        `commit`."""
+        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+
+        Args:
+            nodes: The nodes that stay, ascending, each node's parent among them.
+            root: The node that becomes the root; the path above it is committed.
+            cached: Whether what is staged stays in the cache; otherwise it is fed again.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            RequestError: No draft was scored since the last commit.
+        """
         scored = self.scored
         if scored.draft is None:
             raise RequestError(
@@ -235,6 +301,7 @@ class SessionLedger:
             )
         path, stay, left = scored.draft.below(root, nodes)
         tokens = [scored.draft.token[i] for i in path]
+        # Nodes that all layers had scored stand first among those that stay, too.
         since = sum(i < scored.since for i in stay)
         if not cached or len(scored.entries) < len(scored.draft):
             self.commit(tokens, cached)  # without entries of its own: all of it is fed again
@@ -254,8 +321,11 @@ class SessionLedger:
         return left
 
     def _late(self, path: Sequence[int]) -> list[LedgerEntry]:
-        """Of staged entries those that lag behind the last layer. Nearly always none does: the last of all, which has passed
-        no more layers than any other, is through."""
+        """Of staged entries those that have not passed the last layer.
+
+        Nearly always there are none: the last of all, which has passed no more layers than any
+        other, has passed all of them.
+        """
         if not path or self.scored.entries[-1].depth == self.layers:
             return []
         entries = [self.scored.entries[i] for i in path]
@@ -264,6 +334,7 @@ class SessionLedger:
     def rewind(self, n: int) -> None:
         """Forget the last n committed tokens, and whatever is staged."""
         del self.text[len(self.text) - n :]
+        # Entries that were given back end with the text now, or are no more.
         if self.skipped is not None and self.skipped.evicted:
             evicted = self.skipped.evicted
             length = len(self.text)
@@ -275,25 +346,31 @@ class SessionLedger:
         self.forget(min(self.cache.length, len(self.text)))
 
     def graft(self) -> None:
-        """The next entries of an older text take their places: the cache has come to where they stand."""
+        """Put the next entries of an older text into their places: the cache has come to where they
+        stand."""
         one = self.grafts.pop(0)
         assert self.cache.length == one.at, "the text before a graft has not been fed"
         network: Any = (
             self.network
         )  # its keys can be turned (models/nets/turned.py), or nobody would have planned this
+        # Keys are turned by the distance that the entries move.
         for first, piece in one.cache.pieces(one.first, one.stop):
             self.cache.append(network.turned(piece, first, one.at - one.first))
         if self.edited is None:
             self.edited = one.at
 
     def evict(self) -> None:
-        """Give all entries back, but for those that could not be fed again as they are. Text and draft stay, so that both
-        can be fed anew."""
+        """Give all entries back, but for those that could not be fed again as they are.
+
+        Text and draft stay, so that both can be fed anew.
+        """
         if self.edited is not None:
             return
         if self.skipped is not None and not self.skipped.evicted:
             self.skipped = replace(self.skipped, evicted=self.cache.length)
         scored = self.scored
+        # Counted before the entries go: afterwards nothing would say which nodes the full network
+        # had scored.
         since = self.passed_all_layers
         self.forget(0)
         self.scored = ScoredDraft(scored.draft, run=scored.run, since=since)

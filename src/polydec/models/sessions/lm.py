@@ -1,4 +1,5 @@
-"""A language model as a law of texts, and what its sessions have in common: the caches of texts that begin alike."""
+"""A language model as a law of texts, and what its sessions have in common: the caches of texts
+that begin alike."""
 
 from __future__ import annotations
 
@@ -23,19 +24,33 @@ from polydec.models.sessions.session import LMSession, SourceContext
 from polydec.models.sessions.soft import state_of
 
 LEAST = 32
-"""Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
+"""Tokens that a prompt must have in common with a live session's text for their cache entries to be
+shared."""
 
 PRESSES = 4
 """Ways to press a cache of which kept texts stay, where no session is live under them."""
 
 
 class CausalLaw:
-    """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
-    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once.
-    press: how old keys and values are kept, None: as they are; it decides the law. beside: what all texts of this law are
-    written from, None: nothing. within: the law of which this is a request's own view, and what the request takes of its key's
-    text, None: it is no view. shared: of all texts that were opened, tokens whose entries another text's cache held. Entries
-    are shared only among requests of one `cache_salt`, so that no client of a server learns what another one asked.
+    """The causal law of a network: a `Target` whose sessions share what they have in common.
+
+    Entries are shared only among requests of one `cache_salt`, so that no client of a server learns
+    what another one asked.
+
+    Args:
+        network: The network.
+        vocab: The ids that may be written.
+        chunk: Tokens of a prompt that one pass takes at most. Default 256.
+        keep: How many closed sessions' caches wait for a prompt that begins with their text (turns
+            of a chat). Default 0.
+        press: How old keys and values are stored, which decides the law; None: as they are.
+        beside: What all texts of this law are written from; None: nothing.
+        within: The law of which this is a request's own view, and what the request takes of its
+            key's text; None: it is no view.
+
+    Attributes:
+        shared: Of all texts that were opened, tokens whose entries another text's cache held.
+        live: The open sessions.
     """
 
     def __init__(
@@ -72,12 +87,14 @@ class CausalLaw:
 
     @property
     def adapts(self) -> bool:
-        """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows without."""
+        """Whether rows of a pass can run with an adapter (models/nets/gated.py) beside rows
+        without."""
         return can_run_adapters(self.network)
 
     @property
     def routes(self) -> tuple[int, int] | None:
-        """Layers and experts of a mixture whose router can be moved (Want.routing); None: it is none."""
+        """Layers and experts of a mixture whose router can be moved (`ScoreRequest.routing`); None:
+        it is none."""
         return router_shape(self.network)
 
     @property
@@ -87,7 +104,8 @@ class CausalLaw:
 
     @cached_property
     def geometry(self) -> EmbeddingGeometry:
-        """Where its tokens lie to one another. What reads it raises RequestError where the network has no table of its own."""
+        """Where its tokens lie to one another. What reads it raises RequestError where the network
+        has no table of its own."""
         size = self.vocab.size
         words = self.vocab.words
         return EmbeddingGeometry(
@@ -97,7 +115,8 @@ class CausalLaw:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
+        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts
+        once."""
         laws = (self, *self._pressed.values())
         kept = [cache for law in laws for _, _, cache in law._kept]
         kept += [cache for law in laws for cache in law.texts.caches]
@@ -105,6 +124,7 @@ class CausalLaw:
 
     @property
     def keep(self) -> int:
+        """How many closed sessions' caches wait for a prompt that begins with their text."""
         return self._keep
 
     @keep.setter
@@ -114,15 +134,21 @@ class CausalLaw:
             law.keep = count
 
     def pressed(self, press: CachePress) -> CausalLaw:
-        """The law of this network over caches that are pressed. Its sessions are live here, too, as they share passes with
-        others; what they hold they share among themselves only. Raises RequestError where the network cannot read such
-        caches."""
+        """The law of this network over caches that are pressed.
+
+        Its sessions are live here, too, as they share passes with others; what they hold they share
+        among themselves only.
+
+        Raises:
+            RequestError: The network cannot read such caches.
+        """
         if not getattr(self.network, "presses", False):
             raise RequestError(
                 f"cache is {press.called}: what runs this model (transformers) reads caches as they are; "
                 "load it on the torch path (--dtype torch)"
             )
         if press not in self._pressed:
+            # Made once to find out: it raises where the press does not suit the network.
             self.network.new_cache(press)
             busy = {session.law.press for session in self.live}
             idle = [known for known in self._pressed if known not in busy]
@@ -136,12 +162,19 @@ class CausalLaw:
                 press=press,
                 beside=self.beside,
             )
+            # One set of sessions, since all of them share the network's passes.
             self._pressed[press].live = self.live
         return self._pressed[press]
 
     def open(self, prompt: Sequence[int]) -> LMSession:
-        """Raises RequestError where a token is outside the vocabulary or the prompt leaves no room in the context. Ids that
-        stand for vectors (models/sessions/soft.py) may stand before the last token."""
+        """Open a session over a prompt.
+
+        Ids that stand for vectors (models/sessions/soft.py) may stand before the last token.
+
+        Raises:
+            RequestError: A token is outside the vocabulary, or the prompt is empty or leaves no
+                room in the context.
+        """
         if not prompt:
             raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
         if len(prompt) >= self.network.context:
@@ -151,6 +184,7 @@ class CausalLaw:
             )
         self.require([x for x in prompt[:-1] if state_of(x) is None], "prompt")
         self.require(prompt[-1:], "prompt")
+        # The last token is the pending root: the first draft feeds it.
         text = tuple(prompt[:-1])
         session = LMSession(self, self._account(text))
         if session.owner is not None:
@@ -158,13 +192,27 @@ class CausalLaw:
             taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
             ledger.prefix = CachedPrefix(self.network, len(text), taken)
             session.owner.opened(ledger.prefix)
+        # From here on other prompts may share what this session caches.
         self.live.add(session)
         return session
 
     def reusing(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:
-        """A view of this law for one request, which takes of the last text of its key what it can: what both begin with, and
-        (edited) what stands behind an edit. `within` says how much that was. cache_salt: a key names another text under another
-        salt. Raises RequestError where keys cannot be turned to other positions."""
+        """A view of this law for one request, which takes of the last text of its key what it can.
+
+        That is what both begin with, and (edited) what stands after an edit. `within` says how much
+        it was.
+
+        Args:
+            key: Names the text that is edited.
+            edited: Whether it may take what stands after an edit, which makes the law approximate.
+            cache_salt: A key names another text under another salt. Default "".
+
+        Returns:
+            The view, whose sessions take entries and leave theirs for the key's next request.
+
+        Raises:
+            RequestError: Keys cannot be turned to other positions.
+        """
         if edited and self.press is not None:
             raise RequestError(
                 f"reuse is 'edited': cache is {self.press.called}, and packed keys are not turned; leave one out"
@@ -185,20 +233,24 @@ class CausalLaw:
         return view
 
     def _account(self, text: tuple[int, ...]) -> SessionLedger:
-        """Of a new session over this text."""
+        """The account of a new session over this text."""
         pressed = self.press is not None
         if self.within is None:
             return SessionLedger(self.network, self._beginning(text), text, pressed)
         law, reuse = self.within
+        # Two requests of one key at a time would each take the same older text, and the later one
+        # would not see the other's edit.
         others = (session.law.within for session in self.live if session.law is not self)
         if reuse.edited and any(x is not None and x[1].follows(reuse) for x in others):
             raise RequestError(
                 f"reuse_key is {short_repr(reuse.key)}: another request of this key is being answered, and they "
                 "follow one another"
             )
+        # What the key's older text has in common with this one: a beginning, and later parts.
         kept, n, grafts = reuse.known(text)
         if kept is None or not n:
             return SessionLedger(self.network, law._beginning(text), text, pressed)
+        # The older text was approximate itself, from there on, and so is this one.
         if kept.edited is not None and kept.edited < n:
             edited = kept.edited
         else:
@@ -207,19 +259,35 @@ class CausalLaw:
         return SessionLedger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
 
     def forget(self, key: str, cache_salt: str = "") -> None:
-        """Give back what is kept of the text of a key; cache_salt: that of its requests."""
+        """Give back what is stored of the text of a key.
+
+        Args:
+            key: The key.
+            cache_salt: Salt of its requests. Default "".
+        """
         for law in (self, *self._pressed.values()):
             law.texts.forget(key, cache_salt)
 
     def require(self, tokens: Sequence[int], who: str) -> None:
-        """Raise RequestError where an id lies outside the vocabulary."""
+        """Check token ids.
+
+        Args:
+            tokens: The ids.
+            who: What the message calls them.
+
+        Raises:
+            RequestError: An id lies outside the vocabulary.
+        """
         bad = next((x for x in tokens if not 0 <= x < self.vocab.size), None)
         if bad is not None:
             raise RequestError(f"{who} has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
 
     def _beginning(self, text: tuple[int, ...]) -> Any:
-        """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
-        use, or what a live session has in common."""
+        """A cache that holds as much of this text as any.
+
+        It is one of a closed session, which goes over to the new session where all of it is of use,
+        or shares what a live session has in common.
+        """
         best = None
         most = 0
         at = -1
@@ -228,6 +296,8 @@ class CausalLaw:
             salt = ""
         else:
             salt = owner.cache_salt
+        # First the caches of closed sessions, then those of live ones, which must have LEAST tokens
+        # in common.
         for i, (kept_salt, kept, cache) in enumerate(self._kept):
             if (
                 kept_salt == salt
@@ -245,6 +315,7 @@ class CausalLaw:
                 ledger.cache, min(ledger.filled, common_prefix_length(ledger.text, text))
             )
             useful = session.law is self and n >= LEAST and n > most
+            # A recurrent cache cannot go back: it is of use only where all of it is.
             if useful and (shares or n == ledger.cache.length):
                 best = ledger.cache
                 most = n
@@ -257,8 +328,10 @@ class CausalLaw:
         return best.fork(most)
 
     def _useful(self, cache: Any, common: int) -> int:
-        """How many of the first entries that a text has in common with a cache's it can go on from: a pressed cache may have
-        given back what rows behind them see."""
+        """How many of the first entries that a text has in common with a cache's it can go on from.
+
+        A pressed cache may have given back what rows after them see.
+        """
         if self.press is None:
             return common
         return cache.whole(common)
@@ -277,10 +350,19 @@ class CausalLaw:
     def keep_text(
         self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
     ) -> None:
-        """Called by a session that closes: the newest `keep` texts stay, or of a request's view the last one for its key.
-        cache_salt: of the session's request."""
+        """Take over the cache of a session that closes.
+
+        The newest `keep` texts stay, or of a request's view the last one for its key.
+
+        Args:
+            text: The session's committed tokens.
+            cache: Its cache; it may hold fewer of them.
+            edited: Entries from there on were computed with another text in view; None: none was.
+            cache_salt: Of the session's request.
+        """
         if self.within is not None:
             reuse = self.within[1]
+            # The last session of the view to close leaves its text.
             if cache.length and not any(session.law is self for session in self.live):
                 reuse.texts.put(
                     reuse.key, text[: cache.length], cache, edited, cache_salt=reuse.cache_salt

@@ -1,4 +1,5 @@
-"""How a model is loaded: type, range and help of each setting stand here once, for every entry. Nothing here computes."""
+"""How a model is loaded: type, range and help of each setting stand here once, for every entry.
+Nothing here computes."""
 
 from typing import Annotated
 

@@ -1,4 +1,5 @@
-"""Scores of a network without a tree mask: the branches of a draft are read one by one, each over a fork of the cache."""
+"""Scores of a network without a tree mask: the branches of a draft are read one by one, each over a
+fork of the cache."""
 
 from __future__ import annotations
 
@@ -15,12 +16,31 @@ from polydec.models.sessions.queries import SILENT, feed_text
 async def score_by_paths(
     ledger: SessionLedger, draft: Draft, want: ScoreRequest, chunk: int
 ) -> LogitScores:
-    """The laws at every node. The forks are held until the next commit, which goes on with the one that holds its tokens;
-    those that read a state in a token's place are not. chunk: tokens of missed text that one pass takes at most."""
+    """Score a draft path by path.
+
+    The forks stay until the next commit, which goes on with the one that holds its tokens; those
+    that read a state in a token's place do not.
+
+    Args:
+        ledger: Account of the session; it notes the draft and the forks.
+        draft: The draft to score.
+        want: What is read of the scores.
+        chunk: Tokens of text that is not cached yet which one pass takes at most.
+
+    Returns:
+        The laws at every node.
+
+    Raises:
+        RequestError: The network cannot score this draft, or not with what is wanted.
+    """
     require_readable(ledger.network, draft, want)
     ledger.drop()
+    # Text that is not cached yet is fed once, into the session's own cache. A single token of it
+    # rides with the paths instead, which saves a pass.
     while (left := len(ledger.text) - ledger.cache.length) > 1:
         await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
+    # One pass for each path from the root to a leaf. Nodes that several paths share are computed
+    # again in each of them.
     leaves = set(range(len(draft))) - set(draft.parent)
     rows = dict[int, NetworkAnswer]()
     twins = dict[tuple[int, ...], Any]()
@@ -33,6 +53,7 @@ async def score_by_paths(
         chain = range(-1, len(path) - 1)
         answer = await feed_text(ledger, len(ledger.text), asked, want, entries, chain, twin)
         if all(entry.state_H is None for entry in entries):
+            # A fork with a state in it would not hold the entry that the token itself makes.
             twins[tuple(draft.token[i] for i in path)] = twin
         for place, i in enumerate(path):
             rows[i] = _row(answer, place)

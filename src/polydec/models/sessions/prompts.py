@@ -14,18 +14,33 @@ from polydec.models.sessions.queries import SILENT, feed_text
 
 
 async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) -> LogitScores:
-    """See Session.prefill. chunk: tokens that one pass takes at most."""
+    """Feed a prompt in chunks, until what is left of it may ride with the first score; see
+    `Session.prefill`.
+
+    Args:
+        ledger: Account of the session.
+        want: Which rows are asked for: `prompt`, `last`, or none.
+        chunk: Tokens that one pass takes at most.
+
+    Returns:
+        The rows that were asked for; of no nodes where none were.
+
+    Raises:
+        RequestError: Rows of all the prompt are wanted, and parts of it come from an edited text.
+    """
     answers: list[NetworkAnswer] = []
     if want.prompt and (ledger.grafts or ledger.edited is not None):
         raise RequestError(
             "reuse is 'edited': the method reads rows of the whole prompt, which is not fed again; take method auto or plain, "
             "or reuse prefix"
         )
+    # Entries of an older text go in where the new text has come to them; what lies between is fed.
     while ledger.grafts:
         while (left := ledger.grafts[0].at - ledger.cache.length) > 0:
             await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
         ledger.graft()
     rows = want.prompt or want.last
+    # Rows are wanted of all layers: what only some layers have seen is fed again.
     if rows and ledger.skipped is not None:
         ledger.forget(ledger.skipped.first)
     if want.prompt:  # an older text's cache has no rows to give
@@ -41,12 +56,14 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
         end = ledger.skipped.first
     if end > ledger.cache.length:
         ledger.cache.reserve(end)
+    # Without wanted rows a last chunk may stay: the first score feeds it.
     while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):
         ledger.drop()
         await depths.advance_to_depth(ledger, ledger.layers, SILENT)  # what a part has left behind
         first = ledger.cache.length
         stop = first + min(left, chunk)
         asked: Sequence[int] = ()
+        # Which rows of this chunk: all, or the last one of the last chunk.
         if want.prompt:
             asked = range(stop - first)
         elif want.last and stop == end:

@@ -28,8 +28,23 @@ def query_of(
     want: ScoreRequest,
     *run: Any,
 ) -> NetworkQuery:
-    """Feed entries of one depth into the slots from `first` on. Those that have a state enter with it, the others as tokens;
-    those that run under an adapter, of which a draft has one at most, are named. run: which layers, None or nothing: all."""
+    """Make the query that feeds entries of one depth.
+
+    Those that have a state enter with it, the others as tokens. Those that run under an adapter, of
+    which a draft has one at most, are named.
+
+    Args:
+        cache: The cache that has their slots.
+        first: Slot of the first entry.
+        entries: The entries, in the order of their slots.
+        rows: Ascending indices of the entries that are answered.
+        want: What is read of the answer.
+        run: Layers, halves that are left out, attentions that read together, as far as they differ
+            from a full pass. Nothing, or None: all layers.
+
+    Returns:
+        The query.
+    """
     states = [entry.state_H for entry in entries if entry.state_H is not None]
     only_states = bool(states) and len(states) == len(entries)
     tokens = (entry.token if entry.state_H is None else -1 for entry in entries)
@@ -37,6 +52,7 @@ def query_of(
     return NetworkQuery(
         cache,
         first,
+        # A query without tokens is one of vectors alone.
         () if only_states else tuple(tokens),
         rows,
         want,
@@ -48,12 +64,26 @@ def query_of(
 
 
 def build_forward(network: NeuralNetwork, query: NetworkQuery) -> ForwardQuery:
-    """The pass of a query. One that begins with much that nobody asks about is a prompt's, and passes may take it in parts."""
+    """Make the pass of a query.
+
+    One that begins with many tokens of which nothing is asked is a prompt's, and the scheduler may
+    take it in parts.
+
+    Args:
+        network: The network that answers.
+        query: The query.
+
+    Returns:
+        What a session waits for.
+    """
+    # Tokens before the first answered row: a part may end after any of them.
     free = min(query.rows, default=len(query) - 1)
     if free < PROMPT or not network.tree or query.at is not None:
         return ForwardQuery(network, query, len(query), behind=query.first)
 
     def split(most: int) -> ForwardQuery:
+        """The query's beginning of at most so many tokens, with the rest."""
+        # A part may end only where no answered row has come yet: the rest answers.
         n = min(most, free)
         rest = build_forward(network, query.part(n, len(query)))
         return ForwardQuery(network, query.part(0, n), n, rest=rest, behind=query.first)
@@ -70,15 +100,33 @@ async def feed_text(
     parent: Sequence[int] = (),
     twin: Any = None,
 ) -> NetworkAnswer:
-    """One pass of the whole network over what the cache lacks of text[:stop], committed on the way, and over a draft's entries,
-    staged. twin: the fork of the session's cache that is fed in its place."""
+    """Feed text that the cache lacks, and a draft's entries after it, in one pass of all layers.
+
+    The text is committed before the pass; the draft's entries are staged.
+
+    Args:
+        ledger: Account of the session.
+        stop: Text up to this position is fed.
+        rows: Ascending indices of the fed tokens that are answered, text first.
+        want: What is read of the answer.
+        entries: Entries of a draft. Default: none.
+        parent: Of each of these the offset of its parent; -1: the end of the text.
+        twin: A fork of the session's cache, which is fed in its place; None: the session's own
+            cache.
+
+    Returns:
+        The network's answer.
+    """
     if twin is None:
         cache = ledger.cache
     else:
         cache = twin
     if twin is None:
+        # If the pass fails, the session goes back to what was cached before (see
+        # `SessionLedger.settle`).
         ledger.filling = cache.length
     tokens = ledger.text[cache.length : stop]
+    # Text that is not cached yet gets slots before the draft's nodes.
     first = cache.end
     if tokens:
         cache.stage(range(-1, len(tokens) - 1))
@@ -92,7 +140,16 @@ async def feed_text(
 
 
 def defer_logits(answer: NetworkAnswer, row: int, head: Any) -> NetworkAnswer:
-    """A row of states of which the network's head makes a law when somebody looks."""
+    """An answer of one row whose logits are computed when somebody looks.
+
+    Args:
+        answer: An answer with states.
+        row: Which of its rows.
+        head: Makes logits of states that lie before the final norm.
+
+    Returns:
+        The row's answer.
+    """
     assert answer.hidden_RH is not None
     hidden_RH: Tensor = answer.hidden_RH[row : row + 1]
     return NetworkAnswer(None, hidden_RH, later=lambda: head(hidden_RH))

@@ -1,4 +1,5 @@
-"""One text under a model's law: the verbs of a session. How each is done stands in the files that are named in `ledger`."""
+"""One text under a model's law: the verbs of a session. How each is done stands in the files that
+are named in `ledger`."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class SourceContext(Protocol):
 
 
 class SessionLaw(Protocol):
-    """What the sessions of one law have in common: see LM, which opens them."""
+    """What the sessions of one law have in common: see `CausalLaw`, which opens them."""
 
     network: NeuralNetwork
     chunk: int
@@ -50,15 +51,41 @@ class SessionLaw(Protocol):
     live: WeakSet[LMSession]
     within: tuple[Any, CacheReuse] | None
 
-    def require(self, tokens: Sequence[int], who: str) -> None: ...
+    def require(self, tokens: Sequence[int], who: str) -> None:
+        """Check token ids.
+
+        Args:
+            tokens: The ids.
+            who: What the message calls them.
+
+        Raises:
+            RequestError: An id lies outside the vocabulary.
+        """
+        ...
+
     def keep_text(
         self, text: tuple[int, ...], cache: Any, edited: int | None, cache_salt: str
-    ) -> None: ...
+    ) -> None:
+        """Take over the cache of a session that closes.
+
+        Args:
+            text: The session's committed tokens.
+            cache: Its cache; it may hold fewer of them.
+            edited: Entries from there on were computed with another text in view; None: none was.
+            cache_salt: Of the session's request.
+        """
+        ...
 
 
 class LMSession:
-    """A text, its cache and the draft that was scored last: `ledger` keeps account of them. owner: the request that the
-    session belongs to, for an engine that has to make room."""
+    """A text, its cache and the draft that was scored last: a `Session` of a model.
+
+    Attributes:
+        law: What the sessions of one law have in common.
+        ledger: The account of text, cache and draft.
+        owner: The request that the session belongs to, for an engine that has to make room; None:
+            none.
+    """
 
     def __init__(self, law: SessionLaw, ledger: SessionLedger) -> None:
         self.law = law
@@ -81,13 +108,27 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
+        # Refused before anything is fed.
         require_answerable(self.law.network, want)
         return await prompts.prefill_prompt(self.ledger, want, self.law.chunk)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+        """The laws at every node of a draft, by all layers.
+
+        Args:
+            draft: The draft; one that extends the last one feeds its new nodes only.
+            want: What is read of the scores.
+
+        Returns:
+            The laws.
+
+        Raises:
+            RequestError: The network cannot score this draft, or not with what is wanted.
+        """
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.ready()
         self.ledger.settle()
+        # Three ways to score: with a moved router, as a tree in one pass, or path by path.
         if want.routing is not None:
             scores = await rerouted.score_with_routing(self.ledger, draft, want)
         elif self.law.network.tree:
@@ -98,15 +139,30 @@ class LMSession:
         return scores
 
     async def pause_on_hold(self) -> None:
-        """Stop here while the request is on hold: the engine wants its memory back, and evicts this session meanwhile."""
+        """Stop here while the request is on hold: the engine wants its memory back, and evicts this
+        session meanwhile."""
         if self.owner is not None and self.owner.paused is not None:
             await PauseEffect()
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.ledger.settle()
+        # What only some layers have staged is no entry of the full network: it is fed again.
         self.ledger.commit(tokens, cached=self.ledger.scored.run is None)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+
+        Args:
+            nodes: The nodes that stay, ascending, each node's parent among them.
+            root: The node that becomes the root; the path above it is committed. Default 0: the old
+                root.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            RequestError: No draft was scored since the last commit.
+        """
         self.ledger.settle()
         return self.ledger.keep(nodes, root, cached=self.ledger.scored.run is None)
 
@@ -140,6 +196,15 @@ class LMSession:
         return self.law.network.keys(self.ledger.cache, self.ledger.filled, layer)
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+        """Scores of others, as this session would shape them: a model shapes nothing.
+
+        Args:
+            draft: The draft.
+            scores: Scores of its nodes.
+
+        Returns:
+            The same scores.
+        """
         return scores
 
     def fork(self, choice: int | None = None) -> LMSession:
@@ -154,6 +219,22 @@ class LMSession:
         without: frozenset[int] = frozenset(),
         together: int = 1,
     ) -> PartSession | SkipSession:
+        """The same cache under some layers only.
+
+        Args:
+            layers: Ascending indices. The first ones without anything left out are an early exit,
+                any others a layer skip.
+            without: Halves that are left out as well (2 i: the attention of layer i; 2 i + 1: its
+                MLP). Default: none.
+            together: How many consecutive attentions, the first and the last left out, read the
+                same input. Default 1.
+
+        Returns:
+            A session of these layers, which shares this one's account.
+
+        Raises:
+            RequestError: The network cannot run them alone.
+        """
         run = tuple(layers)
         require_layers(self.law.network, run, without, together)
         if run == tuple(range(len(run))) and not without and together == 1:
@@ -164,6 +245,8 @@ class LMSession:
         ledger = self.ledger
         ledger.settle()
         self.law.live.discard(self)
+        # Only entries that have passed every layer are of use to another text.
         ledger.forget(ledger.filled)
         self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
+        # The law may have taken the cache over: this session lets go of it.
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

@@ -1,7 +1,8 @@
 """Scores of a network of which only some layers, or halves of them, run (layer skip).
 
-They read the whole network's entries and write their own behind them. What they staged goes when the whole scores again. What
-they committed stays as it is while nobody else scores, and is noted (`SessionLedger.skipped`): the whole feeds it anew.
+They read the full network's entries and write their own after them. What they staged goes when the
+full network scores again. What they committed stays as it is while nobody else scores, and is noted
+(`SessionLedger.skipped`): the full network feeds it anew.
 """
 
 from __future__ import annotations
@@ -28,8 +29,23 @@ from polydec.models.sessions.queries import SILENT, build_forward, query_of
 async def score_skipping_layers(
     ledger: SessionLedger, run: Run, draft: Draft, want: ScoreRequest
 ) -> LogitScores:
-    """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored stand
-    as they are."""
+    """Score a draft with some layers only, over the cache of the full network.
+
+    Nodes that the full network has scored stay as they are.
+
+    Args:
+        ledger: Account of the session; it notes the draft, and under which layers its nodes ran.
+        run: The layers, their halves that are left out, and how many attentions read the same
+            input.
+        draft: The draft to score; one that extends the last one feeds its new nodes only.
+        want: What is read of the scores.
+
+    Returns:
+        The laws at every node.
+
+    Raises:
+        RequestError: The network cannot score this draft, or a state enters above the first layer.
+    """
     ledger.settle()
     require_readable(ledger.network, draft, want)
     if draft.enter and any(draft.enter):
@@ -38,12 +54,17 @@ async def score_skipping_layers(
         )
     await _restore(ledger, run)
     skipped = ledger.skipped
+    # Committed entries of another choice of layers are of no use to these.
     if skipped is not None and (skipped.run != run or len(ledger.text) > ledger.cache.length):
         ledger.forget(skipped.first)
     scored = ledger.scored
     layers = ledger.layers
+    # Whether all that is staged has passed every layer: then new nodes may follow it, under these
+    # layers.
     whole = scored.run is None and all(entry.depth == layers for entry in scored.entries)
     before = layers if whole else run
+    # The staged nodes cannot be built on: feed them anew, with all layers those that all layers had
+    # scored before.
     if not (whole or scored.run == run) or not depths.goes_on(scored, draft, before, want):
         if scored.run in (None, run):
             last = scored.draft
@@ -64,6 +85,7 @@ async def score_skipping_layers(
     scored = ledger.scored
     known = len(scored.entries)
     answers = list(scored.answers.get(before, ()))
+    # Nodes without an entry run under these layers only.
     if new := range(known, len(draft)):
         first = ledger.cache.stage(draft.parent[known:])
         entries = [entry_of(draft, i) for i in new]
@@ -86,13 +108,14 @@ async def score_skipping_layers(
 
 
 async def _restore(ledger: SessionLedger, run: Run) -> None:
-    """After `evict`: what ran under these layers only does so again."""
+    """After `evict`: run again what had run under these layers only."""
     skipped = ledger.skipped
     if skipped is None or not skipped.evicted:
         return
     if skipped.run != run:
         ledger.skipped = replace(skipped, evicted=0)
         return
+    # First the text before it with all layers, then these entries with their own.
     ledger.drop()
     ledger.take(skipped.first)
     await depths.advance_to_depth(ledger, ledger.layers, SILENT)
@@ -106,14 +129,33 @@ async def _restore(ledger: SessionLedger, run: Run) -> None:
 
 
 def commit_with_skips(ledger: SessionLedger, tokens: Sequence[int]) -> None:
-    """Commit tokens, and what only some layers have seen of them stays cached: later passes under these layers build on it."""
+    """Commit tokens. What only some layers have seen of them stays cached: later passes under these
+    layers build on it.
+
+    Args:
+        ledger: Account of the session.
+        tokens: Tokens that are past now, the root first.
+    """
     ledger.settle()
     _note(ledger, ledger.nodes_of(tokens))
     ledger.commit(tokens, cached=True)
 
 
 def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> Draft:
-    """Keep nodes, in the way of `commit`."""
+    """Keep some nodes of the draft that was scored last; what only some layers have seen stays
+    cached.
+
+    Args:
+        ledger: Account of the session.
+        nodes: The nodes that stay, ascending, each node's parent among them.
+        root: The node that becomes the root; the path above it is committed.
+
+    Returns:
+        The draft as it now stands.
+
+    Raises:
+        RequestError: No draft was scored since the last commit.
+    """
     ledger.settle()
     if ledger.scored.draft is not None:
         _note(ledger, ledger.scored.draft.below(root, nodes)[0])
@@ -121,9 +163,10 @@ def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> D
 
 
 def _note(ledger: SessionLedger, path: Sequence[int]) -> None:
-    """Note which entries are about to be committed that some layers only have seen."""
+    """Note which entries are about to be committed that only some layers have seen."""
     scored = ledger.scored
     end = len(ledger.text) + len(path)
+    # These are the last ones of the path, as nodes from `since` on ran under these layers.
     ran = sum(i >= scored.since for i in path)
     if scored.run is None or not ran:
         return

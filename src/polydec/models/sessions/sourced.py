@@ -1,7 +1,7 @@
 """Encoder-decoder models: a law of texts for each source.
 
-The encoder is a model of the scheduler's own, so the sources of several requests are read in one pass. What it leaves is held
-once for all sessions that write from the same source.
+The encoder is a model of the scheduler's own, so the sources of several requests are read in one
+pass. What it leaves is held once for all sessions that write from the same source.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from polydec.models.sessions.session import LMSession
 
 
 class EncoderSource:
-    """What a text is written from. kv: what the decoder reads of it, [layers, 2, heads, tokens, head]; None: the encoder has
-    not run; cache_salt: of the requests that share it."""
+    """What a text is written from.
+
+    Attributes:
+        model: The model whose encoder reads it.
+        ids: Its token ids.
+        cache_salt: Of the requests that share it.
+        kv: What the decoder reads of it, ``[layers, 2, heads, tokens, head]``; None: the encoder
+            has not run.
+    """
 
     def __init__(
         self, model: EncoderDecoderModel, ids: tuple[int, ...], cache_salt: str = ""
@@ -44,18 +51,28 @@ class EncoderSource:
         return len(self.model.live)
 
     async def ready(self) -> None:
+        """Run the encoder, unless it has run."""
         if self.kv is None:
+            # The scheduler merges sources of several requests into one pass of the encoder.
             kv = await ForwardQuery(self.model.encoder, self.ids, len(self.ids))
             if self.kv is None:  # another request may have been first
                 self.kv = kv
 
     def evict(self) -> None:
+        """Give back what the encoder left."""
         self.kv = None
 
 
 class EncoderDecoderModel:
-    """An encoder-decoder model: it gives the law of texts that are written from a source. start: the tokens that every text
-    begins with. `chunk` and `keep` are those of its laws (see LM)."""
+    """An encoder-decoder model: it gives the law of texts that are written from a source.
+
+    Args:
+        encoder: Reads sources.
+        network: The decoder, a `NeuralNetwork`.
+        vocab: The vocabulary of texts and sources.
+        start: The tokens that every text begins with.
+        chunk: Tokens of a prompt that one pass takes at most. Default 256.
+    """
 
     layers = 0
     adapts = False
@@ -75,6 +92,7 @@ class EncoderDecoderModel:
         self.start = start
         self.chunk = chunk
         self._keep = 0
+        # A law lives as long as a session or a request uses it; its caches go with it.
         self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], CausalLaw]()
 
     @property
@@ -89,9 +107,20 @@ class EncoderDecoderModel:
             law.keep = count
 
     def given(self, source: Sequence[int], cache_salt: str = "") -> CausalLaw:
-        """The law of texts that are written from these tokens; equal sources of one cache_salt share law, caches and what the
-        encoder left.
-        Raises RequestError where there are none, too many, or one is none of the vocabulary."""
+        """The law of texts that are written from these tokens.
+
+        Equal sources of one cache_salt share law, caches and what the encoder left.
+
+        Args:
+            source: Token ids of the source, 1 to `context` of them.
+            cache_salt: Only requests of the same salt share anything. Default "".
+
+        Returns:
+            The law. It is forgotten when nobody uses it any more.
+
+        Raises:
+            RequestError: There are no tokens, too many, or one lies outside the vocabulary.
+        """
         ids = tuple(source)
         if not ids:
             raise RequestError("source is empty: give a text of at least one character")
@@ -103,6 +132,7 @@ class EncoderDecoderModel:
             raise RequestError(
                 f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
             )
+        # The salt is part of the key, so that no client learns what another one asked.
         law = self._laws.get((cache_salt, ids))
         if law is None:
             beside = EncoderSource(self, ids, cache_salt)
@@ -113,6 +143,7 @@ class EncoderDecoderModel:
         return law
 
     def open(self, prompt: Sequence[int]) -> LMSession:
+        """Refuse: a text of this model needs a source (see `given`)."""
         raise RequestError("this model writes from a source: give one (source)")
 
     @property
@@ -123,6 +154,7 @@ class EncoderDecoderModel:
     @property
     def live(self) -> list[LMSession]:
         """The sessions of all sources."""
+        # A copy of the list: laws may vanish while it is walked.
         return [session for law in list(self._laws.values()) for session in law.live]
 
     @property

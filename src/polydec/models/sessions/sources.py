@@ -33,12 +33,22 @@ BASES = 4
 TEMPLATES = 64
 """Chat templates by name that are read at most."""
 BYTES_OF_ID = 8
-"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up, and takes far more."""
+"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up,
+and takes far more."""
 
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
+    """What lies in a checkpoint's files, weights still unread.
+
+    Attributes:
+        path: Where they lie.
+        config: Content of the config.json, or what a GGUF file says in its place.
+        weights: The tensors by name, read when they are asked for.
+        text: The tokenizer.
+        fingerprint: Of the tokenizer; "" where there is none.
+        generation: Content of the generation_config.json.
+    """
 
     path: str
     config: Mapping[str, Any]
@@ -51,10 +61,23 @@ class CheckpointFiles:
 def open_source(
     name: str | PathLike[str], opened: dict[Path, CheckpointFiles] | None = None
 ) -> CheckpointFiles:
-    """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
-    comes from there, and the embedding table where there is none here (a draft model shares its target's). A directory with an
-    adapter_config.json names the checkpoint whose weights it changes. opened: by their paths, GGUF files that somebody has
-    opened; those that are opened here are put into it."""
+    """Open a checkpoint's files.
+
+    A config with `polydec_base` names another checkpoint: the tokenizer comes from there, and the
+    embedding table where there is none here (a draft model shares its target's). A directory with
+    an adapter_config.json names the checkpoint whose weights it changes.
+
+    Args:
+        name: ``zoo:NAME``, a directory, a GGUF file or a Hub id.
+        opened: By their paths, GGUF files that are open already; those that are opened here are put
+            into it. None: none are.
+
+    Returns:
+        The files, weights still unread.
+
+    Raises:
+        FileError: The checkpoint cannot be found or read.
+    """
     return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
 
 
@@ -65,8 +88,11 @@ def _open(name: str, bases: int, opened: dict[Path, CheckpointFiles]) -> Checkpo
             return _open_adapter(path, bases, opened)
         if not path.is_file():
             return _open_directory(path, bases, opened)
+        # A large vocabulary takes time to read: the target and its draft model may name the same
+        # file.
         if path not in opened:
             opened[path] = _open_gguf(path)
+        # A copy of the tokenizer, since who loads the model writes into it.
         return replace(opened[path], text=copy(opened[path].text))
 
 
@@ -80,6 +106,7 @@ def _open_gguf(path: Path) -> CheckpointFiles:
 
 def _open_adapter(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
     adapter = adapters.read_lora_adapter(path)
+    # The limit ends circles of checkpoints that name each other.
     if not bases:
         raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
     base = _open(adapter.base, bases - 1, opened)
@@ -102,8 +129,10 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles])
     edge.validate_record(
         fields.GenerationConfigFields, generation, str(path / "generation_config.json")
     )
+    # Checked before anything reads the files by `transformers`.
     edge.refuse_kernels(at, config)
     weights = open_weights(path)
+    # A vocabulary that no tensor bears out would make whoever reads it allocate any amount.
     size = _text_config(config).get("vocab_size")
     if (
         size is not None
@@ -133,7 +162,11 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles])
 
 
 def find_checkpoint(name: str) -> Path:
-    """The directory or GGUF file of a name; a Hub id is downloaded. Raises FileError where there is none."""
+    """The directory or GGUF file of a name; a Hub id is downloaded.
+
+    Raises:
+        FileError: There is none.
+    """
     if not name:
         raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
     if name.startswith("zoo:"):
@@ -145,6 +178,7 @@ def find_checkpoint(name: str) -> Path:
         return path
     if path.is_file():
         return path  # GGUF says so where it is none
+    # A Hub id has one slash at most: these are paths, so that nothing is downloaded.
     if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
         raise FileError(f"model {name!r} is not there: no such file or directory")
     from huggingface_hub import snapshot_download
@@ -153,6 +187,7 @@ def find_checkpoint(name: str) -> Path:
     inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
+        # Older checkpoints have torch's own files only.
         if not any(folder.glob("*.safetensors")):
             folder = Path(
                 snapshot_download(
@@ -186,6 +221,7 @@ def _open_text(
     path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
 ) -> tuple[Tokenizer, str]:
     """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
+    # What both files say of special tokens, checked before a tokenizer is made of it.
     settings = merged_settings(
         _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
     )
@@ -239,15 +275,18 @@ def _open_text(
                 f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
                 f"less than the {BYTES_OF_ID} that an embedding takes at least"
             )
+        # A made-up vocabulary: token i is written "<i>".
         tokenizer = HFTokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Tokenizer(tokenizer, eos=eos), ""
+    # Configs often name one end of an answer only, and the tokenizer another.
     text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
     return text, text.fingerprint
 
 
 def _own_end(text: Tokenizer, size: int | None) -> frozenset[int]:
-    """The token that the tokenizer itself calls the end of a text, where the model, of so many tokens, knows it."""
+    """The token that the tokenizer itself calls the end of a text, where the model, of so many
+    tokens, knows it."""
     name = text.names.get("eos_token")
     if name is None:
         end = None
@@ -298,9 +337,23 @@ def save_checkpoint(
     text: Tokenizer | None,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint that `load` and transformers read: config.json, model.safetensors, generation_config.json and,
-    unless `text` is None (config["polydec_base"] then names whose tokenizer it is), tokenizer.json and its chat template.
-    Files that are there are replaced, each at once."""
+    """Write a checkpoint that polydec and transformers read.
+
+    It has config.json, model.safetensors, generation_config.json and, where there is a tokenizer,
+    tokenizer.json and its chat templates. Files that are there are replaced, each at once.
+
+    Args:
+        path: The directory; it is made where it is not there.
+        config: Content of the config.json.
+        weights: The tensors by name.
+        text: The tokenizer; None: config["polydec_base"] names the checkpoint whose tokenizer it
+            is.
+        generation: Content of the generation_config.json, without the ids that end a text, which
+            the tokenizer knows. None: nothing else.
+
+    Raises:
+        FileError: There is neither a tokenizer nor a base.
+    """
     if text is None and "polydec_base" not in config:
         raise FileError(
             "text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses"
@@ -309,9 +362,21 @@ def save_checkpoint(
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:
+        """Replace a file at once.
+
+        Args:
+            name: Its name in the directory.
+            write: Writes its content to the path that it is given.
+        """
         files.replace_file_atomically(where / name, write)
 
     def put_json(name: str, content: Mapping[str, Any]) -> None:
+        """Replace a JSON file at once.
+
+        Args:
+            name: Its name in the directory.
+            content: What it holds.
+        """
         put(
             name,
             lambda part: part.write_text(
@@ -320,10 +385,17 @@ def save_checkpoint(
         )
 
     def put_template(name: str, template: ChatTemplate | None) -> None:
+        """Replace the file of a chat template at once; do nothing where there is no template.
+
+        Args:
+            name: Its path in the directory.
+            template: The template; None: there is none.
+        """
         if template is not None:
             (where / name).parent.mkdir(exist_ok=True)
             put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
 
+    # Copies: safetensors refuses tensors that share memory, such as tied embeddings.
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)

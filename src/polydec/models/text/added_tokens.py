@@ -1,5 +1,5 @@
-"""Tokens beside a tokenizer's own: what tokenizer_config.json, special_tokens_map.json and added_tokens.json add to
-tokenizer.json."""
+"""Tokens in addition to a tokenizer's own: what tokenizer_config.json, special_tokens_map.json and
+added_tokens.json add to tokenizer.json."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def merged_settings(
     config: Mapping[str, Any], special_tokens_map: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What both files say of special tokens, as transformers has it: the older file counts where the newer one does not list
-    the added tokens."""
+    """What two files say of special tokens, as transformers has it.
+
+    The older file counts where the newer one does not list the added tokens.
+
+    Args:
+        config: Content of the tokenizer_config.json.
+        special_tokens_map: Content of the special_tokens_map.json, the older file.
+
+    Returns:
+        The settings of both.
+    """
     if not config.get("extra_special_tokens") and "additional_special_tokens" in config:
         config = {**config, "extra_special_tokens": config["additional_special_tokens"]}
+    # The newer file lists every added token itself: the older one has no say.
     if "added_tokens_decoder" in config:
         return dict(config)
     special = {
@@ -31,13 +41,17 @@ def merged_settings(
 def add_tokens(
     tokenizer: Tokenizer, settings: Mapping[str, Any], added: Mapping[str, int] | None = None
 ) -> None:
-    """Give a tokenizer the tokens that stand beside its own file, in the order in which transformers adds them.
+    """Give a tokenizer the tokens that stand beside its own file, in the order in which
+    transformers adds them.
 
     Args:
-        tokenizer: Of the `tokenizers` library. A token that its vocabulary has keeps its id; others get the next free ones.
+        tokenizer: Of the `tokenizers` library. A token that its vocabulary has keeps its id; others
+            get the next free ones.
         settings: What `merged_settings` gives, checked (`TokenizerConfig`).
-        added: The content of added_tokens.json, tokens with their ids: it counts where the settings list none.
+        added: The content of added_tokens.json, tokens with their ids: it counts where the settings
+            list none.
     """
+    # Three sources: the tokenizer's own file, tokens listed with ids, and tokens that have a role.
     own = tokenizer.get_added_tokens_decoder()
     named = dict(_named(settings))
     extra = [_token(token) for token in _extra(settings)]
@@ -53,6 +67,7 @@ def add_tokens(
             for name, key in (added or {}).items()
         }
         by_id = {**older, **own}
+    # Order decides the ids of new tokens: those with an id first, then those that have a role only.
     new = [by_id[key] for key in sorted(by_id)]
     contents = {token.content for token in (*own.values(), *new)}
     for token in (*named.values(), *extra):
@@ -61,6 +76,7 @@ def add_tokens(
             new.append(token)
     roles = {t.content for t in named.values()}
     for token in new:
+        # A token with a role is special, whatever its own entry says.
         token.special = token.special or token.content in roles
     if new:
         tokenizer.add_tokens(new)
@@ -87,7 +103,8 @@ def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, AddedToken]]:
 
 
 def _extra(settings: Mapping[str, Any]) -> list[Any]:
-    """Special tokens without a role of their own; the older name of the field counts where the newer one says nothing."""
+    """Special tokens without a role of their own; the older name of the field counts where the
+    newer one says nothing."""
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
     if isinstance(extra, list):
         return list(extra)

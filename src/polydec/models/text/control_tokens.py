@@ -1,11 +1,14 @@
-"""Control tokens in what users write, as plain text: only those that a chat template writes itself are tokens.
+"""Control tokens in what users write, as plain text: only those that a chat template writes itself
+are tokens.
 
-What users write is marked before a template sees it: two characters of private use stand around each control token in it. In
-the text that the template makes, every control token without marks is the template's own. Those get a spelling that no text
-has, and a twin of the tokenizer that knows them by that spelling alone reads the whole text at once, so that it is cut and
-merged as text around control tokens always is.
+What users write is marked before a template sees it: two characters of private use stand around
+each control token in it. In the text that the template makes, every control token without marks is
+the template's own. Those get a spelling that no text has, and a twin of the tokenizer that knows
+them by that spelling alone reads all of the text at once, so that it is cut and merged as text
+around control tokens always is.
 
-Source: transformers, `apply_chat_template(sanitize_control_tokens=True)`; llama.cpp, `parse_special`.
+Source: transformers, `apply_chat_template(sanitize_control_tokens=True)`; llama.cpp,
+`parse_special`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from polydec.base.errors import RequestError
 
 FIRST = "\uf8f0"
 LAST = "\uf8f1"
-"""What stands around a control token that a user wrote; in what users write these two are left out."""
+"""What stands around a control token that a user wrote; in what users write these two are left out.
+"""
 OWN = "\uf8f2"
 END = "\uf8f3"
 """What stands around the number of a control token of the template's own."""
@@ -29,7 +33,8 @@ _PRIVATE = re.compile(f"[{FIRST}{LAST}{OWN}{END}]")
 
 
 class ControlTokens:
-    """The control tokens of a tokenizer: its special tokens, and added ones that stand in a chat template.
+    """The control tokens of a tokenizer: its special tokens, and added ones that stand in a chat
+    template.
 
     Args:
         tokenizer: Of the `tokenizers` library.
@@ -48,21 +53,28 @@ class ControlTokens:
             for name, (token_id, special) in added.items()
             if special or (name in written and not name.isspace())
         }
+        # A regular expression takes the first alternative that fits: a name that begins another one
+        # must come after it.
         longest_first = sorted(self._ids, key=len, reverse=True)
         names = "|".join(map(re.escape, longest_first)) or "(?!)"
         self._names = re.compile(names)
         self._marked = re.compile(f"{FIRST}({names}){LAST}|[{FIRST}{LAST}]")
         self._spelled = {name: f"{OWN}{at}{END}" for at, name in enumerate(longest_first)}
         self._twin = _twin(tokenizer, self._spelled)
+        # The twin numbers its added tokens anew: here is what each of them is in the real
+        # tokenizer.
         self._meant = {
             self._twin.token_to_id(self._spelled.get(name, name)): token_id
             for name, (token_id, _) in added.items()
         }
+        # Ids of control tokens that the twin can still reach: by merges of its plain vocabulary.
         self._forbidden = frozenset(self._ids.values()) - self._meant.keys()
 
     def marked(self, value: Any) -> Any:
-        """A text, or lists and dicts whose values are texts, with marks around each control token. Names of fields, the role of
-        a message and other values stay."""
+        """A text, or lists and dicts whose values are texts, with marks around each control token.
+
+        Names of fields, the role of a message and other values stay.
+        """
         if isinstance(value, str):
             return self._names.sub(
                 lambda found: f"{FIRST}{found[0]}{LAST}", _PRIVATE.sub("", value)
@@ -84,6 +96,8 @@ class ControlTokens:
             RequestError: Where the tokenizer makes a control token out of plain text.
         """
         parts = self._marked.split(shown)
+        # Splitting with a group gives text and marked names in turn. In the text between them every
+        # name is the template's own.
         for at in range(0, len(parts), 2):
             parts[at] = self._names.sub(lambda found: self._spelled[found[0]], parts[at])
         twins = self._twin.encode("".join(part or "" for part in parts), add_special_tokens=False)
@@ -99,9 +113,10 @@ class ControlTokens:
         return ids
 
     def _with_marks(self, ids: list[int]) -> list[int]:
-        """With what the tokenizer sets before and behind every text."""
+        """The ids with what the tokenizer sets before and after every text."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        # Where a short text stands among the marks: they are what is left on both sides.
         at = next(
             (i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0
         )
@@ -109,8 +124,11 @@ class ControlTokens:
 
 
 def _twin(tokenizer: Tokenizer, spelled: Mapping[str, str]) -> Tokenizer:
-    """A tokenizer of the same texts whose control tokens are spelled so. Raises RequestError where it has parts that cannot be
-    copied."""
+    """A tokenizer of the same texts whose control tokens are spelled so.
+
+    Raises:
+        RequestError: It has parts that cannot be copied.
+    """
     try:
         content = json.loads(tokenizer.to_str())
     except Exception as error:  # the library raises bare Exceptions
@@ -123,6 +141,7 @@ def _twin(tokenizer: Tokenizer, spelled: Mapping[str, str]) -> Tokenizer:
     added = content.pop("added_tokens")
     twin = Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
     for token in added:
+        # Added one by one in the old order: an id that is not of the vocabulary cannot be chosen.
         token.pop("id")
         twin.add_tokens([AddedToken(token.pop("content"), **token)])
     return twin

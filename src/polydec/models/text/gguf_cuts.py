@@ -1,8 +1,9 @@
-"""How GGUF files say that text is cut before the merges of a byte-level vocabulary (`tokenizer.ggml.pre`).
+"""How GGUF files say that text is cut before the merges of a byte-level vocabulary
+(`tokenizer.ggml.pre`).
 
-A way to cut is a few regular expressions, one behind another: what the first one finds are pieces, and so is what lies between
-them; each further one cuts the pieces of those before it. They are those of the models' own tokenizers, by the names that
-llama.cpp gives them.
+A way to cut is a few regular expressions, one after another: what the first one finds are pieces,
+and so is what lies between them; each further one cuts the pieces of those before it. They are
+those of the models' own tokenizers, by the names that llama.cpp gives them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from collections.abc import Mapping
 from tokenizers import Regex, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
+# Parts that several ways have in common: English contractions, then what is left after words and
+# digits, a word with at most one other character before it, and letters by case.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORD = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+# The ways themselves. A trailing run of white space leaves its last character to the next word:
+# \s+(?!\S).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + _WORD + r"|\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + _WORD + r"|\p{N}" + _REST
@@ -28,6 +33,7 @@ _CASES = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{{end}}|[^\r\n\p{{L}}\p{{N}}
 _PATHS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASES.replace("{end}", "") + r"|\p{N}" + _PATHS
 _GPT4O = _CASES.replace("{end}", f"{_CONTRACTIONS}?") + r"|\p{N}{1,3}" + _PATHS
+# Punctuation that a Latin word follows at once is one piece with it.
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -53,6 +59,7 @@ _EXAONE_MOE = (
     _CONTRACTIONS
     + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+# Indentation in pieces of powers of two.
 _JAIS2 = (
     _CONTRACTIONS
     + _WORD
@@ -157,6 +164,7 @@ NAMES = tuple(sorted(LIKE_GPT2 | DIGITS_APART | CUTS.keys()))
 
 def gguf_pre_tokenizer(name: str) -> PreTokenizer | None:
     """What cuts text in this way, and spells its pieces in bytes; None: no way has that name."""
+    # The library's own byte-level cut is that of GPT-2.
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in LIKE_GPT2:
         return words
@@ -164,6 +172,7 @@ def gguf_pre_tokenizer(name: str) -> PreTokenizer | None:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     if name not in CUTS:
         return None
+    # "isolated": what is found is a piece of its own, and so is what lies between.
     splits = [pre_tokenizers.Split(Regex(cut), behavior="isolated") for cut in CUTS[name]]
     return pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

@@ -28,7 +28,8 @@ from polydec.models.text.tokenizer import Tokenizer
 LONGEST = 512  # characters of a piece that merges are looked for in
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
-# Names of tokens that end a turn: such a control token ends an answer where the chat template writes it.
+# Names of tokens that end a turn: such a control token ends an answer where the chat template
+# writes it.
 _TURN_ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>"}
 _SAMPLING = {
     "temp": "temperature",
@@ -40,7 +41,11 @@ _SAMPLING = {
 
 
 def read_text(file: GGUFCheckpoint) -> Tokenizer:
-    """Raises FileError where the file has no tokenizer, or one of an unknown kind."""
+    """Build the tokenizer that a GGUF file describes.
+
+    Raises:
+        FileError: The file has no tokenizer, or one of an unknown kind.
+    """
     prefix = "tokenizer.ggml."
     described = {
         key.removeprefix(prefix): value
@@ -54,6 +59,7 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
         {**described, "chat_template": file.fields.get("tokenizer.chat_template")},
         f"{file.path}: tokenizer.ggml",
     )
+    # Fields have the right types from here on.
     tokens, types = _tokens(file)
     kind = file.field("tokenizer.ggml.model")
     pre = file.fields.get("tokenizer.ggml.pre", "default")
@@ -70,6 +76,8 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
         raise FileError(
             f"{file.path} has a tokenizer of the model {kind!r}: gpt2 and llama are served"
         )
+    # Control tokens are found in a text before it is cut into pieces, and are left out when it is
+    # written.
     tokenizer.add_special_tokens(
         [
             AddedToken(t, normalized=False, special=True)
@@ -84,6 +92,7 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
             if k == _USER
         ]
     )
+    # BOS stands before every text if the file says so, or by custom of the vocabulary.
     names = _names(file, tokens)
     if (
         file.fields.get(
@@ -108,7 +117,15 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
 
 
 def generation_defaults(file: GGUFCheckpoint, eos: frozenset[int]) -> dict[str, Any]:
-    """What a generation_config.json would say."""
+    """What a generation_config.json would say.
+
+    Args:
+        file: The GGUF file.
+        eos: Ids that end an answer.
+
+    Returns:
+        Settings by the names of Hugging Face.
+    """
     out: dict[str, Any] = {"eos_token_id": sorted(eos)}
     for own, name in _SAMPLING.items():
         if (value := file.fields.get(f"general.sampling.{own}")) is not None:
@@ -148,6 +165,7 @@ def _eos(file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int]) -> f
         raise FileError(
             f"{file.path} has tokenizer.chat_template = {template!r}: it must be a text"
         )
+    # Files often name one end only: tokens that end a turn in the chat template count, too.
     ids |= {
         i
         for i, (token, kind) in enumerate(zip(tokens, types))
@@ -176,6 +194,7 @@ def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
     vocab: dict[str, int] = {}
     for i, (token, kind) in enumerate(zip(tokens, types)):
         if kind != _UNUSED:
+            # Of equal tokens the first counts.
             vocab.setdefault(token, i)
     return vocab
 
@@ -220,7 +239,8 @@ def _nearest_names(pre: str) -> str:
 def _sentencepiece(
     file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int]
 ) -> HFTokenizer:
-    """SentencePiece's BPE: of all neighbours the pair whose joint piece has the best score is joined first."""
+    """SentencePiece's BPE: of all neighbours the pair whose joint piece has the best score is
+    joined first."""
     scores = file.field("tokenizer.ggml.scores")
     if len(scores) != len(tokens):
         raise FileError(f"{file.path} has {len(tokens)} tokens but {len(scores)} scores")
@@ -236,6 +256,7 @@ def _sentencepiece(
             byte_fallback=_BYTE in types,
         )
     )
+    # SentencePiece writes spaces as U+2581, and puts one before every text.
     steps = [normalizers.Replace(" ", "▁")]
     strip = []
     if file.fields.get("tokenizer.ggml.add_space_prefix", True):
@@ -249,9 +270,13 @@ def _sentencepiece(
 
 
 def _merges(score: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two pieces, best piece first, of one piece's ways the earliest ids first."""
+    """Every way to put a piece together from two pieces.
+
+    The best piece comes first, and of one piece's ways the earliest ids.
+    """
     merges = list[tuple[str, str]]()
     for piece in sorted(score, key=lambda piece: (-score[piece], vocab[piece])):
+        # The ways grow with the length: a hostile file could name pieces of any length.
         if len(piece) > LONGEST:
             continue
         ways = [

@@ -25,8 +25,20 @@ CODE = re.compile(r">>.+<<")
 
 
 def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a directory with source.spm; vocab: its vocab.json. It spells sources; texts of the target are read with
-    the same ids. Raises FileError for files that are damaged, or do not belong together."""
+    """Build the tokenizer of a directory with source.spm.
+
+    It spells sources; texts of the target are read with the same ids.
+
+    Args:
+        path: The directory.
+        vocab: Content of its vocab.json: ids by token.
+
+    Returns:
+        The tokenizer; it ends every text with </s>.
+
+    Raises:
+        FileError: Files are damaged, or do not belong together.
+    """
     size = len(vocab)
     if size < 2 or sorted(x for x in vocab.values() if type(x) is int) != list(range(size)):
         raise FileError(f"{path / 'vocab.json'}: ids must be 0 to {size - 1}, each once")
@@ -34,6 +46,8 @@ def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
     end = vocab.get("</s>")
     if unknown is None or end is None:
         raise FileError(f"{path / 'vocab.json'} lacks <unk> or </s>")
+    # The vocabulary has pieces of the target language, too. They get a score so low that no source
+    # is spelled with them.
     score, charsmap = read_pieces(path / "source.spm")
     names = sorted(vocab, key=lambda name: vocab[name])
     tokenizer = Tokenizer(Unigram([(name, score.get(name, RARE)) for name in names], unknown))
@@ -51,8 +65,12 @@ def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
 
 
 def read_pieces(path: Path) -> tuple[dict[str, float], bytes]:
-    """The pieces of a SentencePiece file that spell text, with their scores; and the table by which it normalises characters.
-    Raises FileError where it is no such file."""
+    """The pieces of a SentencePiece file that spell text, with their scores; and the table by which
+    it normalises characters.
+
+    Raises:
+        FileError: It is no such file.
+    """
     if path.stat().st_size > MOST:
         raise FileError(f"{path} has {path.stat().st_size} bytes: {MOST} are read at most")
     score = dict[str, float]()
@@ -78,6 +96,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     at = 0
     while at < len(data):
         key, at = _number(data, at)
+        # A key has the number of the field, and in its last three bits the kind: 0 a number, 1
+        # eight bytes, 2 bytes with their length, 5 four bytes.
         kind = key & 7
         if kind == 0:
             value, at = _number(data, at)

@@ -1,8 +1,9 @@
-"""The form in which a chat template shows messages: contents as texts or as lists of parts, arguments of calls as objects or as
-JSON texts, and whether it has a place for tools.
+"""The form in which a chat template shows messages: contents as texts or as lists of parts,
+arguments of calls as objects or as JSON texts, and whether it has a place for tools.
 
-A template does not say it. So it is tried: it renders a chat with a rare word in it, and where that word is lost in the usual
-form (contents as texts, arguments as objects) and stands in the text of the other one, it is given the other one.
+A template does not say it. So it is tried: it renders a chat with a rare word in it, and where that
+word is lost in the usual form (contents as texts, arguments as objects) and stands in the text of
+the other one, it is given the other one.
 """
 
 from __future__ import annotations
@@ -42,15 +43,18 @@ def fit_messages(
     """Messages as a template shows them.
 
     Args:
-        messages: Each with a role, and a content that is a text or a list of parts, `{"type": "text", "text": …}`.
+        messages: Each with a role, and a content that is a text or a list of parts,
+            `{"type": "text", "text": …}`.
         template: The chat template.
         names: Special tokens by role, which the template may name.
 
     Returns:
-        The same messages; contents are lists of parts, and arguments texts, where the template shows them in that form only.
+        The same messages; contents are lists of parts, and arguments texts, where the template
+        shows them in that form only.
     """
     own = tuple(sorted(names.items()))
     shown = [_with_arguments(_with_content(m, template, own), template, own) for m in messages]
+    # Most templates read what was thought as `reasoning_content`; some only as `thinking`.
     if "reasoning_content" in template.source or ".thinking" not in template.source:
         return shown
     return [_with_thinking(message) for message in shown]
@@ -89,6 +93,7 @@ def shows_tools(
     without = _tried(asked, usual, own, None)
     if without is None:  # it refuses chats without tools
         return NEEDLE in with_tools
+    # A template that does not show tools writes the same text with them and without.
     return with_tools != without
 
 
@@ -140,9 +145,20 @@ def _with_json(call: Message) -> Message:
 
 @lru_cache(256)
 def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
-    """Whether a template shows the content of a role's messages as a list of parts only, not as a text."""
+    """Whether a template shows the content of a role's messages as a list of parts only, not as a
+    text.
+
+    Args:
+        template: The chat template.
+        names: Special tokens by role, as pairs, which the template may name.
+        role: Role of the messages.
+
+    Returns:
+        Whether contents must be lists of parts.
+    """
     if role == "user":
         return _shown_in_parts(template, names, role, "a")
+    # Other roles are tried in a chat with a user, whose content must have the right form itself.
     if takes_parts(template, names, "user"):
         user = _parts("a")
     else:
@@ -155,6 +171,7 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
 
     def shown(content: Any) -> bool:
         message: dict[str, Any] = {"role": role, "content": content}
+        # Templates refuse roles out of place: each is tried where it usually stands.
         if role == "tool":
             call = _call({"a": "a"})
             message["tool_call_id"] = call["id"]
@@ -169,6 +186,7 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
         return any(
             NEEDLE in (_tried(chat, template, names, tools) or "").casefold()
             for chat in chats
+            # Some templates show results of tools only in a chat with tools.
             for tools in (None, [_TOOL_BESIDE])
         )
 
@@ -192,8 +210,17 @@ def _call(arguments: Any) -> Message:
 
 @lru_cache(256)
 def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
-    """Whether a template shows the arguments of calls as a JSON text where it is given one, and as something else, or not at
-    all, where it is given an object."""
+    """Whether a template shows the arguments of calls as a JSON text only.
+
+    That is, where it is given an object it shows something else, or nothing at all.
+
+    Args:
+        template: The chat template.
+        names: Special tokens by role, as pairs, which the template may name.
+
+    Returns:
+        Whether arguments must be JSON texts.
+    """
     value = {NEEDLE: "a"}
     if takes_parts(template, names, "user"):
         asked = _parts("a")
@@ -208,6 +235,7 @@ def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
         tried = (_tried(chat, template, names, tools) for tools in (None, [_TOOL_BESIDE]))
         return next((text for text in tried if text is not None), "")
 
+    # An object that shows up as Python's own repr is not shown as JSON.
     as_object = shown(value)
     if NEEDLE in as_object and repr(value) not in as_object:
         return False

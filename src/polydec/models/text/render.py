@@ -1,6 +1,8 @@
-"""A chat template rendered in a process of its own: the script of a `polydec.base.apart.SubprocessWorker`.
+"""A chat template rendered in a process of its own: the script of a
+`polydec.base.apart.SubprocessWorker`.
 
-It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by anything else.
+It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by
+anything else.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class _GenerationTag(Extension):
-    """{% generation %} marks the assistant's text for training; when decoding it is only its content."""
+    """{% generation %} marks the assistant's text for training; when decoding it is only its
+    content."""
 
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Read the tag and its content: a scope of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return [nodes.Scope(body).set_lineno(line)]  # what is set inside is not known behind it
@@ -58,8 +62,15 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """The text of a chat, or what is wrong with it. request: the template's source, values for its names, and the characters
-    that it may write at most."""
+    """The text of a chat, or what is wrong with it.
+
+    Args:
+        request: ``source``: the template; ``values``: values for its names; ``most``: characters
+            that it may write.
+
+    Returns:
+        The text under "text", or a sentence under "error".
+    """
     try:
         text = _compiled(request["source"]).render(**request["values"])
     except MemoryError:

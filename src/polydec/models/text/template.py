@@ -1,9 +1,11 @@
-"""Chat templates: Jinja with the names that Hugging Face templates expect, in a sandbox and in a process of its own.
+"""Chat templates: Jinja with the names that Hugging Face templates expect, in a sandbox and in a
+process of its own.
 
-A template is a program that comes with a checkpoint. Jinja's sandbox keeps it from Python's insides, but not from using up time
-and memory: one filter can write a gigabyte inside a single C call, a deeply nested expression takes Python's own compiler down,
-and no check of the source tells such a template from an honest one. So all of them run in one long-lived worker, whose limits
-the system keeps (`polydec.base.apart`): what goes too far ends the worker, never this process.
+A template is a program that comes with a checkpoint. Jinja's sandbox keeps it from Python's
+insides, but not from using up time and memory: one filter can write a gigabyte inside a single C
+call, a deeply nested expression takes Python's own compiler down, and no check of the source tells
+such a template from an honest one. So all of them run in one long-lived worker, whose limits the
+system enforces (`polydec.base.apart`): what goes too far ends the worker, never this process.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ MOST = 16 << 20
 """Characters of a rendered chat, and of its messages as JSON."""
 
 
+# One worker for all templates, started when the first one is rendered.
 _WORKER = SubprocessWorker(
     Path(__file__).with_name("render.py"),
     SubprocessLimits(MEMORY, SECONDS, answer=8 * MOST),
@@ -35,15 +38,31 @@ _WORKER = SubprocessWorker(
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """source: the template's text. Compiled when first used."""
+    """A chat template, compiled when it is first used.
+
+    Attributes:
+        source: The template's text.
+    """
 
     source: str
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """values: names that the template may use; numbers, texts, lists and dicts as JSON has them. Raises RequestError where
-        the template is malformed, refuses the messages, or goes beyond the limits above."""
+        """The text that the template makes.
+
+        Args:
+            values: Names that the template may use; numbers, texts, lists and dicts as JSON has
+                them.
+
+        Returns:
+            The text.
+
+        Raises:
+            RequestError: The template is malformed, refuses the messages, or goes beyond the limits
+                above.
+        """
         try:
             question = {"source": self.source, "values": dict(values), "most": MOST}
+            # JSON both ways: nothing that a template returns is unpickled.
             request = json.dumps(question).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
             raise RequestError(
@@ -55,6 +74,7 @@ class ChatTemplate:
             )
         try:
             answer = _WORKER.ask(request)
+        # The worker died or ran out of time: to the caller the template refuses.
         except PolydecError as e:
             answer = {"error": str(e)}
         if "error" in answer:

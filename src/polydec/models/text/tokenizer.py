@@ -1,4 +1,5 @@
-"""Text to token ids and back: encoding, chat templates, and answers that are written token by token."""
+"""Text to token ids and back: encoding, chat templates, and answers that are written token by
+token."""
 
 from __future__ import annotations
 
@@ -31,18 +32,24 @@ from polydec.models.text.control_tokens import ControlTokens
 from polydec.models.text.template import ChatTemplate
 
 LONG = 1 << 12
-"""Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
+"""Characters from which on a text is encoded beside other threads, and without where each token
+stands in it."""
 PART = 1 << 15
 """Characters that are counted at a time."""
 
 
 class Tokenizer:
-    """One tokenizer.
+    """One tokenizer: text to token ids and back, and chats to text.
 
-    tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
-    Face writes them, or several by name, of which "default" is the usual one and "tool_use" that of chats with tools; names:
-    special tokens by role ("bos_token": "<s>"), which templates refer to; tokens: all of them in the order of their ids, where
-    somebody has them so: to read them back takes a tenth of a second.
+    Args:
+        tokenizer: Of the `tokenizers` library.
+        eos: Ids that end an answer.
+        template: A chat template in Jinja, as Hugging Face writes them, or several by name, of
+            which "default" is the usual one and "tool_use" that of chats with tools. None: there is
+            none.
+        names: Special tokens by role ("bos_token": "<s>"), which templates refer to.
+        tokens: All tokens in the order of their ids, where somebody has them so (to read them back
+            takes a tenth of a second); else None.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Tokenizer:
         names: Mapping[str, str] | None = None,
         tokens: Sequence[str] | None = None,
     ) -> None:
+        # A tokenizer.json may ask for both, for training; they would cut prompts in silence.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer = tokenizer
@@ -84,10 +92,23 @@ class Tokenizer:
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Tokenizer:
-        """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json, whose tokens are added;
-        added: the content of an added_tokens.json, likewise, where the config lists none. Without `eos` the config's eos_token
-        is the only one; without `template` its chat_template is used.
-        Raises RequestError where it is no tokenizer."""
+        """Read a tokenizer.json.
+
+        Args:
+            source: Its path, or its content.
+            config: Content of the tokenizer_config.json, whose tokens are added. None: there is
+                none.
+            added: Content of the added_tokens.json, whose tokens are added where the config lists
+                none. None: there is none.
+            eos: Ids that end an answer. Without any, the config's eos_token is the only one.
+            template: A chat template, or several by name. None: the config's.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            RequestError: It is no tokenizer.
+        """
         try:
             if isinstance(source, Mapping):
                 tokenizer = HFTokenizer.from_str(json.dumps(source))
@@ -112,6 +133,17 @@ class Tokenizer:
         eos: Iterable[int] = (),
         template: str | Mapping[str, str] | None = None,
     ) -> Tokenizer:
+        """Make a tokenizer of the library's one and its settings.
+
+        Args:
+            tokenizer: Of the `tokenizers` library; its added tokens are there already.
+            config: Content of the tokenizer_config.json.
+            eos: Ids that end an answer. Without any, the config's eos_token is the only one.
+            template: A chat template, or several by name. None: the config's.
+
+        Returns:
+            The tokenizer.
+        """
         names = named_tokens(config)
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
@@ -132,16 +164,40 @@ class Tokenizer:
         if self._in_order is not None:
             table = list(enumerate(self._in_order))
         else:
+            # The token table alone: names of files and settings do not change what ids mean.
             table = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
-        """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
-        as such. Raises RequestError where the tokenizer has nothing for a part of the text."""
+        """Token ids of a text. Special tokens that are written in it are taken as such.
+
+        Args:
+            text: The text.
+            special: Whether the tokenizer adds its own marks (such as BOS). Default True.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: The tokenizer has nothing for a part of the text, or an id that the model
+                does not know.
+        """
         return self._within_rows(self._encoded(text, special))
 
     def encode_sanitized(self, text: str, special: bool = True) -> tuple[int, ...]:
-        """As `encode`, of a text in which `control_tokens` has marked what users wrote: control tokens there are plain text."""
+        """Token ids of a text in which `control_tokens` has marked what users wrote: control tokens
+        there are plain text.
+
+        Args:
+            text: The text, with marks.
+            special: Whether the tokenizer adds its own marks (such as BOS). Default True.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: The text cannot be encoded, or only with a control token for plain text.
+        """
         try:
             ids = tuple(self.control_tokens.encode(text, special=special))
         except PolydecError:
@@ -168,6 +224,7 @@ class Tokenizer:
         try:
             if len(text) < LONG:
                 return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            # This form gives no offsets, and lets go of the interpreter's lock.
             several = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
             return tuple(several[0].ids)
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
@@ -176,28 +233,49 @@ class Tokenizer:
             ) from None
 
     def beyond(self, text: str, most: int) -> bool:
-        """Whether a text certainly has more tokens than `most`, told without encoding all of it: its parts, each by itself,
-        have more than twice as many. False says nothing."""
+        """Whether a text certainly has more tokens than a limit, without encoding all of it.
+
+        It has if its parts, each by itself, have more than twice as many.
+
+        Args:
+            text: The text.
+            most: The limit, in tokens.
+
+        Returns:
+            True: it has more. False says nothing.
+        """
         if len(text) <= max(PART, 4 * most):  # encoded at once: hardly any text has shorter tokens
             return False
         seen = 0
         for at in range(0, len(text), PART):
             seen += len(self._encoded(text[at : at + PART], special=False))
+            # Cutting a text into parts makes a few tokens more at each cut, never twice as many.
             if seen > 2 * most:
                 return True
         return False
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
-        """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
-        after: the tokens before them, which decide whether a leading space belongs to the text (a tokenizer that puts
-        a space before every text takes it off again at the start of one)."""
+        """The text of token ids.
+
+        Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes
+        one U+FFFD.
+
+        Args:
+            ids: The ids.
+            after: The tokens before them, which decide whether a leading space belongs to the text
+                (a tokenizer that puts a space before every text takes it off again at the start of
+                one). Default: none.
+
+        Returns:
+            The text.
+        """
         speller = self._speller(after)
         return "".join([*map(speller.feed, ids), speller.end()])
 
     @property
     def pieces(self) -> tuple[bytes | None, ...]:
-        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
-        than one token at a time."""
+        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the
+        decoder looks at more than one token at a time."""
         return self._pieces
 
     @cached_property
@@ -206,6 +284,7 @@ class Tokenizer:
 
     @property
     def has_chat(self) -> bool:
+        """Whether there is any chat template."""
         return self.template is not None or bool(self.named_templates)
 
     @property
@@ -216,9 +295,23 @@ class Tokenizer:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
     ) -> str:
-        """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
-        template may know (tools, enable_thinking …). Contents are texts or lists of parts, {"type": "text", "text": …}; the
-        template is given the form that it shows. Raises RequestError where there is no template, or it refuses."""
+        """The text of a chat.
+
+        Contents are texts or lists of parts, {"type": "text", "text": …}; the template is given the
+        form that it shows.
+
+        Args:
+            messages: Each with a role and a content, at least one.
+            reply: Whether the text ends with what opens the assistant's next turn. Default True.
+            values: Further names that the template may know (tools, enable_thinking …).
+
+        Returns:
+            The text.
+
+        Raises:
+            RequestError: There is no template, or it refuses the messages.
+        """
+        # Chats with tools have a template of their own in some checkpoints.
         template = self.chat_templates[values.get("tools") is not None]
         if template is None and self.named_templates:
             names = ", ".join(map(repr, self.named_templates))
@@ -240,6 +333,7 @@ class Tokenizer:
                 raise RequestError(
                     f"messages[{i}] is {message!r}: each must be a dict with role and content"
                 )
+        # Names that templates ask about must be defined, as in transformers.
         known = {"tools": None, "documents": None, **self.names}
         shown = message_forms.fit_messages(messages, template, self.names)
         return template.render(
@@ -252,18 +346,32 @@ class Tokenizer:
         return message_forms.shows_tools(*self.chat_templates, self.names)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
-        """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
+        """The prompt that asks for the assistant's next turn.
+
+        Args:
+            messages: Each with a role and a content, {"role": …, "content": …}.
+            values: Further names that the template may know.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            RequestError: There is no template, it refuses the messages, or its text cannot be
+                encoded.
+        """
         return self.encode(self.render(messages, **values), special=False)
 
     @cached_property
     def thinking_marks(self) -> ThinkingMarks | None:
-        """How the model parts its thinking from its answers, as its chat template or its tokens say; None: nothing is known."""
+        """How the model separates its thinking from its answers, as its chat template or its tokens
+        say; None: nothing is known."""
         source = "".join(x.source for x in self.chat_templates if x is not None)
         added = self.tokenizer.get_added_tokens_decoder().values()
         return marks_of(source, (token.content for token in added))
 
     def mark_names(self, marks: ThinkingMarks) -> dict[int, str]:
-        """The control tokens that stand in these marks, by their ids. They are written like text where thinking is parted."""
+        """The control tokens that stand in these marks, by their ids. They are written like text
+        where thinking is separated."""
         names = {i: self.tokenizer.id_to_token(i) or "" for i in self._skipped}
         return {i: n for i, n in names.items() if n and any(n in text for text in marks.texts)}
 
@@ -276,14 +384,31 @@ class Tokenizer:
         min_tokens: int = 0,
         thinking: ThinkingReader | None = None,
     ) -> Callable[[], TextWriter]:
-        """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
-        include_stop). A stop string may begin and end inside tokens; what may still become one is held back. One that is
-        complete within the first `min_tokens` tokens, at least 0, is text. thinking: marks of the thinking are written as well,
-        and stop strings end the answer alone; None: nothing is known of it."""
+        """Make writers, each of which turns the tokens of one answer into text, piece by piece.
+
+        The pieces, joined, are decode(all tokens) up to the first stop string. A stop string may
+        begin and end inside tokens; what may still become one is held back.
+
+        Args:
+            stop: Stop strings, each of at least one character. Default: none.
+            include_stop: Whether the stop string itself is written. Default False.
+            after: Tokens of the prompt, which decide whether a leading space belongs to the text.
+            min_tokens: A stop string that is complete within so many first tokens is text. Default
+                0.
+            thinking: Reads the marks of the thinking, which are written as well; stop strings then
+                end the answer alone. None: nothing is known of thinking.
+
+        Returns:
+            A function that makes a writer.
+
+        Raises:
+            RequestError: A stop string is empty, or no text.
+        """
         for s in stop:
             if not isinstance(s, str) or not s:
                 raise RequestError(f"stop has {s!r}: each must be a text of at least one character")
         if thinking is not None:
+            # Marks may be control tokens, which are not written otherwise.
             names = self.mark_names(thinking.marks)
             return lambda: ThinkingWriter(
                 MarkSpeller(self._speller, tuple(after), names),
@@ -319,7 +444,8 @@ class Tokenizer:
 
 
 class TokenSpellings(dict[int, bytes | None]):
-    """What each token stands for, found when it is first asked for; None: nothing is written for it."""
+    """What each token stands for, found when it is first asked for; None: nothing is written for
+    it."""
 
     __slots__ = ("_find",)
 
@@ -352,17 +478,30 @@ def named_templates(
 
 
 class TokenSpeller(Protocol):
-    """Turns tokens into whole characters."""
+    """Turns tokens into complete characters."""
 
-    def feed(self, token: int) -> str: ...
-    def end(self) -> str: ...
-    def fork(self) -> TokenSpeller: ...
+    def feed(self, token: int) -> str:
+        """What becomes certain of the text with one more token."""
+        ...
+
+    def end(self) -> str:
+        """What is left at the end of the text."""
+        ...
+
+    def fork(self) -> TokenSpeller:
+        """A twin that goes on by itself."""
+        ...
 
 
 @dataclass(frozen=True)
 class SpellingRule:
-    """spell: a token's name to its bytes; strip: how many leading spaces come off a text; marks: whether all spaces of
-    the first token do."""
+    """How tokens spell a text one by one.
+
+    Attributes:
+        spell: A token's name to its bytes.
+        strip: How many leading spaces come off a text.
+        marks: Whether all spaces of the first token do.
+    """
 
     spell: Callable[[str], bytes]
     strip: int = 0
@@ -370,8 +509,8 @@ class SpellingRule:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Characters that stand for bytes in byte-level BPE: printable Latin-1 for themselves, the others from U+0100 on
-    (GPT-2)."""
+    """Characters that stand for bytes in byte-level BPE: printable Latin-1 for themselves, the
+    others from U+0100 on (GPT-2)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(0x100 + n): b for n, b in enumerate(others)}
@@ -402,7 +541,8 @@ def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callab
 
 
 def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
-    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does not."""
+    """The rule of a decoder (as in tokenizer.json) that spells token by token; None where it does
+    not."""
     if decoder["type"] == "ByteLevel":
         return SpellingRule(_spell_bytes)
     if decoder["type"] == "Metaspace":
@@ -412,6 +552,8 @@ def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
         )
     if decoder["type"] != "Sequence":
         return None
+    # The usual sequence of SentencePiece vocabularies: Replace, ByteFallback, Fuse, Strip. With any
+    # other part left, tokens are not spelled one by one.
     parts = list(decoder["decoders"])
     replaced = list[tuple[str, str]]()
     strip = 0
@@ -447,8 +589,11 @@ class ByteSpeller:
         if self._marks:
             piece = piece.replace(b" ", b"")
             self._marks = False
+        # Leading spaces come off the text, whichever tokens they stand in; another character ends
+        # that.
         while self._strip and piece:
             piece, self._strip = (piece[1:], self._strip - 1) if piece[:1] == b" " else (piece, 0)
+        # Bytes of a character that is not complete yet wait for the next token.
         data = self._begun + piece
         text, used = utf_8_decode(data, "replace", False)
         self._begun = data[used:]
@@ -464,7 +609,8 @@ class ByteSpeller:
 
 
 class WindowSpeller:
-    """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
+    """A speller for decoders that look at neighbours: what a few tokens decode to with the next
+    one, less what they do without."""
 
     def __init__(self, tokenizer: HFTokenizer, before: list[int]) -> None:
         self._tokenizer = tokenizer
@@ -475,9 +621,11 @@ class WindowSpeller:
     def feed(self, token: int) -> str:
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
+        # A character that is not complete yet is decoded as U+FFFD: it waits.
         if text.endswith("\ufffd") or len(text) <= len(self._written):
             return ""
         piece = text[len(self._written) :]
+        # What was context goes, and what was just written is the new context.
         self._ids = self._ids[self._known :]
         self._known, self._written = len(self._ids), self._tokenizer.decode(self._ids)
         return piece
@@ -486,14 +634,24 @@ class WindowSpeller:
         return self._tokenizer.decode(self._ids)[len(self._written) :]
 
     def fork(self) -> WindowSpeller:
+        # Token ids are a list: the twin needs its own.
         twin = copy(self)
         twin._ids = list(self._ids)
         return twin
 
 
 class StopWriter:
-    """Holds back what may become a stop string. Of several, the one complete first ends the text; none does that is complete
-    within the first `min_tokens` tokens, as in vLLM."""
+    """Holds back what may become a stop string.
+
+    Of several, the one that is complete first ends the text; none does that is complete within the
+    first `min_tokens` tokens, as in vLLM.
+
+    Args:
+        speller: Turns tokens into characters.
+        stop: The stop strings.
+        include_stop: Whether the stop string itself is written.
+        min_tokens: A stop string that is complete within so many first tokens is text. Default 0.
+    """
 
     def __init__(
         self, speller: TokenSpeller, stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0
@@ -541,7 +699,16 @@ class StopWriter:
         return withheld
 
     def take(self, piece: str, stops_count: bool) -> str:
-        """What becomes certain of the text with one more piece; stops_count: a stop string that is complete in it ends it."""
+        """What becomes certain of the text with one more piece.
+
+        Args:
+            piece: The text that the last token added.
+            stops_count: Whether a stop string that is complete in it ends the text.
+
+        Returns:
+            Text that no stop string can begin in any more.
+        """
+        # Nothing is ever held back without stop strings.
         if not self._stop or not piece:
             return piece
         text = self._withheld + piece
@@ -552,10 +719,12 @@ class StopWriter:
             if (at := text.find(s, max(0, seen - len(s) + 1))) >= 0  # it ends in the piece
         ]
         if stops and stops_count:
+            # The earliest end wins, and of equal ends the longest stop string.
             stop, start = min(stops)
             self._withheld = ""
             self.stopped = True
             return text[: stop if self._include else start]
+        # The longest end of the text that begins some stop string is held back.
         keep = max(_overlap(text, s) for s in self._stop)
         self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -578,8 +747,13 @@ _SILENT = SilentSpeller()
 
 
 class MarkSpeller:
-    """Writes some control tokens by their names, and all others as `speller` does. speller: makes one that goes on behind some
-    tokens; names: of those control tokens."""
+    """Writes some control tokens by their names, and all others as another speller does.
+
+    Args:
+        speller: Makes a speller that goes on after some tokens.
+        before: Tokens before the text.
+        names: Names of those control tokens.
+    """
 
     def __init__(
         self,
@@ -598,6 +772,7 @@ class MarkSpeller:
             self._before = (*self._before[-7:], token)
             return self._inner.feed(token)
         text = self._inner.end() + name
+        # A new speller: no character, and no piece of one, goes on across a control token.
         self._inner = self._made(self._before)
         return text
 
@@ -611,7 +786,8 @@ class MarkSpeller:
 
 
 class ThinkingWriter:
-    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer alone."""
+    """Writes the thinking with its marks as it stands, and looks for stop strings in the answer
+    alone."""
 
     def __init__(self, speller: MarkSpeller, reader: ThinkingReader, stops: StopWriter) -> None:
         self._speller = speller
@@ -624,6 +800,7 @@ class ThinkingWriter:
         return self._stops.stopped
 
     def push(self, token: int) -> str:
+        # Tokens of the thinking count, too.
         stops_count = self._stops.count_token()
         return self._written(self._speller.feed(token), stops_count)
 
@@ -654,6 +831,8 @@ class ThinkingWriter:
             if kind is ThinkingSegmentKind.ANSWER:
                 out += self._stops.take(part, stops_count)
             else:
+                # What was held back cannot become a stop string any more: the answer is interrupted
+                # here.
                 out += self._stops.rest() + part
             if self.stopped:
                 break
@@ -661,7 +840,7 @@ class ThinkingWriter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Of how many characters at its end `text` may begin `stop`."""
+    """How many characters at its end `text` may begin `stop` with."""
     return next(
         (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
     )

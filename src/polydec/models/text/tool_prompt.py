@@ -1,6 +1,8 @@
-"""What a model is told of tools where its chat template has no place for them: a text, and calls and results as texts.
+"""What a model reads of tools where its chat template has no place for them: a text, and calls and
+results as texts.
 
-The form is the one that most templates with such a place use, so whoever reads answers need not know which of the two it was.
+The form is the one that most templates with such a place use, so whoever reads answers need not
+know which of the two it was.
 """
 
 from __future__ import annotations
@@ -28,10 +30,27 @@ Message = Mapping[str, Any]
 def render_tool_chat(
     text: Tokenizer, messages: Sequence[Message], tools: Sequence[Message], **values: Any
 ) -> str:
-    """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
-    user where the template takes no system message or does not show it. values: further names that the template is told."""
+    """The text of a chat with tools, where the template has no place for them.
+
+    The prompt stands at the end of the system message; in front of the first message of a user
+    where the template takes no system message or does not show it.
+
+    Args:
+        text: The tokenizer with the template.
+        messages: The chat.
+        tools: The tools, as OpenAI's interface has them.
+        values: Further names that the template may know.
+
+    Returns:
+        The text.
+
+    Raises:
+        RequestError: The template refuses the messages in either form.
+    """
     told = tool_prompt_text(tools)
     spoken = as_texts(messages)
+    # The prompt joins a system message that is there; two of them are more than many templates
+    # take.
     own = [m["content"] for m in spoken if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
     rest = list(spoken)
@@ -39,6 +58,7 @@ def render_tool_chat(
         rest.remove(next(m for m in spoken if m["role"] == "system"))
     try:
         shown = text.render([system, *rest], **values)
+        # Some templates take a system message and leave it out.
         if told in shown:
             return shown
     except PolydecError:
@@ -50,18 +70,33 @@ def render_tool_chat(
 
 
 def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: Any) -> str:
-    """The text of a chat without tools, whose messages may hold calls and what they gave: as the template shows these, else as
-    texts. values: further names that the template is told."""
+    """The text of a chat without tools, whose messages may hold calls and what they gave.
+
+    They stand as the template shows them, else as texts.
+
+    Args:
+        text: The tokenizer with the template.
+        messages: The chat.
+        values: Further names that the template may know.
+
+    Returns:
+        The text.
+
+    Raises:
+        RequestError: The template refuses the messages.
+    """
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     if not calls and all(message["role"] != "tool" for message in messages):
         return text.render(messages, **values)
     try:
+        # Tried with the template's own form of calls; whether it showed them is seen in the text.
         if text.shows_tools:
             shown = text.render(messages, **values)
         else:
             shown = ""
     except PolydecError:  # it takes calls beside tools only
         shown = ""
+    # Shown is what can be found in the text: every name that was called, and every result.
     names = [str(call.get("function", call).get("name")) for call in calls]
     gave = [str(joined_text(m["content"])).strip() for m in messages if m["role"] == "tool"]
     if shown and all(x in shown for x in names) and all(_is_shown(x, shown) for x in gave):
@@ -81,14 +116,15 @@ def tool_prompt_text(tools: Sequence[Message]) -> str:
 
 
 def as_texts(messages: Sequence[Message]) -> list[Message]:
-    """Messages with calls, and with what they gave, as messages of an assistant and a user. What several calls gave is one
-    message."""
+    """Messages with calls, and with what they gave, as messages of an assistant and a user. What
+    several calls gave is one message."""
     out = list[Message]()
     after_result = False
     for given in messages:
         message = {**given, "content": joined_text(given["content"])}
         if message["role"] == "tool":
             result = f"<tool_response>\n{message['content']}\n</tool_response>"
+            # Many templates demand that roles take turns.
             if after_result:
                 out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n{result}"}
             else:
