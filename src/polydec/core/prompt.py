@@ -39,12 +39,26 @@ class PromptLogprobs:
         return self.decoder.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Note the log-probabilities of the prompt's tokens, then run the inner decoder.
+
+        Args:
+            request: The prompt, and what the inner decoder writes.
+            rng: Gives the random stream of a choice by its number.
+            into: Gets the notes as `prompt`, and the answers.
+
+        Returns:
+            The results of the inner decoder.
+        """
         prompt = request.prompt
+        # The first token follows no other, so it has no law.
         notes = [PromptLogprob(request.prompt[0])]
         session = self.target.open(prompt[:1])
         try:
             for start in range(0, len(prompt) - 1, self.part):
+                # The last token of the prompt is not fed: it is the pending root of the answers.
                 fed = prompt[start : start + self.part][: len(prompt) - 1 - start]
+                # Row i of the part is the law behind its token i, so it belongs to the prompt's
+                # next token.
                 next_ = prompt[start + 1 : start + self.part + 1]
                 scores = await session.score(
                     Draft.chain(fed[0], fed[1:]),
@@ -70,6 +84,7 @@ def _notes(scores: DraftScores, tokens: Sequence[int], k: int) -> list[PromptLog
         else:
             top = ()
         out.append(
+            # Rank 1 is the likeliest token: one more than the number of tokens above it.
             PromptLogprob(
                 token, float(row_V[token]), int((row_V > row_V[token]).sum()) + 1, tuple(top)
             )

@@ -37,9 +37,14 @@ from polydec.core.types import TextEdit
 class Transcript:
     """The record of one request.
 
-    request: what was asked; eos: the ids that end a text of this vocabulary; on: who is told of every event. `ends` holds the
-    ids that end an answer: EOS unless the request ignores it, and the request's own stop ids. `prompt` holds a note of each of
-    the prompt's tokens where they are asked for, once they are known; else nothing.
+    `ends` holds the ids that end an answer: EOS unless the request ignores it, and the request's
+    own stop ids. `prompt` holds a note of each of the prompt's tokens where they are asked for,
+    once they are known; otherwise it is empty.
+
+    Args:
+        request: What was asked.
+        eos: Token ids that end a text of this vocabulary. Default: none.
+        on: Observer that receives every event. By default nobody watches.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Transcript:
         return text
 
     def hypothesis(self) -> AnswerText:
-        """A text that may become an answer: what is written to it, no answer has."""
+        """Open a text that may become an answer. What is written to it stands in no answer yet."""
         text = AnswerText(self, None, self.request.writer())
         text.branched(-1)
         return text
@@ -70,20 +75,23 @@ class Transcript:
         return self._branches - 1
 
     def told(self, kind: type[TraceEvent]) -> bool:
-        """Whether the observer wants to be told of events of this kind; what others would cost can be saved."""
+        """Tell whether the observer wants events of this kind; where it does not, the work for them
+        can be saved.
+        """
         return self.on is not ignore_event and kind in getattr(self.on, "kinds", (kind,))
 
 
 class AnswerText:
     """One answer being written, or a hypothesis of one (choice: None).
 
-    tokens: what is final, from the beginning without a gap; it ends at the first end (an EOS or stop id, a complete stop
-    string, the last token that the request allows) and takes nothing after that. notes: a log-probability of each, where the
-    request asks for them. score: what a search ranks the text by. branch: the number of a hypothesis, -1 of an answer; owner:
-    the answer that it may become, or is.
+    `tokens` holds what is final, from the beginning without a gap. It ends at the first end (an EOS
+    or stop id, a complete stop string, the last token that the request allows) and takes nothing
+    after that. `notes` holds a log-probability of each, where the request asks for them. `score` is
+    what a search ranks the text by. `branch` is the number of a hypothesis, -1 of an answer;
+    `owner` is the answer that it may become, or is.
 
-    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
-    final yet, waits inside and may still be changed.
+    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what
+    follows a gap, or is not final yet, waits inside and may still be changed.
     """
 
     __slots__ = (
@@ -149,15 +157,20 @@ class AnswerText:
             self.weighed(value)
 
     def branched(self, parent: int) -> None:
-        """Observers are told that this hypothesis begins, behind what it shares with `parent`."""
+        """Send observers the event that this hypothesis begins, behind what it shares with
+        `parent`.
+        """
         self._told(BranchedEvent, parent, len(self.tokens))
 
     def weighed(self, score: float) -> None:
-        """Observers are told what this hypothesis is ranked by as it stands."""
+        """Send observers the score that this hypothesis is ranked by as it stands."""
         self._told(ScoredEvent, float(score))
 
     def prune(self) -> None:
-        """Observers are told, once, that a hypothesis was given up which has not ended and from which nothing goes on."""
+        """Send observers, once, the event that a hypothesis was given up.
+
+        Nothing is sent where it has ended, or where another text goes on from it.
+        """
         if not self.went_on and self.finish_reason is None:
             self.went_on = True
             self._told(PrunedEvent)
@@ -192,8 +205,20 @@ class AnswerText:
     def write(
         self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
     ) -> int:
-        """Append final tokens up to and including the one that ends the answer; how many those are. accepted: how many of
-        them, from the first, were drafted. Raises RequestError where the answer has ended or a canvas is open."""
+        """Append final tokens, up to and including the one that ends the answer.
+
+        Args:
+            tokens: Token ids. Those behind an end are not taken.
+            notes: A log-probability entry for each token, where the request asks for them.
+            accepted: How many of the tokens, from the first, were drafted. Default 0.
+
+        Returns:
+            How many tokens were taken.
+
+        Raises:
+            RequestError: The answer has ended, a canvas is open, or the request's guard forbids a
+                token.
+        """
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: nothing can be written to it")
         if self._ahead:
@@ -215,17 +240,33 @@ class AnswerText:
         notes: Mapping[int, TokenLogprob] | None = None,
         accepted: int = 0,
     ) -> int:
-        """Change what is not final. Positions count from the prompt's start; what is written beyond the end leaves gaps.
+        """Change what is not final.
 
-        final: tokens before this position never change again; None: every token before the first gap. notes: of positions
-        that become final now. Returns how many tokens became final. Where one of them ends the answer, what stands behind it
-        is erased. Raises RequestError for a position that is final already, or beyond the request's room.
+        Where a token that becomes final ends the answer, what stands behind it is erased.
+
+        Args:
+            edit: The change. Positions count from the prompt's start; a write beyond the end leaves
+                gaps.
+            final: Tokens before this position never change again. None: every token before the
+                first gap.
+            notes: Log-probability entries by position, of the positions that become final now.
+                None: there are none.
+            accepted: How many of the tokens that become final, from the first, were drafted.
+                Default 0.
+
+        Returns:
+            How many tokens became final.
+
+        Raises:
+            RequestError: The answer has ended, a position is final already, or one lies beyond the
+                request's room.
         """
         self._check(edit)
         apply_edit(edit, self._ahead, self.position)
         if len(self._ahead) > self.room:
             last = self.position + len(self._ahead) - 1
             raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
+        # Tokens become final in order, up to the first gap.
         ready = 0
         if final is None:
             stop = len(self._ahead)
@@ -245,8 +286,14 @@ class AnswerText:
         return len(pieces)
 
     def fork(self, owner: int | None = None) -> AnswerText:
-        """A hypothesis that has the same tokens, and a writer that has seen them. owner: the answer that it may become; None:
-        that of this one."""
+        """Make a hypothesis that has the same tokens, and a writer that has seen them.
+
+        Args:
+            owner: The answer that it may become. None: that of this text.
+
+        Returns:
+            The new text.
+        """
         twin = AnswerText(self._record, None, self._writer.fork())
         if owner is None:
             twin.owner = self.owner
@@ -264,7 +311,15 @@ class AnswerText:
         return twin
 
     def follow(self, other: AnswerText, length: int | None = None) -> None:
-        """Become as `other` is, up to so many tokens (None: all): this text must be a beginning of it."""
+        """Take over tokens of another text, which must begin with all tokens of this one.
+
+        Args:
+            other: The text to follow.
+            length: How many tokens of it. None: all, and its score.
+
+        Raises:
+            RequestError: `other` begins otherwise.
+        """
         have = len(self.tokens)
         if length is None:
             stop = len(other.tokens)
@@ -298,11 +353,13 @@ class AnswerText:
     def _take(self, tokens: Iterable[int], notes: Sequence[TokenLogprob]) -> tuple[str, ...]:
         """Make these final, up to the end; the text that each made certain."""
         pieces: list[str] = []
+        # Each token passes the guard, the end ids and the writer, in this order.
         for x in tokens:
             if self._guard is not None:  # raises where the request's rules forbid the token
                 self._guarded = self._guard.step(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
+            # An end id has no text of its own; the writer then gives what it held back.
             pieces.append("" if ended else self._writer.push(x))
             if ended or self._writer.stopped:
                 self.finish_reason = "stop"
@@ -328,6 +385,7 @@ class AnswerText:
     ) -> None:
         choice = self.choice
         on = self._record.on
+        # Edits and an end are events of answers; a hypothesis has events of its branch.
         if choice is not None:
             on(EditedEvent(choice, edit, new, pieces, accepted))
         elif new:
@@ -347,6 +405,7 @@ def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
     every = [t.tokens for t in texts]
     if not every:
         return []
+    # The prefix of the smallest and the largest text in lexical order is the prefix of all.
     low = min(every)
     high = max(every)
     same = next((i for i, (x, y) in enumerate(zip(low, high)) if x != y), min(len(low), len(high)))
@@ -356,7 +415,17 @@ def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
 def logprobs_at_nodes(
     scores: DraftScores, nodes: Sequence[int], tokens: Sequence[int], k: int
 ) -> list[TokenLogprob]:
-    """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
+    """Note the log-probabilities of tokens that follow nodes of a draft.
+
+    Args:
+        scores: Laws at the nodes of the draft.
+        nodes: The node that each token follows.
+        tokens: Token ids; where there are more nodes than tokens, the last nodes are left out.
+        k: How many of the model's likeliest tokens to report with each, 0 or more.
+
+    Returns:
+        One entry for each token.
+    """
     out: list[TokenLogprob] = []
     for node, x in zip(nodes, tokens, strict=False):
         if k:
