@@ -77,7 +77,9 @@ class Denoiser(Protocol):
 
     @property
     def boundary(self) -> int | None:
-        """The id that stood between a text and the gaps behind it when the model was trained; None: none did."""
+        """The id that stood between a text and the gaps behind it when the model was trained;
+        None: none did.
+        """
         ...
 
     @property

@@ -17,7 +17,9 @@ Streams = Callable[[int], Rng]
 
 
 class Decoder(Protocol):
-    """A method with everything that it needs, ready to run. Frozen: what changes while it runs is in its coroutine."""
+    """A method with everything that it needs, ready to run. Frozen: what changes while it runs is
+    in its coroutine.
+    """
 
     @property
     def exactness(self) -> Exactness: ...

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class DelegatingSession:
-    """What a session around another one does where it has nothing of its own to say. A new member of `Session` gets its line
-    here, and every wrapper has it.
+    """What a session around another one does where it has nothing of its own to say. A new member
+    of `Session` gets its line here, and every wrapper has it.
 
-    `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper knows; and so are `score`,
-    `commit`, `keep` and `rewind`, which move that state. A wrapper that forgets one of them is no Session, and a type
-    checker says so where its target opens it.
+    `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper
+    knows; and so are `score`, `commit`, `keep` and `rewind`, which move that state. A wrapper that
+    forgets one of them is no Session, and a type checker says so where its target opens it.
     """
 
     _inner: Session

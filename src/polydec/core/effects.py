@@ -57,7 +57,9 @@ class JoinEffect:
 
 @dataclass(frozen=True, eq=False)
 class PauseEffect:
-    """A place where a request may be put on hold: nothing of the coroutine that awaits this is under way in a model."""
+    """A place where a request may be put on hold: nothing of the coroutine that awaits this is
+    under way in a model.
+    """
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self)

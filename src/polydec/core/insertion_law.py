@@ -69,5 +69,7 @@ class Inserter(Protocol):
     @property
     def vocab(self) -> TokenVocabulary: ...
     def open(self, length: int) -> InsertionSession:
-        """For a text of `length` tokens at most. Raises PolydecError where that is longer than the model's context."""
+        """For a text of `length` tokens at most. Raises PolydecError where that is longer than the
+        model's context.
+        """
         ...

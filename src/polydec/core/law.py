@@ -14,7 +14,9 @@ def normalise_log_weights(logw_V: Tensor) -> Tensor:
 
 
 def float64_probabilities(logp_V: Tensor) -> Tensor:
-    """Float64 probabilities of log-probabilities, as exact as these are: exponentials of float64 cost twice as much."""
+    """Float64 probabilities of log-probabilities, as exact as these are: exponentials of float64
+    cost twice as much.
+    """
     return logp_V.exp().double()
 
 

@@ -12,16 +12,20 @@ from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
 
 PART = 128
-"""Tokens whose laws are looked at together: of so many rows the memory is taken, whatever the prompt's length."""
+"""Tokens whose laws are looked at together: of so many rows the memory is taken, whatever the
+prompt's length.
+"""
 
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """A decoder that first notes the log-probabilities of the prompt's tokens under `target`, in parts of `part` tokens (at
-    least 1), with the `top` (0 or more) likeliest ones beside each. They go into `Transcript.prompt`; the answers are those of
-    `decoder`, and share the prompt's cache entries.
+    """A decoder that first notes the log-probabilities of the prompt's tokens under `target`, in
+    parts of `part` tokens (at least 1), with the `top` (0 or more) likeliest ones beside each. They
+    go into `Transcript.prompt`; the answers are those of `decoder`, and share the prompt's cache
+    entries.
 
-    Exact: a token's law is the one that the target has at this place when the text is fed a token at a time.
+    Exact: a token's law is the one that the target has at this place when the text is fed a token
+    at a time.
     Reduces to: `decoder`, where nobody reads `Transcript.prompt`.
     """
 

@@ -14,8 +14,10 @@ S = TypeVar("S")
 
 
 class BatchedModel(Protocol):
-    """What the scheduler merges, by identity: one call answers many queries, in order, and no answer depends on the
-    other queries. `cost` orders models by the price of a pass (any unit): cheap ones run first."""
+    """What the scheduler merges, by identity: one call answers many queries, in order, and no
+    answer depends on the other queries. `cost` orders models by the price of a pass (any unit):
+    cheap ones run first.
+    """
 
     @property
     def cost(self) -> float: ...
@@ -31,11 +33,15 @@ class DraftScores(Protocol):
         ...
 
     def weights(self, i: int) -> Tensor:
-        """Log-weights of the same law, not normalised: of a model its logits, which some penalties are defined on."""
+        """Log-weights of the same law, not normalised: of a model its logits, which some penalties
+        are defined on.
+        """
         ...
 
     def certain(self, i: int) -> int | None:
-        """The only possible token of row i where that is known without looking at the row; else None."""
+        """The only possible token of row i where that is known without looking at the row; else
+        None.
+        """
         ...
 
     def argmax(self, i: int) -> int:
@@ -93,8 +99,9 @@ class DraftScores(Protocol):
 
     @property
     def hidden_NH(self) -> Tensor | None:
-        """Of every node what left the last layer that ran, before the final norm; None where that was not wanted of each
-        of them, or the target has no such state."""
+        """Of every node what left the last layer that ran, before the final norm; None where that
+        was not wanted of each of them, or the target has no such state.
+        """
         ...
 
     @property
@@ -104,8 +111,9 @@ class DraftScores(Protocol):
 
 
 class DraftScorer(Protocol):
-    """Whoever has a law at every node of a draft: a session, or what a drafter makes of the target's states. It is all
-    that a tree needs in order to grow."""
+    """Whoever has a law at every node of a draft: a session, or what a drafter makes of the
+    target's states. It is all that a tree needs in order to grow.
+    """
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Compute the law at every node of a draft.
@@ -124,23 +132,30 @@ class DraftScorer(Protocol):
 
 
 class Session(DraftScorer, Protocol):
-    """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
+    """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one
+    pending root.
+    """
 
     @property
     def peers(self) -> int:
-        """How many sequences share the model's passes just now, this one counted: what a further row costs depends on it."""
+        """How many sequences share the model's passes just now, this one counted: what a further
+        row costs depends on it.
+        """
         ...
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
-        """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the pending root left
-        out), and a cached prefix is computed again; with want.last, its only node is the last of these (a prompt of one token
-        has none), and a cached prefix stays. Without both, its rows may not be asked for, and a last chunk may be left to
-        ride with the first score."""
+        """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the
+        pending root left out), and a cached prefix is computed again; with want.last, its only node
+        is the last of these (a prompt of one token has none), and a cached prefix stays. Without
+        both, its rows may not be asked for, and a last chunk may be left to ride with the first
+        score.
+        """
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """These tokens, the root first, are past now: what the scored tree holds of them stays cached, the rest is
-        fed with the next score."""
+        """These tokens, the root first, are past now: what the scored tree holds of them stays
+        cached, the rest is fed with the next score.
+        """
         ...
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
@@ -167,8 +182,9 @@ class Session(DraftScorer, Protocol):
         ...
 
     def evict(self) -> None:
-        """Give all cache entries back, while nothing of this session waits for a pass. Text, staged draft and laws stay as
-        they are: later scores feed anew what they need."""
+        """Give all cache entries back, while nothing of this session waits for a pass. Text,
+        staged draft and laws stay as they are: later scores feed anew what they need.
+        """
         ...
 
     def states(self, hidden_NH: Tensor) -> DraftScores:
@@ -183,7 +199,9 @@ class Session(DraftScorer, Protocol):
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """What enters the first layer for these tokens, NH. Raises PolydecError where the target has no table of its own."""
+        """What enters the first layer for these tokens, NH. Raises PolydecError where the target
+        has no table of its own.
+        """
         ...
 
     def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
@@ -270,10 +288,11 @@ class Target(Protocol):
 class Shaper(Protocol[S]):
     """Bends a law. Pure, total and persistent; applied only at nodes that somebody looks at.
 
-    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it must not write to its
-    argument. Weights are the model's logits for the first shaper: only rules that are defined on logits (CTRL's
-    repetition penalty) may look at more than differences. `reads`: ARGMAX says that the likeliest token is all it
-    leaves; `keeps_argmax`: the likeliest token stays the likeliest.
+    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it
+    must not write to its argument. Weights are the model's logits for the first shaper: only rules
+    that are defined on logits (CTRL's repetition penalty) may look at more than differences.
+    `reads`: ARGMAX says that the likeliest token is all it leaves; `keeps_argmax`: the likeliest
+    token stays the likeliest.
     """
 
     reads: ClassVar[RowDetail]

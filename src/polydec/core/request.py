@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 class TextWriter(Protocol):
-    """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
+    """Turns the tokens of one answer into text. Made anew for each choice; the only role that may
+    keep state inside.
+    """
 
     def push(self, token: int) -> str:
-        """The text that this token makes certain (it may be empty: half a character, half a stop string)."""
+        """The text that this token makes certain (it may be empty: half a character, half a stop
+        string).
+        """
         ...
 
     def end(self) -> str:
@@ -186,8 +190,10 @@ class PromptLogprob:
 
 
 class AnswerStats(Protocol):
-    """What a method counts while it writes one answer. Every family has its own kind; they add up, and they name the
-    figures that they have beside those of all methods, so that nobody who reports them needs to know the family."""
+    """What a method counts while it writes one answer. Every family has its own kind; they add up,
+    and they name the figures that they have beside those of all methods, so that nobody who reports
+    them needs to know the family.
+    """
 
     @property
     def passes(self) -> int:

@@ -12,7 +12,9 @@ Name = str | int
 
 
 class GumbelNoise:
-    """Gumbel noise over a vocabulary: `argmax(logp)` is a draw from that law, and laws that share the noise agree often."""
+    """Gumbel noise over a vocabulary: `argmax(logp)` is a draw from that law, and laws that share
+    the noise agree often.
+    """
 
     __slots__ = ("gumbel_V",)
 
@@ -39,9 +41,11 @@ class GumbelNoise:
 
 
 class Rng:
-    """One independent stream for each tuple of names. Drawing twice from one object raises RuntimeError.
+    """One independent stream for each tuple of names. Drawing twice from one object raises
+    RuntimeError.
 
-    Draws are inverses of float64 uniforms made on the host: given the same row they are the same on every device.
+    Draws are inverses of float64 uniforms made on the host: given the same row they are the same on
+    every device.
     """
 
     __slots__ = ("_key", "_used")
@@ -76,8 +80,9 @@ class Rng:
         return self._key
 
     def shared(self) -> Rng:
-        """The same stream, for guesses and for what checks them: both make the draws of a name, and no other draw hangs on
-        it."""
+        """The same stream, for guesses and for what checks them: both make the draws of a name,
+        and no other draw hangs on it.
+        """
         return self
 
     def uniform(self) -> float:
@@ -90,8 +95,9 @@ class Rng:
         return self.uniform() < a
 
     def categorical(self, p_V: Tensor) -> int:
-        """An index drawn by the weights p_V, which need not be normalised, by the inverse CDF of one uniform; never one of
-        weight zero."""
+        """An index drawn by the weights p_V, which need not be normalised, by the inverse CDF of
+        one uniform; never one of weight zero.
+        """
         import torch  # here, as in `noise`: every card is read with this module, and none of them draws
 
         cdf_V = p_V.double().cumsum(-1)

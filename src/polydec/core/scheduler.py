@@ -161,7 +161,9 @@ class ScheduledTask:
         return next(known, 0)
 
     def close(self) -> None:
-        """Cancel this task and everything below it. What is waiting for it is dropped at the next step."""
+        """Cancel this task and everything below it. What is waiting for it is dropped at the next
+        step.
+        """
         if not self.done:
             self.done = True
             for kid in self.kids:
@@ -186,7 +188,9 @@ _current: ContextVar[ScheduledTask | None] = ContextVar("current", default=None)
 
 
 def current_task() -> ScheduledTask | None:
-    """The submitted task whose coroutine, or one below it, is running just now: what is opened meanwhile belongs to it."""
+    """The submitted task whose coroutine, or one below it, is running just now: what is opened
+    meanwhile belongs to it.
+    """
     return _current.get()
 
 
@@ -217,14 +221,18 @@ def _forward(model: BatchedModel, group: Group) -> Answers:
 
 
 def _loads(group: Group, doubling: float) -> list[float]:
-    """What each of these queries takes of a pass, in positions behind nothing: behind `doubling` tokens a position counts twice
-    (it reads all of them, which takes time), behind twice as many three times."""
+    """What each of these queries takes of a pass, in positions behind nothing: behind `doubling`
+    tokens a position counts twice (it reads all of them, which takes time), behind twice as many
+    three times.
+    """
     # Its positions see behind + size / 2 tokens on average; a position behind nothing counts 1.
     return [f.size * (1.0 + (f.behind + f.size / 2) / doubling) for _, f in group]
 
 
 def _part(f: ForwardQuery, most: float, doubling: float) -> int:
-    """How many positions of a query load a pass with `most`: the n of which n (1 + (behind + n / 2) / doubling) is that."""
+    """How many positions of a query load a pass with `most`: the n of which n (1 + (behind + n /
+    2) / doubling) is that.
+    """
     if doubling == inf:
         return int(most)
     # The positive root of n^2 / 2 + (doubling + behind) n - doubling * most = 0.
@@ -233,7 +241,9 @@ def _part(f: ForwardQuery, most: float, doubling: float) -> int:
 
 
 def _fill(prompts: Group, most: float, doubling: float) -> tuple[Group, Group]:
-    """As much of these as there is room for, first come first served; and what is left that was not begun."""
+    """As much of these as there is room for, first come first served; and what is left that was
+    not begun.
+    """
     taken: Group = []
     for at, ((task, f), load) in enumerate(zip(prompts, _loads(prompts, doubling), strict=True)):
         if load > most:
@@ -316,8 +326,10 @@ class Scheduler:
         task.close()
 
     def settle(self, task: ScheduledTask | None = None) -> None:
-        """Wait until no pass is under way in which this task, or one below it, takes part (None: none at all): whoever closes
-        it gives caches back, which such a pass still writes. Without a pool nothing is ever under way."""
+        """Wait until no pass is under way in which this task, or one below it, takes part (None:
+        none at all): whoever closes it gives caches back, which such a pass still writes. Without a
+        pool nothing is ever under way.
+        """
         if self._running:
             wait(
                 future
@@ -347,7 +359,9 @@ class Scheduler:
             task.paused = None
 
     def step(self) -> bool:
-        """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
+        """Advance every coroutine to its next pass and run the passes that are due; False when
+        nothing is left.
+        """
         # Every coroutine runs on until it waits for a pass.
         while self._ready:
             self._resume(*self._ready.popleft())

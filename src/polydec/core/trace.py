@@ -129,10 +129,12 @@ class PrunedEvent(TraceEvent):
 
 
 VERSION = 5
-"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
-files of version 1 have nothing there, those of version 2 tell nothing of branches, those of version 3 are of one request: in
-later ones a line may say under "request" which one it is of, from 0. Those of version 4 tell neither which tokens the rules
-of a request forced nor what a canvas put back."""
+"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with
+what is known of the model; files of version 1 have nothing there, those of version 2 tell nothing
+of branches, those of version 3 are of one request: in later ones a line may say under "request"
+which one it is of, from 0. Those of version 4 tell neither which tokens the rules of a request
+forced nor what a canvas put back.
+"""
 
 Observer = Callable[[TraceEvent], None]
 """One that has `kinds` need not be told of other events."""

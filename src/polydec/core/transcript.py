@@ -176,7 +176,9 @@ class AnswerText:
             self._told(PrunedEvent)
 
     def _told(self, kind: Any, *fields: Any) -> None:
-        """Observers are told this of a hypothesis, until the answer that it may become has ended: that is the last of it."""
+        """Observers are told this of a hypothesis, until the answer that it may become has ended:
+        that is the last of it.
+        """
         record = self._record
         answer = self._record.texts.get(self.owner)
         over = answer is not None and answer.finish_reason is not None
@@ -185,7 +187,9 @@ class AnswerText:
 
     @property
     def guarded(self) -> Any:
-        """The state of the request's guard behind the tokens that are final; None where there is no guard."""
+        """The state of the request's guard behind the tokens that are final; None where there is
+        no guard.
+        """
         return self._guarded
 
     @property
@@ -401,7 +405,9 @@ class AnswerText:
 
 
 def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
-    """The tokens that all of these texts begin with: what is certain of a search's answer while they are all that is left."""
+    """The tokens that all of these texts begin with: what is certain of a search's answer while
+    they are all that is left.
+    """
     every = [t.tokens for t in texts]
     if not every:
         return []

@@ -36,7 +36,9 @@ class RowDetail(IntEnum):
 
 
 class DrawKind(Enum):
-    """How a node was proposed: with certainty, drawn independently of its siblings, or without replacement among them."""
+    """How a node was proposed: with certainty, drawn independently of its siblings, or without
+    replacement among them.
+    """
 
     CERTAIN = "certain"
     INDEPENDENT = "independent"
@@ -52,7 +54,9 @@ class TokenCodec(Protocol):
 
     @property
     def pieces(self) -> Sequence[bytes | None]:
-        """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes are not known."""
+        """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes
+        are not known.
+        """
         ...
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
@@ -263,7 +267,9 @@ class Draft:
 
     @property
     def expected(self) -> float:
-        """How many nodes the proposer expects to be accepted: the chances along each path, multiplied and added up."""
+        """How many nodes the proposer expects to be accepted: the chances along each path,
+        multiplied and added up.
+        """
         value = [1.0] * len(self.token)
         for below in self.children:
             for i in below:
@@ -400,7 +406,9 @@ class Draft:
         return None
 
     def nodes_of(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that these tokens, the root's first, follow from the root down, until one is not there."""
+        """The nodes that these tokens, the root's first, follow from the root down, until one is
+        not there.
+        """
         if tokens and tokens[0] == self.token[0]:
             out = [0]
         else:
