@@ -80,7 +80,6 @@ class MomentumRule:
             Log-weights, shape ``[V]``.
         """
         value_K, token_K = logw_V.topk(min(self.k, len(logw_V)))
-        # In ascending order of ids, so that an argmax takes the lowest id on a tie.
         token_K = token_K[value_K > NEG_INF].sort().values
         resistance = [self.resistance(state, x) for x in token_K.tolist()]
         p_K = float64_probabilities(torch.log_softmax(logw_V, -1))[token_K]

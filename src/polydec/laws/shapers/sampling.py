@@ -297,8 +297,8 @@ def _acting(
     if lost is not None:
         raise RequestError(f"order lacks {lost}, which is on: add it where it belongs")
     on = [(name, s) for name in order if (s := made[name]) is not None]
-    # Where the greedy rule stands, all rules that only move or cut unlikely tokens end.
     at = next((i for i, (_, s) in enumerate(on) if s.reads is RowDetail.ARGMAX), None)
+    # Without a greedy rule, every rule that is on acts.
     if at is None:
         return on
     acts = [

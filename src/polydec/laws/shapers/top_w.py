@@ -125,13 +125,13 @@ class TopWRule:
         # The first set: the likeliest tokens that have 99.9 % of the mass of the pool together.
         kept_M = p_M.cumsum(0) - p_M < FIRST * p_M.sum()
         for _ in range(ROUNDS):
-            # The potential f of a token: its distance to the nearest token that stays; 0 for those
-            # that stay.
+            # How far each token of the pool lies from the nearest one that stays; the potential f
+            # is minus this distance.
             far_M = torch.zeros_like(p_M)
             if self.scale and not kept_M.all():
                 far_M[~kept_M] = 1.0 - (where_MH[~kept_M] @ where_MH[kept_M].T).amax(1)
-            # g f enters with a minus: a token far from all that stay costs most when it is left
-            # out.
+            # g f + entropy log p: the best set is a prefix of the tokens in descending order of
+            # this.
             worth_M = prior_M - self.scale * far_M
             order_M = worth_M.sort(descending=True, stable=True).indices
             # For every prefix of this order: its mass p(S), and what it is worth; the best prefix
