@@ -6,7 +6,9 @@ import re
 from collections import defaultdict
 
 MOST_BOTH = 8
-"""Expressions that one terminal may intersect: what they cost together is about the product of what they cost alone."""
+"""Expressions that one terminal may intersect: what they cost together is about the product of
+what they cost alone.
+"""
 
 _TOKEN = re.compile(
     r'"(?:\\.|[^"\\])*(?:"i?)?|/(?:\\.|[^/\\])+/?[a-z]*|%[a-z]+|[A-Za-z_][\w-]*|//[^\n]*|#[^\n]*|[(\[]|[)\]]'
@@ -21,6 +23,7 @@ def grammar_refusal(text: str) -> str:
     both = 0
     for word in _TOKEN.findall(text):
         line += word.count("\n")
+        # A new rule or alternative: the count of intersections begins anew.
         if word in (":", "|"):
             both = 0
         elif word == "&":
@@ -39,8 +42,10 @@ def grammar_refusal(text: str) -> str:
 
 
 def unproductive_rules(text: str) -> frozenset[str]:
-    """The rules of which every alternative needs a rule that has no text. Where a grammar has parts that are not understood
-    here, they count as having one, so none is named wrongly."""
+    """The rules of which every alternative needs a rule that has no text. Where a grammar has
+    parts that are not understood here, they count as having one, so none is named wrongly.
+    """
+    # Which rules each alternative waits for, counted down as rules turn out to have a text.
     rules = {name: _alternatives(body) for name, body in _rules(text).items()}
     missing = dict[tuple[str, int], int]()
     waits = defaultdict[str, list[tuple[str, int]]](list)
@@ -51,12 +56,14 @@ def unproductive_rules(text: str) -> frozenset[str]:
             for x in known:
                 waits[x].append((name, i))
     fruitful = set[str]()
+    # An alternative that waits for nothing gives its rule a text.
     ready = [name for (name, _), count in missing.items() if not count]
     while ready:
         name = ready.pop()
         if name in fruitful:
             continue
         fruitful.add(name)
+        # Every alternative that waited for this rule waits for one less.
         for at in waits[name]:
             missing[at] -= 1
             if not missing[at]:
@@ -66,6 +73,7 @@ def unproductive_rules(text: str) -> frozenset[str]:
 
 def _rules(text: str) -> dict[str, list[str]]:
     """Of each rule what stands behind its colon."""
+    # Line ends stay: they tell where a rule begins.
     words = [
         w
         for w in _TOKEN.findall(text)
@@ -77,6 +85,8 @@ def _rules(text: str) -> dict[str, list[str]]:
         begins = i == 0 or words[i - 1] == "\n"
         if begins and word.startswith("%"):
             body = []  # a directive: not a rule's
+        # A name and a colon at the beginning of a line begin a rule; the name was taken for a word
+        # of the last one.
         elif (
             word == ":"
             and i
@@ -91,12 +101,15 @@ def _rules(text: str) -> dict[str, list[str]]:
 
 
 def _alternatives(body: list[str]) -> list[set[str]]:
-    """Of each alternative the names that it cannot do without; what stands in brackets, or may be left out, is passed over."""
+    """Of each alternative the names that it cannot do without; what stands in brackets, or may be
+    left out, is passed over.
+    """
     out = [set[str]()]
     depth = 0
     for i, word in enumerate(body):
         depth += (word in "([") - (word in ")]")
         if i + 1 < len(body):
+            # A sign of repetition behind a name may allow that it does not come at all.
             following = body[i + 1]
         else:
             following = ""

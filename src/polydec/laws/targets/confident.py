@@ -69,8 +69,8 @@ class EarlyExitTarget:
         """Lambda at generated token t (0 is the first)."""
         if self.decay is None:
             return self.threshold
-        # Equation 5 of the paper with N fixed at 128: early tokens must be surer, as later ones
-        # read them.
+        # The decaying threshold of the paper with N = 128: early tokens must be surer, as all later
+        # ones read them.
         return 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
 
 
