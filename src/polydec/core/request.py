@@ -142,6 +142,7 @@ class Request:
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and not 0 <= count <= 64:
                 raise RequestError(f"{name} is {count}: it must lie in 0 to 64")
+        # A canvas has an entry for every position of the answer.
         if self.given and len(self.given) != self.max_tokens:
             raise RequestError(
                 f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}"

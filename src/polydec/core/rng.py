@@ -22,6 +22,7 @@ class GumbelNoise:
         self.gumbel_V = gumbel_V
 
     def argmax(self, logp_V: Tensor) -> int:
+        # On the host in float64, so that every device draws the same token.
         return int((logp_V.double().cpu() + self.gumbel_V).argmax())
 
     def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
@@ -69,11 +70,12 @@ class Rng:
         return Rng(b"polydec").at(seed, choice)
 
     def at(self, *names: Name) -> Rng:
-        # The parent's key is the key of the hash: children of different parents are independent.
         """An independent child, the same for the same names. Pure: it does not use this stream up."""
+        # The parent's key is the key of the hash: children of different parents are independent.
         return Rng(blake2b(repr(names).encode(), digest_size=16, key=self._key).digest())
 
     def _take(self) -> bytes:
+        # Two draws from one stream would depend on each other.
         if self._used:
             raise RuntimeError("this Rng was drawn from before; derive a child with .at(name)")
         self._used = True
@@ -102,6 +104,7 @@ class Rng:
 
         cdf_V = p_V.double().cumsum(-1)
         total = float(cdf_V[-1])
+        # The inverse of the cumulative weights; right=True passes over entries of weight 0.
         i = int(torch.searchsorted(cdf_V, self.uniform() * total, right=True))
         # u * total can round up to the total: then the last entry that has weight is meant
         if i < len(cdf_V):
@@ -119,10 +122,12 @@ class Rng:
             Indices in the order drawn, each drawn from what the earlier ones left; fewer than k
             where fewer have weight.
         """
+        # The stream counts as used, too: the draws come from its children.
         self._take()
         left_V = p_V.double().clone()
         out = list[int]()
         for i in range(k):
+            # Nothing is left that has weight.
             if not float(left_V.sum()) > 0.0:
                 break
             # Each draw has a stream of its own, named by its number.

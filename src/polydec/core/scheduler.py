@@ -143,6 +143,7 @@ class ScheduledTask:
 
     def opened(self, prefix: CachedPrefix) -> None:
         """Note what was cached of a text, if it is the first of its model and length."""
+        # The first text of a length counts: later ones find what the request itself has cached.
         same = ((p.model, p.length) == (prefix.model, prefix.length) for p in self.prefixes)
         if len(self.prefixes) < PREFIXES and not any(same):
             self.prefixes.append(prefix)
@@ -166,6 +167,7 @@ class ScheduledTask:
         """
         if not self.done:
             self.done = True
+            # Nobody waits for the children's results any more.
             for kid in self.kids:
                 kid.close()
             if (
@@ -253,6 +255,7 @@ def _fill(prompts: Group, most: float, doubling: float) -> tuple[Group, Group]:
             if part and f.split is not None:
                 taken.append((task, f.split(part)))
                 at += 1
+            # What did not fit waits; a prompt that was begun goes on with its rest.
             return taken, prompts[at:]
         taken.append((task, f))
         most -= load
@@ -322,6 +325,7 @@ class Scheduler:
 
     def cancel(self, task: ScheduledTask) -> None:
         """Close a submitted task: it ends without result or error."""
+        # A pass under way still writes to caches of the task.
         self.settle(task)
         task.close()
 
@@ -339,6 +343,7 @@ class Scheduler:
 
     def hold(self, task: ScheduledTask) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
+        # An empty list: it is asked to stop, and nothing of it has stopped yet.
         if task.paused is None:
             task.paused = []
 
@@ -346,6 +351,7 @@ class Scheduler:
         """Whether a task that was asked to has stopped, with everything below it."""
         if task.paused is None or task.done:
             return False
+        # It has stopped when nothing of it waits for a pass, runs in one, or is ready to go on.
         waits = any(
             t.root is task for group in self._waiting.values() for t, _ in group if not t.done
         )
@@ -355,6 +361,7 @@ class Scheduler:
     def resume(self, task: ScheduledTask) -> None:
         """Let a task that was asked to stop go on."""
         if task.paused is not None:
+            # Whatever below it had paused goes on.
             self._ready.extend((t, None, None) for t in task.paused)
             task.paused = None
 
@@ -372,6 +379,7 @@ class Scheduler:
                 for m, group in self._waiting.items()
                 if (live := [i for i in group if not i[0].done])
             }
+        # With threads a step starts what it can, and ends with the first pass that does.
         if self._pool is not None:
             return self._overlap(self._pool)
         if not self._waiting:
@@ -434,6 +442,7 @@ class Scheduler:
         for model in [m for m in self._waiting if m not in busy]:
             group = self._due(model)
             self._running[pool.submit(_forward, model, group)] = model, group
+        # Wait for one pass at least; others may end in the same moment.
         for future in (
             wait(self._running, return_when=FIRST_COMPLETED).done if self._running else ()
         ):
@@ -451,6 +460,7 @@ class Scheduler:
         each = seconds / size
         later: Group = []
         watched: dict[int, tuple[list[RequestPass], int, str]] = {}
+        # Each query gets its answer, and each request its share of the account.
         for (task, f), answer in zip(group, answers):
             use = task.usage.get(model)
             if use is None:
@@ -469,6 +479,7 @@ class Scheduler:
                 else:
                     size_before = before[1]
                 watched[id(task.passes)] = task.passes, f.size + size_before, task.cache_salt
+            # A query is complete when nothing of it is left to feed.
             if f.rest is None:
                 self._ready.append((task, answer, None))
             else:  # the rest of a prompt goes on where it was: in front
@@ -537,6 +548,7 @@ class Scheduler:
         task.result = value
         task.error = error
         parent = task.parent
+        # Nobody waits: whoever submitted it reads result or error from the task.
         if parent is None or parent.done or parent.join is None:
             return
         parent.left -= 1
@@ -574,6 +586,7 @@ def run_coroutines(coros: Sequence[Coro], scheduler: Scheduler | None = None) ->
             if any(t.error is not None for t in tasks):
                 break
     finally:
+        # After an interrupt, too: sessions give their caches back.
         for t in tasks:
             t.close()
     for t in tasks:

@@ -25,6 +25,7 @@ class TraceEvent:
     choice: int
 
     def __init_subclass__(cls) -> None:
+        # Whoever defines an event makes it known to readers of trace files.
         _KINDS[event_name(cls)] = cls
 
 
@@ -199,6 +200,7 @@ def apply_edit(edit: TextEdit, text: list[int | None], start: int = 0) -> None:
     # From the end, so that the positions before an erased token stay valid.
     for at in sorted(edit.erase, reverse=True):
         del text[at - start]
+    # In ascending order: each position is one of the longer text.
     for at, token in edit.insert:
         text.insert(at - start, token)
     for at, token in edit.write:

@@ -78,6 +78,7 @@ class Transcript:
         """Tell whether the observer wants events of this kind; where it does not, the work for them
         can be saved.
         """
+        # An observer that names its kinds is spared all others.
         return self.on is not ignore_event and kind in getattr(self.on, "kinds", (kind,))
 
 
@@ -120,10 +121,12 @@ class AnswerText:
         self._record = record
         self._writer = writer
         self.choice = choice
+        # Hypotheses are numbered as they begin; an answer has no number.
         if choice is not None:
             self.branch = -1
         else:
             self.branch = record.number()
+        # A hypothesis belongs to the first answer until a fork says otherwise.
         if choice is None:
             self.owner = request.choices.start
         else:
@@ -171,6 +174,7 @@ class AnswerText:
 
         Nothing is sent where it has ended, or where another text goes on from it.
         """
+        # Where another text goes on from it, or it has ended, it was not given up.
         if not self.went_on and self.finish_reason is None:
             self.went_on = True
             self._told(PrunedEvent)
@@ -181,6 +185,7 @@ class AnswerText:
         """
         record = self._record
         answer = self._record.texts.get(self.owner)
+        # The end of an answer is the last event of all that belongs to it.
         over = answer is not None and answer.finish_reason is not None
         if self.branch >= 0 and record.told(kind) and not over:
             record.on(kind(self.owner, self.branch, *fields))
@@ -231,6 +236,7 @@ class AnswerText:
             )
         at = self._begin + len(self.tokens)
         pieces = self._take(tokens, notes)
+        # What stands behind an end has no piece: it was not taken.
         count = len(pieces)
         new = tuple(tokens[:count])
         self._tell(TextEdit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
@@ -267,6 +273,7 @@ class AnswerText:
         """
         self._check(edit)
         apply_edit(edit, self._ahead, self.position)
+        # The text may not grow beyond the request's limit, gaps counted.
         if len(self._ahead) > self.room:
             last = self.position + len(self._ahead) - 1
             raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
@@ -298,6 +305,7 @@ class AnswerText:
         Returns:
             The new text.
         """
+        # The writer may hold half a character or half a stop string, so it is forked, too.
         twin = AnswerText(self._record, None, self._writer.fork())
         if owner is None:
             twin.owner = self.owner
@@ -331,6 +339,7 @@ class AnswerText:
             stop = length
         if other.tokens[:have] != self.tokens:
             raise RequestError("the text to follow begins otherwise")
+        # Of a part of the text the score says nothing.
         if length is None:
             self.score = other.score
         if stop > have:
@@ -372,6 +381,7 @@ class AnswerText:
             if self.finish_reason is not None:
                 pieces[-1] += self._writer.end()
                 break
+        # Notes of tokens behind the end go with these.
         self.notes += notes[: len(pieces)]
         self._pieces += pieces
         return tuple(pieces)
@@ -380,6 +390,7 @@ class AnswerText:
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: it cannot be edited")
         first = self.position
+        # What is final was sent to the user already.
         for at in (*edit.erase, *(p for p, _ in edit.insert), *(p for p, _ in edit.write)):
             if at < first:
                 raise RequestError(f"position {at} is final: edits begin at {first}")
@@ -396,6 +407,7 @@ class AnswerText:
             self._told(TriedEvent, new, pieces)
         if self.finish_reason is None:
             return
+        # Tokens of the canvas behind the end are erased for observers as well.
         behind = tuple(range(self.position, self.position + len(self._ahead)))
         self._ahead = []  # the canvas behind the end is no part of the answer
         if choice is not None:

@@ -229,6 +229,7 @@ class Draft:
         Returns:
             The draft.
         """
+        # A root alone is common: its fields are shared constants.
         if not tokens:
             return Draft((root,), *_ROOT)
         n = len(tokens)
@@ -247,6 +248,7 @@ class Draft:
         """Of each node its children that may be accepted, in the order drawn."""
         out: list[list[int]] = [[] for _ in self.token]
         for i, p in enumerate(self.parent[1:], 1):
+            # A probe is never accepted, so it is nobody's child here.
             if self.probe is None or not self.probe[i]:
                 out[p].append(i)
         return tuple(map(tuple, out))
@@ -367,12 +369,14 @@ class Draft:
             )
         if self.probe is not None and self.probe[root]:
             raise RequestError(f"root is {root}: a probe is never committed")
+        # The descendants of the new root, among the chosen nodes.
         below = {root}
         for i in nodes:  # ascending: parents come first
             # Old numbers to new ones; the root's parent is -1 in both.
             if self.parent[i] in below:
                 below.add(i)
         stay = tuple(sorted(below))
+        # What is committed: the old root down to the node above the new one.
         path = (0, *self.path_to(root))[:-1]
         # A root is certain and has no law: its token is part of the text now.
         left = replace(
@@ -396,6 +400,7 @@ class Draft:
         Returns:
             The child, or None. Probes do not count.
         """
+        # Children stand behind their parent.
         for i in range(node + 1, len(self.token)):
             if (
                 self.token[i] == token
@@ -409,6 +414,7 @@ class Draft:
         """The nodes that these tokens, the root's first, follow from the root down, until one is
         not there.
         """
+        # Without the root as its first token, a text follows no node.
         if tokens and tokens[0] == self.token[0]:
             out = [0]
         else:
@@ -431,6 +437,7 @@ class Draft:
     def extends(self, other: Draft) -> bool:
         """Whether `other` is this draft with its last nodes left out."""
         n = len(other)
+        # The same tokens and parents, as far as the shorter one goes.
         if self.token[:n] != other.token or self.parent[:n] != other.parent:
             return False
         if self.state is None and other.state is None:
@@ -462,12 +469,14 @@ class Draft:
         Returns:
             The smaller draft, or this one where nothing is cut.
         """
+        # Most drafts fit, and are not looked at node by node.
         if len(self.token) <= depth + 1 and eos.isdisjoint(self.token):
             return self
         keep = list[int]()
         kept = {-1}
         probe = self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
+            # A node stays if its parent does, it is not too deep, and its parent ends nothing.
             if (
                 p in kept
                 and self.depth[i] <= depth

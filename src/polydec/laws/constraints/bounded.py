@@ -99,9 +99,9 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
     # A number that a double holds, or no number at all: nothing needs to be moved.
     if type(value) not in (int, float) or value != value or abs(value) <= LIMIT:
         return _exact(value, f"{where}: {key}")
-    # An inclusive bound that is a double itself is exact.
     strict = key.startswith("exclusive")
     sign = 1 if key in UPPER else -1
+    # An inclusive bound that is a double itself is exact.
     if abs(value) <= WIDEST and not strict and _survives(value) and float(value) == value:
         return int(value)
     # Moving the bound towards 0 would let values in, or leave all out.

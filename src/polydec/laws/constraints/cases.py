@@ -159,8 +159,8 @@ class SchemaReader:
         if what == NOTHING:
             return []
         if what not in self._cells:
-            # All values, narrowed by one schema after the other; those that must not fit come
-            # first, as long as the cells are few.
+            # All values, narrowed by one schema after the other; those that must fit come first, so
+            # that few cells are left for the set differences.
             out = self._kept(KINDS)
             for sign, number in sorted(what, key=lambda x: not x[0]):
                 out = self._fitting(out, sign, self._nodes[number], 0)
@@ -224,16 +224,11 @@ class SchemaReader:
         return self._nodes[what[0][1]]
 
     def _part(
-        self,
-        cells: Cells,
-        part: Any,
-        node: _SchemaNode,
-        depth: int,
-        sign: bool = True,
-        # Anything and nothing need no cells.
+        self, cells: Cells, part: Any, node: _SchemaNode, depth: int, sign: bool = True
     ) -> Cells:
         """The cells with a part of a node, or without it."""
         there = self._node(part, node)
+        # Anything and nothing need no cells.
         if isinstance(there, bool):
             if there is sign:
                 return cells
@@ -287,12 +282,10 @@ class SchemaReader:
                 else:
                     cells = self._fitting(cells, True, there, depth)
         cells = self._parts(cells, _list(node, "allOf"), node, depth)
+        # A value fits anyOf if it fits any part: the union of the cells.
         if "anyOf" in schema:
             cells = self._kept(
-                # A value fits anyOf if it fits any part: the union of the cells.
-                x
-                for part in _list(node, "anyOf")
-                for x in self._part(cells, part, node, depth)
+                x for part in _list(node, "anyOf") for x in self._part(cells, part, node, depth)
             )
         if "oneOf" in schema:
             cells = self._kept(self._alone(cells, _list(node, "oneOf"), node, depth))
@@ -359,8 +352,8 @@ class SchemaReader:
     def _without(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
         out = Cells()
         left = Cells()
-        # Per cell the cheap cases first: nothing of it fits, or what fits is a short list, or all
-        # of it fits.
+        # A cell is decided alone where that is cheap: nothing of it fits, what fits is a short
+        # list, or all of it fits.
         for cell in cells:
             inside = self._with([cell], node, depth)
             if not inside:
@@ -784,7 +777,7 @@ def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:
             raise _wrong(node, "multipleOf", "a number above 0")
         yield [NumberCell(others=(value,), at=node.at)]
         return
-    # Draft 4: exclusiveMinimum is a switch of minimum, and breaks nothing alone.
+    # Draft 4: exclusiveMinimum is a switch of minimum; where it is off, nothing can break it.
     if isinstance(value, bool):
         if not value:
             return

@@ -85,14 +85,13 @@ def _rules(text: str) -> dict[str, list[str]]:
         begins = i == 0 or words[i - 1] == "\n"
         if begins and word.startswith("%"):
             body = []  # a directive: not a rule's
-        # A name and a colon at the beginning of a line begin a rule; the name was taken for a word
-        # of the last one.
         elif (
             word == ":"
             and i
             and re.match(r"[A-Za-z_]", words[i - 1])
             and (i == 1 or words[i - 2] in ("\n", "?", "!"))
         ):
+            # A name and a colon begin a rule; the name has been taken for a word of the last one.
             del body[len(body) - 1 :]
             body = out.setdefault(words[i - 1], [])
         else:
@@ -108,8 +107,8 @@ def _alternatives(body: list[str]) -> list[set[str]]:
     depth = 0
     for i, word in enumerate(body):
         depth += (word in "([") - (word in ")]")
+        # A sign of repetition behind a name may allow that it does not come at all.
         if i + 1 < len(body):
-            # A sign of repetition behind a name may allow that it does not come at all.
             following = body[i + 1]
         else:
             following = ""

@@ -56,8 +56,16 @@ class SchemaWriter:
         self._written = dict[str, Any]()
 
     def written(self) -> dict[str, Any]:
-        """The whole schema. Raises Inexact, or Contradiction."""
-        # Breadth does not matter: parts are resolved until no new one comes up.
+        """Write the schema.
+
+        Returns:
+            A schema of the same values, with its named parts under `$defs`.
+
+        Raises:
+            InexactSchemaError: It cannot be said, or has too many parts.
+            ContradictorySchemaError: It holds no value.
+        """
+        # Parts are resolved until no new one comes up; their order does not matter.
         root = self._reader.root
         waiting = [root]
         while waiting:
@@ -75,8 +83,8 @@ class SchemaWriter:
         return {**out, **({"$defs": self._written} if self._written else {})}
 
     def _find_alive(self) -> None:
-        # A fixed point: a part has a finite value once a cell of it needs only such parts.
         """Which parts have a finite value."""
+        # A fixed point: a part has a finite value once a cell of it needs only such parts.
         looking = True
         while looking:
             looking = False

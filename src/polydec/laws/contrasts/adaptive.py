@@ -58,5 +58,6 @@ class AdaptiveContrast:
         """
         # alpha: the divergence in the chosen base, at least the floor.
         alpha = max(jensen_shannon_divergence(first_V, others[0]) / math.log(self.base), self.floor)
+        # On rows with a floor, so that no difference of infinities arises.
         mixed_V = (1.0 + alpha) * floor_logprobs(first_V) - alpha * floor_logprobs(others[0])
         return mask_implausible_tokens(mixed_V, first_V, self.head)

@@ -62,6 +62,7 @@ class DifferenceContrast:
         Returns:
             Log-weights of the mixed law, shape ``[V]``.
         """
+        # Divided after the floor: the row stays finite.
         other_V = floor_logprobs(others[0]) / self.temperature
         return mask_implausible_tokens(
             self.plus * floor_logprobs(first_V) - self.minus * other_V, first_V, self.head

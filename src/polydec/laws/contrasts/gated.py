@@ -62,6 +62,7 @@ class GatedContrast:
 def law_certainty(logp_V: Tensor) -> float:
     """0 (all tokens are alike) to 1 (only one is possible)."""
     size = len(logp_V)
+    # The only token is certain; the formula would divide by 0.
     if size == 1:
         return 1.0
     # sqrt((V sum p^2 - 1) / (V - 1)): 0 for the uniform law, 1 for a single token.

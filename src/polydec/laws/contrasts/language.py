@@ -51,6 +51,7 @@ class LanguageModelContrast:
         Returns:
             Log-weights of the mixed law, shape ``[V]``.
         """
+        # In the order of the targets: the law without the condition, then the language model.
         without_V, language_V = map(floor_logprobs, others)
         return mask_implausible_tokens(
             self.share * language_V + self.scale * (floor_logprobs(first_V) - without_V),

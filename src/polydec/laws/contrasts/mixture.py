@@ -48,6 +48,7 @@ class MixtureContrast:
         Returns:
             Log-weights of the mixed law, shape ``[V]``.
         """
+        # log 0 = -inf leaves a law out of the sum.
         log_first, log_other = (
             math.log(x) if x else NEG_INF for x in (1.0 - self.share, self.share)
         )

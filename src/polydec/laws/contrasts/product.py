@@ -53,6 +53,7 @@ class ProductContrast:
         # At share 0 the first law stays as it is, without the floor.
         if not self.share:
             return first_V
+        # A weighted sum of logarithms: the weighted geometric mean of the laws.
         both_V = (1.0 - self.share) * floor_logprobs(first_V) + self.share * floor_logprobs(
             others[0]
         )

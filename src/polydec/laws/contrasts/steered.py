@@ -71,6 +71,7 @@ def steering_direction(first_V: Tensor, other_V: Tensor, head: float = 0.0) -> T
     p_V = float64_probabilities(first_V)
     # log(P / Q); tokens without weight under P do not count.
     apart_V = torch.where(first_V > NEG_INF, floor_logprobs(first_V) - floor_logprobs(other_V), 0.0)
+    # The mean under P is taken off, so d sums to 0.
     d_V = (p_V * (apart_V - (p_V * apart_V).sum())).to(first_V.dtype)
     return torch.where(mask_implausible_tokens(d_V, first_V, head) > NEG_INF, d_V, 0.0)
 
@@ -91,6 +92,7 @@ def calibrate_steering_strength(
     Returns:
         The strength, at least 0.
     """
+    # Slope and curvature of the log-likelihood at strength 0, summed over positions.
     slope = curve = 0.0
     for first_V, other_V, token in rows:
         p_V = float64_probabilities(first_V)
@@ -100,4 +102,5 @@ def calibrate_steering_strength(
         mean = float((p_V * d_V).sum())
         slope += float(d_V[token]) - mean
         curve += float((p_V * (d_V - mean).square()).sum())
+    # The small addend guards against rows in which d is 0 everywhere.
     return max(0.0, slope / (curve + 1e-8))

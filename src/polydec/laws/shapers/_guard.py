@@ -61,6 +61,8 @@ class ForbiddenTokenGuard:
         Raises:
             RequestError: A rule forbids the token; the sentence names all rules that are on.
         """
+        # The guard speaks when a forbidden token is really written, and not when a row is looked
+        # at.
         if any(
             shaper.forbids(state, token)
             for (_, shaper), state in zip(self.rules, states, strict=True)
@@ -100,6 +102,7 @@ class ForbiddenTokenGuard:
         return int(self._left(states, logp_V).isfinite().sum()) == 1
 
     def _left(self, states: tuple[Any, ...], logp_V: Tensor) -> Tensor:
+        # Each mask sees what the ones before it have left.
         for (_, shaper), state in zip(self.rules, states, strict=True):
             logp_V = shaper.shape(state, logp_V)
         return logp_V

@@ -61,13 +61,14 @@ def or_end(masked_V: Tensor, logw_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
     """
     if float(masked_V.max()) > NEG_INF:
         return masked_V
+    # No EOS is known: the row stays as it was, and the text's guard speaks.
     if not eos:
         return logw_V
     at = list(eos)
     if float(logw_V[at].max()) > NEG_INF:
         masked_V[at] = logw_V[at]
-    # An earlier rule has banned the end, too: it is the only way out all the same.
     else:
+        # An earlier rule has banned the end, too: it is the only way out all the same.
         masked_V[at] = 0.0
     return masked_V
 
@@ -103,6 +104,7 @@ def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int | N
     # Most laws have the mass in a few entries: a row is not sorted as a whole.
     key_K, token_K = key_V.topk(min(FIRST, len(key_V)))
     before = 0.0
+    # In float64: a sum over a vocabulary loses too much in float32.
     p_K = logp_V[token_K].double().exp()
     if (
         len(key_K) < len(key_V) and float(p_K.sum()) - float(p_K[-1]) < mass
@@ -115,6 +117,7 @@ def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int | N
         # The last slot with weight before which the mass is not reached yet holds the edge.
         slot = int(((before_S < mass) & (mass_S > 0.0)).nonzero()[-1])
         before = float(before_S[slot])
+        # The entries of that slot, in descending order of key.
         token_K = (slot_V == slot).nonzero()[:, 0]
         key_K, order = key_V[token_K].sort(descending=True)
         p_K = logp_V[token_K[order]].double().exp()

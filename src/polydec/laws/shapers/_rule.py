@@ -82,6 +82,7 @@ class SamplingRule:
     check: Callable[[Any, SamplingRuleContext], None] = accept_any_target
 
     def __post_init__(self) -> None:
+        # A rule without a place could stand anywhere in that engine's order.
         if set(self.place) != set(ENGINES):
             raise RequestError(
                 f"place of rule {self.name} is for {', '.join(self.place)}: it must be for {', '.join(ENGINES)}"

@@ -70,6 +70,7 @@ class AllowedTokensRule:
             and the row as it is where EOS is not allowed either.
         """
         at = token_id_index(token_id_array(self.tokens), logw_V)
+        # Everything is banned, then the allowed tokens get their weights back.
         out_V = torch.full_like(logw_V, NEG_INF)
         out_V[at] = logw_V[at]
         # An end of the text counts only if it is itself allowed.

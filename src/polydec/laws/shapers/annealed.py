@@ -90,6 +90,7 @@ class AnnealedTemperatureRule:
 
     def temperature(self, t: int) -> float:
         """At token t of the answer."""
+        # The first tokens are drawn at temperature 1.
         if t < self.warmup:
             return 1.0
         # tau(t) = max(1 + start - exp(t / scale), end); the exponent is limited so that exp stays

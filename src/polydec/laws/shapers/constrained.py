@@ -62,6 +62,7 @@ class ConstraintRule:
         Returns:
             Log-weights, shape ``[V]``, -inf at the tokens that are not allowed.
         """
+        # The language gives its mask on the host, bool, shape [V].
         mask_V = self.language.mask(state).to(logw_V.device)
         out_V = torch.where(mask_V, logw_V, NEG_INF)
         return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows(state, x)])

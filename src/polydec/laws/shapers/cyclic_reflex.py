@@ -98,6 +98,7 @@ class CyclicReflexRule:
             Log-weights, shape ``[V]``; the row itself where nothing is added any more.
         """
         n, over = state
+        # Behind the thinking, and after `until` tokens, nothing is added.
         if over or n >= self.until:
             return logw_V
         at = token_id_index(token_id_array(self.tokens), logw_V)
@@ -151,6 +152,7 @@ def thinking_end_ids(words: TokenCodec | None) -> tuple[int, ...]:
             tokens = words.encode(END, special=False)
     except PolydecError:
         return ()
+    # Where the mark takes several tokens, no single id says that the thinking is over.
     if len(tokens) == 1:
         return tuple(tokens)
     return ()
@@ -166,6 +168,7 @@ def has_words(shaper: CyclicReflexRule, setting: SamplingRuleContext) -> None:
     Raises:
         RequestError: The rule has no token to act on.
     """
+    # Without such a token the rule would do nothing, and nobody would notice.
     if not shaper.tokens:
         raise RequestError(
             "reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "

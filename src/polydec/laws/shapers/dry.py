@@ -80,6 +80,7 @@ class DryRule:
             text_n = text_n[max(0, len(text_n) - self.window) :]
         # run_n[i]: how many tokens up to place i equal as many tokens at the end of the text.
         run_n = np.zeros_like(text_n)
+        # Every place but the last, which equals the end of the text in any case.
         at = np.arange(len(text_n) - 1)
         # One token further back at a time: places stay while that token matches, too.
         for back in range(len(text_n)):
@@ -130,6 +131,7 @@ class DryRule:
         run_n = np.minimum(
             run_n, np.arange(1, len(run_n) + 1)
         )  # what a match may take of the window
+        # Places whose match is long enough; the token behind each of them gets the penalty.
         at = np.flatnonzero(run_n >= self.allowed_length)
         if not len(at) or not self.multiplier:
             return logw_V

@@ -65,6 +65,7 @@ class EpsilonCutoffRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
+        # log 0 has no value: at 0 every token stays.
         if self.epsilon == 0.0:
             return logw_V
         # The edge is log epsilon, but at most the largest log-weight: the likeliest token stays.

@@ -63,6 +63,7 @@ class FrequencyPenaltyRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
+        # Each token once, with its count: values differ, so an index may not repeat.
         token_n, count_n = np.unique(state, return_counts=True)
         at = token_id_index(token_n, logw_V)
         out_V = logw_V.clone()

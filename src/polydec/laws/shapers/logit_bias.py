@@ -38,6 +38,7 @@ class LogitBiasRule:
 
     def __init__(self, bias: Mapping[int, float] | Sequence[tuple[int, float]]) -> None:
         pairs: dict[int, float] = convert_annotated_value("logit_bias", dict(bias), Bias)
+        # In order of ids, so that equal biases make equal rules.
         object.__setattr__(self, "bias", tuple(sorted(pairs.items())))
 
     def start(self, prompt: Sequence[int]) -> None:

@@ -64,6 +64,7 @@ class MinPRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
+        # log 0 has no value: at 0 every token stays.
         if self.p == 0.0:
             return logw_V
         # A ratio of probabilities is a difference of log-weights: nothing needs to be normalised.

@@ -66,6 +66,7 @@ class MinTokensRule:
             return logw_V
         out_V = logw_V.clone()
         out_V[token_id_index(token_id_array(self.ends), logw_V)] = NEG_INF
+        # No EOS is offered as a way out: to end is what the rule forbids.
         return or_end(out_V, logw_V)
 
     def forbids(self, state: int, token: int) -> bool:

@@ -79,9 +79,11 @@ class MomentumRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
+        # The candidates: the k likeliest tokens, as far as they have weight.
         value_K, token_K = logw_V.topk(min(self.k, len(logw_V)))
         token_K = token_K[value_K > NEG_INF].sort().values
         resistance = [self.resistance(state, x) for x in token_K.tolist()]
+        # Probabilities under the complete law, not renormalised over the candidates.
         p_K = float64_probabilities(torch.log_softmax(logw_V, -1))[token_K]
         score_K = p_K - self.alpha * torch.tensor(resistance, dtype=p_K.dtype, device=p_K.device)
         best = score_K.max()
@@ -107,6 +109,7 @@ class MomentumRule:
         # end of the text.
         while len(at) and length < self.longest:
             length += 1
+            # A run cannot begin before the text.
             at = at[at >= length]
             if length <= len(text_n):
                 at = at[text_n[at - length] == text_n[-length]]

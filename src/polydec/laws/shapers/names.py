@@ -26,6 +26,7 @@ def check_fields(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in known:
             known[name].convert(value)
+        # Another package may bring such a field; where none brings rules, the name is wrong.
         elif not plugins.has_plugins("shapers"):
             raise unknown_field_error(name, known)
 

@@ -72,6 +72,7 @@ class NoRepeatNgramRule:
         Returns:
             Log-weights, shape ``[V]``; EOS alone where nothing else is left.
         """
+        # A text shorter than an n-gram repeats none.
         if len(state) >= self.size:
             banned = self._banned(state)
         else:
@@ -80,6 +81,7 @@ class NoRepeatNgramRule:
             return logw_V
         out_V = logw_V.clone()
         out_V[token_id_index(banned, logw_V)] = NEG_INF
+        # The text may end, unless that would repeat an n-gram, too.
         return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
 
     def forbids(self, state: Ids, token: int) -> bool:

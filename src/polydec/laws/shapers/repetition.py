@@ -70,6 +70,7 @@ class RepetitionPenaltyRule:
         """
         at = token_id_index(state, logw_V)
         out_V = logw_V.clone()
+        # Gather, bend, scatter: ids that repeat get the same value.
         z = logw_V[at]
         out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
         return out_V

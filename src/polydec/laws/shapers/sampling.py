@@ -34,6 +34,7 @@ def all_sampling_rules() -> Mapping[str, SamplingRule]:
     vLLM. Raises TypeError where two have one name or field.
     """
     known = list(rules_here().values())
+    # Plug-ins cannot replace rules of Polydec's own.
     taken = {rule.name for rule in known}
     known += plugins.load_plugins("shapers", taken, plugins.with_rule, "RULE of that name").values()
     names = [rule.name for rule in known] + [
@@ -50,6 +51,7 @@ def all_sampling_rules() -> Mapping[str, SamplingRule]:
 def rules_here() -> Mapping[str, SamplingRule]:
     """Every rule of this folder; `docs/keywords.py` writes what their fields are into declared.py."""
     package = import_module("polydec.laws.shapers")
+    # Every module here may have a RULE; those that only help are left out.
     files = (
         m.name
         for m in iter_modules(package.__path__)
@@ -154,6 +156,7 @@ class Sampling(_Fields):
         Returns:
             The copy, with these fields at their defaults.
         """
+        # Ids and counts belong to one tokenizer: these fields go back to their defaults.
         foreign = {
             name
             for rule in all_sampling_rules().values()
@@ -165,10 +168,12 @@ class Sampling(_Fields):
         """Raise RequestError where an id lies outside a vocabulary of `size` tokens, or no token
         is left of it.
         """
+        # Every id that a rule names must lie in the vocabulary.
         for name in (name for rule in all_sampling_rules().values() for name in rule.token_ids):
             high = max(getattr(self, name) or (), default=0)
             if high >= size:
                 raise RequestError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
+        # Ids may repeat in the list, so distinct ones are counted.
         if len(set(self.bad_token_ids)) == size:
             raise RequestError(
                 f"bad_token_ids bans all {size} tokens of the vocabulary: at least one must be left"
@@ -289,6 +294,7 @@ def _acting(
             else f"order is {', '.join(order)}: each rule may stand in it once"
         )
     made = _made(sampling, setting)
+    # A rule that needs something of the target says here that it is missing.
     for name, shaper in made.items():
         if shaper is not None:
             all_sampling_rules()[name].check(shaper, setting)
@@ -340,6 +346,7 @@ def build_guard(
     made = _made(
         sampling, SamplingRuleContext(eos, tuple(sorted({*eos, *stop_ids})), language=language)
     )
+    # Rules that mask have `forbids`; the others take no token away for good.
     masks = tuple(
         (name, cast(MaskingShaper, s))
         for name, s in made.items()

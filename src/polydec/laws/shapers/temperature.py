@@ -82,6 +82,7 @@ def make_temperature_rule(
     Returns:
         The greedy rule, the temperature rule, or None at 1.
     """
+    # Below this a division would overflow: the limit of temperature 0 is taken.
     if temperature < GREEDY_BELOW:
         return GreedyRule()
     if temperature != 1.0:

@@ -62,6 +62,7 @@ class TopKRule:
         """
         if self.k >= logw_V.shape[-1]:
             return logw_V
+        # The smallest of the k largest weights is the edge; what ties with it stays.
         return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
 
 

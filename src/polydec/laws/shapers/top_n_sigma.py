@@ -70,6 +70,7 @@ class TopNSigmaRule:
         # All logits are equal up to rounding: every token is as good as the largest.
         if sigma == 0.0:
             return logw_V
+        # A temperature scales the distance and sigma alike, so it changes nothing here.
         return at_least(logw_V, logw_V.max() - self.n * sigma)
 
 

@@ -65,6 +65,7 @@ class TopPRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
+        # All of the mass: rounding must not cut anything off.
         if self.p == 1.0:
             return logw_V
         edge, equals = by_mass(logw_V, normalise_log_weights(logw_V), self.p)

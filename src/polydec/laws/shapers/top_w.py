@@ -96,6 +96,7 @@ class TopWRule:
             Log-weights, shape ``[V]``.
         """
         token_M = self._pooled(logw_V)
+        # Of the complete law: the pool need not add up to 1.
         logp_M = normalise_log_weights(logw_V.double())[token_M]
         kept_M = self._kept(logp_M, self._directions(token_M.tolist()))
         out_V = torch.full_like(logw_V, NEG_INF)
@@ -134,8 +135,8 @@ class TopWRule:
             # this.
             worth_M = prior_M - self.scale * far_M
             order_M = worth_M.sort(descending=True, stable=True).indices
-            # For every prefix of this order: its mass p(S), and what it is worth; the best prefix
-            # is the new set.
+            # For every prefix S: sum over S of p (entropy log p + g f) / p(S) + (mass - entropy)
+            # log p(S), which is the objective with its sign turned.
             mass_M = p_M[order_M].cumsum(0)
             score_M = (p_M * worth_M)[order_M].cumsum(0) / mass_M + (
                 self.mass - self.entropy

@@ -93,18 +93,22 @@ class XtcRule:
         # law.
         if not Rng.of(self.seed, self.choice).at("xtc", state).bernoulli(self.probability):
             return logw_V
+        # A threshold of 0 takes every token for likely.
         if self.threshold:
             log_t = math.log(self.threshold)
         else:
             log_t = NEG_INF
+        # p >= threshold, without normalising the row.
         choices = (logw_V >= logw_V.logsumexp(-1) + log_t).nonzero()[:, 0]
         w = logw_V[choices]
+        # Tokens that another rule has banned are no choice.
         choices = choices[w > NEG_INF]
         w = w[w > NEG_INF]
         # One likely token alone stays: there is no less likely one to fall back on.
         if len(choices) < 2:
             return logw_V
         out_V = logw_V.clone()
+        # Of the likely tokens those go that are likelier than the least likely one.
         out_V[choices[w > w.min()]] = NEG_INF
         return out_V
 

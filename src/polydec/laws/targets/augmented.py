@@ -55,6 +55,7 @@ class CacheAugmentationMaker:
             session: A session on the prompt, with nothing committed.
             prompt: Token ids of the prompt; the last one is the root.
         """
+        # Nothing is made: the root is committed as it would be anyway.
         if not self.count:
             session.commit((prompt[-1],))
             return

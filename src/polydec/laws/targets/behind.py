@@ -95,6 +95,7 @@ class PrefixSession(DelegatingSession):
         return self._draft
 
     def rewind(self, n: int) -> None:
+        # Further back stands the other prompt, whose tokens the caller has not given.
         if not 0 <= n <= self._done:
             raise RequestError(
                 f"n is {n}: it must lie in 0 to {self._done}, the tokens since {self.prompt}"

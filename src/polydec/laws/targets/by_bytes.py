@@ -176,8 +176,10 @@ class ByBytesTarget:
     def _boundary(self, symbols: Sequence[int]) -> int:
         """How many symbols stand before the last place that no token reaches across."""
         for at in range(len(symbols) - 1, -1, -1):
+            # No token reaches across a mark.
             if symbols[at] >= BYTES:
                 return at + 1
+            # White space that follows a word begins the next token in usual tokenizers.
             if at and symbols[at] in self.breaks and symbols[at - 1] not in WHITE:
                 return at
         return 0
@@ -194,6 +196,7 @@ class ByBytesTarget:
         for x in prompt:
             if x < BYTES or self.marks[x - BYTES]:
                 out.append(x)
+            # A mark without a token is read as text.
             elif self.names:
                 out += self.names[x - BYTES].encode()
         return tuple(out)
@@ -506,6 +509,7 @@ class ByBytesSession(LawsOnlySession):
             self._gone = True
             self._forget()
             return
+        # Covers of the shorter text are not stored, so it is opened anew.
         self._inner.close()
         self._open((self._head, self._fixed, False), (*text, 0))  # a root, whichever it is
 

@@ -131,6 +131,7 @@ def chunk_prompt_passages(
             rest += [prompt[at] for at in span]
     chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
     states = [encoder.state(chunk) for chunk in chunks]
+    # All chunks are vectors first; those with the highest scores are opened.
     closed = set(range(len(chunks)))
     # The small addend saves a product that should be whole from being rounded down.
     if count := int(share * len(chunks) + 1e-9):
@@ -145,6 +146,7 @@ def chunk_prompt_passages(
     number = 0
     for span, passage in parts:
         if passage and number in closed:
+            # One vector stands in the place of all tokens of the chunk.
             state_H = encoder.vector(states[number])
             rows += [len(instead)] * len(span)
             instead += make_soft_tokens(state_H[None], target.vocab.size, len(state_H), "a passage")

@@ -144,6 +144,7 @@ class ConfidentSession(DelegatingSession):
             The draft as it now stands.
         """
         left = self._inner.keep(nodes, root)
+        # What is committed moves the bar of later tokens.
         if self._scored is not None:
             self._done += self._scored.depth[root]
         else:
@@ -153,6 +154,7 @@ class ConfidentSession(DelegatingSession):
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
+        # A rewind may reach into the prompt, whose tokens are not counted.
         self._done = max(0, self._done - n)
 
     def fork(self, choice: int | None = None) -> ConfidentSession:

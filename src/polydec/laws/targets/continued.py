@@ -38,6 +38,7 @@ class ContinuousThoughtMaker:
         root = prompt[-1]
         done = 0
         try:
+            # The prompt is read without rows: only its last state is needed.
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             for _ in range(self.count):
                 # The state of the root becomes the next root: one pass for each thought.

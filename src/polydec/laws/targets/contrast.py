@@ -78,6 +78,7 @@ class ContrastTarget:
             raise RequestError(
                 f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}"
             )
+        # Rows are mixed id by id, so ids must mean the same in all laws.
         for other in self.others:
             self.target.vocab.require_same(other.vocab, "the second model")
 

@@ -169,6 +169,7 @@ class ByteAlphabet:
                     add(token, c.tip, not spelling.usual(c.tip.token, token))
                 if hi > ended:
                     going.append(ByteCover(c.tip, ended, hi, c.depth + 1))
+        # Spellings of the tokenizer come first, then those of fewer tokens; ids break ties.
         new.sort(key=lambda pair: (pair[0].odd, pair[0].size, pair[0].token))
         del new[self.width :]
         return (*going, *(self.whole(tip) for tip, _ in new)), new

@@ -131,6 +131,7 @@ class LayeredSession(DelegatingSession):
         inner = self._inner.bend(draft, scores)
         if self._draft is None:
             return inner
+        # From a node to the staged node of the same text, then to its row in the exits.
         at = [-1 if j < 0 else self._at[j] for j in matching_nodes(draft, self._draft)]
         return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
 

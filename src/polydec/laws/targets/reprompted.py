@@ -44,6 +44,7 @@ class SecondPromptTarget:
 
     def open(self, prompt: Sequence[int]) -> RepromptedSession:
         n = len(self.prompt)
+        # Any other text is read as it is.
         if tuple(prompt[:n]) == self.prompt:
             text = (*self.instead, *prompt[n:])
         else:

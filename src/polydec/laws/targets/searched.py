@@ -20,6 +20,7 @@ def drop_greedy_rule(target: Target) -> Target:
         or target.shapers[-1].reads is not RowDetail.ARGMAX
     ):
         return target
+    # Penalties and masks before the greedy rule stay.
     before = target.shapers[:-1]
     if before:
         return ShapedTarget(target.target, *before)

@@ -151,6 +151,7 @@ class TextTrail:
 
     def nodes(self, draft: Draft) -> list[ShaperStateNode]:
         """Of each node of a draft its node in the text. What two drafts have in common is shared."""
+        # A node of the text is made once, whichever draft asks for it first.
         out = [self.tip.next(draft.token[0])]
         for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
             out.append(out[p].next(x))
@@ -200,6 +201,7 @@ class ShapedSession(DelegatingSession):
         )  # what was wanted last, and what that is of the inner law
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
+        # Rows of the prompt come unshaped: of the inner law as much is needed as of its base.
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
 
     async def score(self, draft: Draft, want: ScoreRequest) -> ShapedScores:
@@ -284,6 +286,7 @@ class ShapedSession(DelegatingSession):
             self._trail.rewind(n)
 
     def fork(self, choice: int | None = None) -> ShapedSession:
+        # Rules that draw take the stream of the new choice.
         if choice is None:
             shapers = self._shapers
         else:
@@ -363,6 +366,7 @@ class ShapedScores:
 
     def row(self, i: int) -> Tensor:
         if i not in self._row:
+            # Without shapers the inner row is normalised already.
             if self._shapers:
                 self._row[i] = normalise_log_weights(self.weights(i))
             else:

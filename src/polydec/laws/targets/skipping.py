@@ -57,7 +57,9 @@ class SkippingSession(DelegatingSession):
         self._inner = whole
         self._layers = layers
         self._prompt = prompt
+        # The part writes to the cache of the complete session.
         self._part = whole.part(layers)
+        # The last token of the prompt is the root, all others count as committed.
         self._length = prompt - 1
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None

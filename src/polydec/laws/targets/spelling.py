@@ -50,10 +50,12 @@ class VocabularySpelling:
     """
 
     def __init__(self, words: TokenCodec, size: int) -> None:
+        # In the order of their bytes; tokens that write nothing are left out.
         known = sorted((piece, i) for i, piece in enumerate(words.pieces[:size]) if piece)
         self.bytes = [piece for piece, _ in known]
         self.id = [i for _, i in known]
         self.words = words
+        # The caches belong to this spelling, and are freed with it.
         self.run = lru_cache(RUNS)(self._run)
         self.usual = lru_cache(PAIRS)(self._usual)
 
@@ -105,6 +107,7 @@ class VocabularySpelling:
         second = self.words.pieces[b]
         if second is None:
             return True
+        # A token behind one without bytes begins a text of its own.
         tokens = (b,) if first is None else (a, b)
         try:
             text = ((first or b"") + second).decode()

@@ -106,6 +106,7 @@ class EntropySwitchRule:
             The state of the next token.
         """
         large, since, last = state
+        # The window holds the last entropies, across a switch as well.
         last = (*last, entropy)[-self.window :]
         since += 1
         # Going down has a threshold of its own, so that the models do not switch back and forth.
@@ -264,6 +265,7 @@ class SwitchSession(LawsOnlySession):
         self, draft: Draft, want: ScoreRequest
     ) -> tuple[Draft, SwitchScores, list[Any]]:
         """The draft, its scores, and the state of each node."""
+        # Entropies are those of the rows before shaping.
         if self._rule.entropies:
             want = replace(want, base=RowDetail.ROW)
         states = list[Any]()
@@ -292,6 +294,7 @@ class SwitchSession(LawsOnlySession):
         if self._scored is not None and not self._unread:
             path = self._scored[0].nodes_of(tokens)
             self._step(path)
+            # Both sessions commit what the draft holds; the rest waits until it is scored.
             for session in self._both.values():
                 session.commit(tokens[: len(path)])
         self._scored = None
@@ -353,6 +356,7 @@ class SwitchSession(LawsOnlySession):
         del self._unread[len(self._unread) - waiting :]
         for session in self._both.values():
             session.rewind(n - waiting)
+        # The state of the prompt's last token always stays.
         self._turn(self._states[: max(1, len(self._states) - (n - waiting))])
 
     def fork(self, choice: int | None = None) -> SwitchSession:

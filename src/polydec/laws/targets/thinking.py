@@ -72,6 +72,7 @@ class LatentPrefixTarget:
         n = len(self.prompt)
         if tuple(prompt[:n]) != self.prompt:
             return self.target.open(prompt)
+        # The prompt is opened without its last token, before which the vectors stand.
         inner = self.target.open(prompt[: n - 1])
         return ThinkingSession(
             inner, self.thinker, self.prompt[:-1], prompt[-1], len(prompt) - n, prompt[n - 1 : -1]
@@ -131,6 +132,7 @@ class ThinkingSession(PrefixSession):
         # place.
         last = len(self._before) - 1
         count = self._thinker.count
+        # Rows behind the vectors: of the prompt's last token, and of what was committed.
         behind = range(last + count, last + count + 1 + self._more + self._done)
         return ScoresAt(scores, (*range(last), *behind))
 
