@@ -154,6 +154,7 @@ class SubprocessWorker:
         try:
             self._lock.acquire()
         finally:
+            # It no longer waits: it has the lock, or was interrupted.
             with self._counting:
                 self._waiting -= 1
         try:

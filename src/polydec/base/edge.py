@@ -299,6 +299,7 @@ def whole_text(text: str, what: str) -> str:
     Raises:
         RequestError: A half of a character stands in it.
     """
+    # Encoding fails at the first half of a surrogate pair.
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

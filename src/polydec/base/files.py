@@ -37,8 +37,8 @@ def replace_file_atomically(path: Path, write: Callable[[Path], Any], *, mode: i
         UnwritableError: The disk is full, or the folder cannot be written to; what was there is as
             it was.
     """
-    # In the same folder, so that the move stays on one file system; the process id keeps two
-    # writers apart.
+    # In the same folder, so that the move stays on one file system; two writers have different
+    # names by their process ids.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with translate_write_errors(f"file {str(path)!r}"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +86,7 @@ def _unwritable(error: Exception) -> str | None:
     """
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    # These libraries raise errors of their own, which are known by their words.
     words = str(error)
     if "PytorchStreamWriter" in words or "inline_container" in words:
         return "the disk is full, or it may not grow so large"
@@ -149,6 +150,7 @@ def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
         hold = _with_fcntl
     else:
         hold = _without
+    # The lock is polled: the system has no lock with a time limit.
     while (release := hold(at)) is None:
         if time.monotonic() >= end:
             raise FileLockedError(f"{str(path)!r} is being written to by another process")

@@ -52,6 +52,7 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
             number: The signal.
             frame: Not read.
         """
+        # The second signal: nobody wants to wait any longer.
         if came:
             _raised(number, frame)
         came.append(number)
@@ -74,12 +75,14 @@ def _handled(
     before = dict[signal.Signals, Any]()
     # Signal handlers can only be set in the main thread.
     if threading.current_thread() is threading.main_thread():
+        # Only where the usual handler stands: handlers of a program around this one stay.
         before = {n: have for n in numbers if (have := signal.getsignal(n)) in usual}
     for number in before:
         signal.signal(number, handler)
     try:
         yield
     finally:
+        # Whatever happened inside, the former handlers come back.
         for number, have in before.items():
             signal.signal(number, have)
 

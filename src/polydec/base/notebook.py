@@ -30,6 +30,7 @@ class NotebookPiece(Protocol):
 
 def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
     """A text in one block, what was drafted in it coloured."""
+    # Text is escaped, so that it cannot bring HTML of its own.
     spans = [
         f'<span style="{DRAFTED}">{escape(p.text)}</span>' if p.drafted else escape(p.text)
         for p in pieces
@@ -89,6 +90,7 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
 
     def look() -> None:
         nonlocal due, handle
+        # Not more often than this: counting takes time, too.
         if time.monotonic() < due:
             return
         due = time.monotonic() + EVERY

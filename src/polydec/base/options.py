@@ -2,10 +2,10 @@
 
 A parameter is annotated where it is declared:
 
-    def build(kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2): ...
+    def build(kit, *, depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2): ...
 
-`read(build)` makes an `Option` of each such parameter. Validation, the command line, `polydec methods`, the docs and a
-server's JSON schema all come from these.
+`callable_options(build)` makes an `Option` of each such parameter. Validation, the command line,
+`polydec methods`, the docs and a server's JSON schema all come from these.
 """
 
 from __future__ import annotations
@@ -321,6 +321,7 @@ class Option:
             RequestError: The value is not legal: one sentence of at most 300 characters that names
                 the option, the value and what is legal.
         """
+        # None comes first: no other form reads it.
         if self.optional and (value is None or value == "none"):
             return None
         try:
@@ -339,11 +340,13 @@ class Option:
         each = dict[str, Any]()
         whole = dict[str, Any]()
         for x in self.limits:
-            # Limits of entries go into the schema of an entry, the others beside it.
+            # Limits of entries go into the schema of an entry, the others into that of the tuple.
             (whole if x.of_all else each).update(x.schema())
         out = _SCHEMA[self.form](each) | whole
+        # null is a type of its own in JSON schema.
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
+        # JSON has no tuples.
         if self.kind is not tuple or self.default is None:
             default = self.default
         else:
@@ -627,6 +630,7 @@ def _whole(value: Any) -> int:
         value = int(_digits(value, _WHOLE))
     if type(value) is float and value.is_integer():
         value = int(value)
+    # By exact type, as a bool is an int for Python.
     if type(value) is not int or not -LARGEST <= value <= LARGEST:
         raise RequestError
     return value
@@ -642,6 +646,7 @@ def _number(value: Any) -> float:
 
 def _truth(value: Any) -> bool:
     if isinstance(value, str):
+        # A word that is not listed is a KeyError, which `convert` reports.
         return _BOOLS[value[:DIGITS].strip().lower()]
     if type(value) is not bool:
         raise RequestError
@@ -666,6 +671,7 @@ def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]
     """How a tuple of numbers is read. A text within a list is no number."""
 
     def read_all(value: Any) -> tuple[Any, ...]:
+        # A text is split at commas, as on the command line.
         if isinstance(value, str):
             return tuple(read_one(x) for x in _parts(value)[: ENTRIES + 1])
         entries = _several(value)
@@ -679,6 +685,7 @@ def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]
 
 def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
+        # A text alone is one entry, since it may hold commas.
         entries = (value,)
     else:
         entries = _several(value)
@@ -698,6 +705,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _several(value: Any) -> tuple[Any, ...]:
     """The entries of a list, a tuple or a set."""
+    # Bytes are a sequence, too, of numbers that nobody meant.
     if isinstance(value, bytes) or not isinstance(value, (Sequence, Set)):
         raise RequestError
     entries = cast(Collection[Any], value)

@@ -99,6 +99,7 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
     """The entry points of a room in an order that does not depend on the installation's."""
     if os.environ.get(OFF, "").lower() == "off":
         return ()
+    # Sorted, so that which of two equal names wins does not depend on the installation.
     return tuple(sorted(entry_points(group=f"polydec.{room}"), key=lambda p: (p.name, p.value)))
 
 
@@ -110,6 +111,7 @@ def _package(point: EntryPoint) -> str:
 
 def _told_by(error: BaseException) -> str:
     """What an error of somebody else's code says of itself, as far as that can be asked."""
+    # The error of foreign code may fail to say itself.
     try:
         message = str(error)
     except Exception:

@@ -10,11 +10,11 @@ from polydec.base.errors import RequestError
 from polydec.core.types import TextEdit
 
 _KINDS: dict[str, type[TraceEvent]] = {}
-"""Every kind of event by its name; a family adds its own by writing a subclass of Event."""
+"""Every kind of event by its name; a family adds its own by writing a subclass of TraceEvent."""
 
 
 def event_name(kind: type[TraceEvent]) -> str:
-    """What a trace file calls events of a class: its name without `TraceEvent`."""
+    """What a trace file calls events of a class: its name without `Event`."""
     return kind.__name__.removesuffix("Event")
 
 

@@ -328,6 +328,7 @@ class Draft:
 
         parent = self.parent[:n]
         if not first:
+            # Old numbers to new ones; the root's parent is -1 in both.
             new = {-1: -1} | {i: k for k, i in enumerate(keep)}
             parent = tuple([new[self.parent[i]] for i in keep])
         return Draft(
@@ -372,7 +373,6 @@ class Draft:
         # The descendants of the new root, among the chosen nodes.
         below = {root}
         for i in nodes:  # ascending: parents come first
-            # Old numbers to new ones; the root's parent is -1 in both.
             if self.parent[i] in below:
                 below.add(i)
         stay = tuple(sorted(below))

@@ -143,7 +143,7 @@ def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _others(schema: Schema) -> Iterator[Schema]:
-    """The parts of a schema that `_Closed` does not look into."""
+    """The parts of a schema that `_ObjectCloser` does not look into."""
     if isinstance(schema, list):
         for x in schema:
             yield from _others(x)

@@ -299,7 +299,7 @@ def _called(rules: dict[str, _GbnfRule], terminal: set[str]) -> Iterator[tuple[s
     """What each rule is called there: no name of theirs has a meaning of its own."""
     yield "root", "start"
     for i, name in enumerate(x for x in rules if x != "root"):
-        # The number keeps names apart that become equal when they are simplified.
+        # The number distinguishes names that become equal when they are simplified.
         plain = re.sub(r"[^a-z0-9]", "_", name.lower())[:40]
         called = f"r{i}_{plain}"
         yield name, called.upper() if name in terminal else called

@@ -63,8 +63,8 @@ class ToolCalls:
         form: How the model writes a call.
         many: Whether several calls may come. Default True.
         text: Whether the answer may say something as well, or call nothing. Default False.
-        said: Instead of a call the answer may be a value of this schema; only in tags, which tell
-            the two apart. None: it may not.
+        said: Instead of a call the answer may be a value of this schema; only in tags, which
+            separate the two. None: it may not.
     """
 
     functions: tuple[ToolFunction, ...]

@@ -33,7 +33,7 @@ LOOKED = 1.0
 """Seconds of looking for the place in a schema that is wrong."""
 
 Compile = Callable[[str], None]
-"""Compile a grammar. Raises Malformed, or Empty where it holds no text that the tokens can spell.
+"""Compile a grammar. Raises MalformedGrammarError, or EmptyLanguageError where it holds no text that the tokens can spell.
 """
 
 

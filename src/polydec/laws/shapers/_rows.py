@@ -101,7 +101,7 @@ def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int | N
         The smallest key that stays, and how many entries that equal it stay (at least one), or None
         where all of them do.
     """
-    # Most laws have the mass in a few entries: a row is not sorted as a whole.
+    # Most laws have the mass in a few entries, so a complete row is rarely sorted.
     key_K, token_K = key_V.topk(min(FIRST, len(key_V)))
     before = 0.0
     # In float64: a sum over a vocabulary loses too much in float32.

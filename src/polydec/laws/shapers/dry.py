@@ -76,6 +76,7 @@ class DryRule:
 
     def start(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
+        # Matches never reach beyond the window.
         if self.window is not None:
             text_n = text_n[max(0, len(text_n) - self.window) :]
         # run_n[i]: how many tokens up to place i equal as many tokens at the end of the text.
@@ -184,6 +185,7 @@ def make_dry_rule(
     Returns:
         The rule, or None where it is off.
     """
+    # A negative length means the complete text.
     if dry_penalty_last_n < 0:
         window = None
     else:

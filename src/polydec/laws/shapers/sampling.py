@@ -105,11 +105,12 @@ else:  # with the fields of other packages' rules
 
 
 class Sampling(_Fields):
-    """How to sample: a frozen value with one attribute for each of `fields()`; every default is
-    neutral.
+    """How to sample: a frozen value with one attribute for each of `all_sampling_fields()`; every
+    default is neutral.
 
-    Names are vLLM's, then transformers', then llama.cpp's; `table()` lists them with their ranges.
-    Two that are equal have equal fields; dataclasses.replace changes some of them.
+    Names are vLLM's, then transformers', then llama.cpp's; `sampling_fields_table()` lists them
+    with their ranges. Two that are equal have equal fields; dataclasses.replace changes some of
+    them.
 
     Raises RequestError with one sentence for a field that is unknown or out of its range, or if the
     rules leave no token.
@@ -129,6 +130,7 @@ class Sampling(_Fields):
 
     def __init__(self, **given: Unpack[SamplingKeywords]) -> None:
         known = all_sampling_fields()
+        # A wrong name is refused before any value is converted.
         for name in given:
             if name not in known:
                 raise unknown_field_error(name, known)

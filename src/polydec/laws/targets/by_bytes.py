@@ -205,8 +205,7 @@ class ByBytesTarget:
         """The tokenizer's tokens of some symbols. Raises UnicodeDecodeError, counted from the
         first of them, where bytes between two marks are no text.
         """
-        # `run` collects the bytes between two marks; each run is spelled by the tokenizer as a
-        # whole.
+        # `run` collects the bytes between two marks; the tokenizer spells each run in one call.
         words, out, run = self.alphabet.spelling.words, list[int](), bytearray()
 
         def spell(stop: int) -> None:

@@ -133,7 +133,7 @@ def chunk_prompt_passages(
     states = [encoder.state(chunk) for chunk in chunks]
     # All chunks are vectors first; those with the highest scores are opened.
     closed = set(range(len(chunks)))
-    # The small addend saves a product that should be whole from being rounded down.
+    # The small addend saves a product that should be an integer from being rounded down.
     if count := int(share * len(chunks) + 1e-9):
         order = scores(ChunkSelectorInput(encoder, chunks, states, tuple(rest))).argsort(
             descending=True, stable=True
