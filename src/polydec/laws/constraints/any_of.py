@@ -61,7 +61,8 @@ class AnyOf:
             The language.
 
         Raises:
-            No tokens of the vocabulary spell one of the texts, or its bytes are not known.
+            RequestError: No tokens of the vocabulary spell one of the texts, or its bytes are not
+                known.
         """
         spelled = pieces.token_byte_pieces(vocab, ends)
         strings = [text.encode() for text in self.texts]

@@ -27,8 +27,11 @@ class FrequencyPenaltyRule:
     """w - penalty * count, count being how often the token stands in the output (the prompt does
     not count); a negative penalty rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source:
-    OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Source: OpenAI API reference.
+
+    Attributes:
+        penalty: What each occurrence costs, -2 to 2.
     """
 
     penalty: float

@@ -26,8 +26,11 @@ class PresencePenaltyRule:
     """w - penalty for every token of the output (the prompt does not count); a negative penalty
     rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source:
-    OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Source: OpenAI API reference.
+
+    Attributes:
+        penalty: What a token of the output costs, -2 to 2.
     """
 
     penalty: float

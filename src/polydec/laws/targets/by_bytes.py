@@ -338,7 +338,7 @@ class ByBytesSession(LawsOnlySession):
             The law of the next symbol at every node, made when somebody looks.
 
         Raises:
-            The draft has states, which belong to tokens.
+            RequestError: The draft has states, which belong to tokens.
         """
         if draft.state is not None:
             raise RequestError("state is given: what stands for a byte is a matter of tokens")
@@ -475,7 +475,7 @@ class ByBytesSession(LawsOnlySession):
             The draft as it now stands.
 
         Raises:
-            Nothing was scored since the last commit.
+            RequestError: Nothing was scored since the last commit.
         """
         draft = self._draft
         if draft is None:

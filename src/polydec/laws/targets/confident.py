@@ -25,7 +25,7 @@ class EarlyExitTarget:
 
     Prompt rows (prefill with want.prompt) are those of the complete model: all layers see a prompt.
 
-    Exact: approximate. Rows that leave early are not those of the complete model.
+    Exact: approximate. Rows that leave early are not the whole model's.
     Reduces to: `target` at threshold above 1.2 (above 1 where decay is None).
     Source: Schuster et al., "Confident adaptive language modeling" (2022); there, missing keys and
     values are made from the exit's state instead.
@@ -100,7 +100,7 @@ class ConfidentSession(DelegatingSession):
             For each node the row of its exit.
 
         Raises:
-            A single depth is wanted.
+            RequestError: A single depth is wanted.
         """
         if want.exits:
             raise RequestError(

@@ -18,8 +18,8 @@ class SkippingTarget:
     Each layer that runs has its own keys and values. The first generated token comes from all
     layers, as its row ends the prompt.
 
-    Exact: approximate. No verification holds the text to the complete model; perplexity says how
-    far it went.
+    Exact: approximate. No verification holds the text to the whole model; perplexity says how far
+    it went.
     Reduces to: `target` with all layers.
     Source: Liu et al., "Accelerating inference in large language models with a unified layer
     skipping strategy" (2024).
@@ -118,7 +118,7 @@ class SkippingSession(DelegatingSession):
             The draft as it now stands.
 
         Raises:
-            Nothing was scored since the last commit.
+            RequestError: Nothing was scored since the last commit.
         """
         if self._scored is None:
             raise RequestError(

@@ -245,7 +245,7 @@ class SwitchSession(LawsOnlySession):
             For each node the row of its model.
 
         Raises:
-            A single depth is wanted.
+            RequestError: A single depth is wanted.
         """
         if want.exits:
             raise RequestError(
@@ -317,7 +317,7 @@ class SwitchSession(LawsOnlySession):
             The draft as it now stands.
 
         Raises:
-            Nothing was scored since the last commit.
+            RequestError: Nothing was scored since the last commit.
         """
         if self._scored is None:
             raise RequestError(
