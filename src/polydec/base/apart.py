@@ -36,7 +36,12 @@ TOO_DEEP = frozenset(
 
 
 class WorkerEndedError(RequestError):
-    """The worker ended over a request. again: whether the same request may go well another time."""
+    """The worker ended over a request.
+
+    Args:
+        why: The sentence of the error.
+        again: Whether the same request may go well another time.
+    """
 
     def __init__(self, why: str, again: bool) -> None:
         super().__init__(why)
@@ -44,7 +49,7 @@ class WorkerEndedError(RequestError):
 
 
 class WorkerBusyError(RequestError):
-    """As many wait for the worker as may (see `few_waiting`)."""
+    """As many requests wait for the worker as may (see `few_waiting`)."""
 
 
 _MOST: ContextVar[int | None] = ContextVar("most that may wait", default=None)
@@ -52,7 +57,11 @@ _MOST: ContextVar[int | None] = ContextVar("most that may wait", default=None)
 
 @contextmanager
 def few_waiting(most: int) -> Iterator[None]:
-    """Where others wait for a worker already, so many of them, what asks it in here is refused with Busy."""
+    """Refuse requests to a worker, inside this context, where too many others wait for it already.
+
+    Args:
+        most: How many may wait; one more gets WorkerBusyError.
+    """
     before = _MOST.set(most)
     try:
         yield
@@ -62,8 +71,14 @@ def few_waiting(most: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SubprocessLimits:
-    """Of a worker. memory: bytes of address space, its own included; seconds: of computing, for one request; stack: bytes of
-    it, None: as this process has it; answer: bytes of an answer."""
+    """Limits of a worker.
+
+    Attributes:
+        memory: Bytes of address space, its own included.
+        seconds: Seconds of computing for one request.
+        stack: Bytes of stack; None: as this process has it.
+        answer: Most bytes of an answer. Default 128 MiB.
+    """
 
     memory: int
     seconds: float
@@ -72,8 +87,14 @@ class SubprocessLimits:
 
 
 class SubprocessWorker:
-    """A process that answers lines of JSON by what a script's `answer` gives (see `confined.py`); what: it works on, in words.
-    One for all threads: they take turns."""
+    """A process that answers lines of JSON by what a script's `answer` gives (see `confined.py`).
+    One serves all threads: they take turns.
+
+    Args:
+        script: The script.
+        limits: What the worker may use.
+        what: What it works on, in words, for errors.
+    """
 
     def __init__(self, script: Path, limits: SubprocessLimits, what: str) -> None:
         self.script = script
@@ -87,11 +108,23 @@ class SubprocessWorker:
         atexit.register(self.stop)
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """What the worker answers to a line of JSON. Raises Ended where it does not, RequestError where it does not start, Busy
-        where too many wait."""
+        """Send a line of JSON to the worker, and wait for its answer.
+
+        Args:
+            request: The line, with its line end.
+
+        Returns:
+            The answer, read from JSON.
+
+        Raises:
+            WorkerEndedError: The worker ended over the request.
+            WorkerBusyError: Too many requests wait.
+            RequestError: The worker does not start.
+        """
         with self._turn():
             if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
                 self._process = None
+            # A worker that had ended before the request is started once more.
             for _ in range(2):
                 process = self._running()
                 try:
@@ -111,6 +144,7 @@ class SubprocessWorker:
     def _turn(self) -> Iterator[None]:
         """Wait for one's turn, if one more may."""
         most = _MOST.get()
+        # Waiting requests are counted with a lock of their own: the worker may be busy for seconds.
         with self._counting:
             if most is not None and self._waiting >= most:
                 raise WorkerBusyError(
@@ -120,6 +154,7 @@ class SubprocessWorker:
         try:
             self._lock.acquire()
         finally:
+            # It no longer waits: it has the lock, or was interrupted.
             with self._counting:
                 self._waiting -= 1
         try:
@@ -129,6 +164,7 @@ class SubprocessWorker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
+            # -P leaves the folder of the script out of the import path.
             command = [
                 sys.executable,
                 "-P",
@@ -147,6 +183,7 @@ class SubprocessWorker:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     env=env,
+                    # A session of its own: Ctrl-C in the terminal does not reach the worker.
                     start_new_session=True,
                 )
             except OSError as e:
@@ -159,6 +196,7 @@ class SubprocessWorker:
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(request)
+            # Nothing was answered: the worker is gone, and its pipe closed.
             process.stdin.flush()
         except OSError:
             return None
@@ -167,10 +205,12 @@ class SubprocessWorker:
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             while not got.endswith(b"\n"):
+                # The system limits computing, not sleeping; a worker that hangs is ended here.
                 late = not ready.select(max(0.0, end - time.monotonic()))
                 if late or len(got) > self.limits.answer:
                     process.kill()
                     return None
+                # End of file: the worker ended before its line did.
                 if not (piece := os.read(process.stdout.fileno(), 1 << 20)):
                     return None
                 got += piece
@@ -180,6 +220,7 @@ class SubprocessWorker:
         """End the process, which may start again later; its exit code."""
         process = self._process
         self._process = None
+        # After a fork the process belongs to the parent: it may not be stopped from here.
         if process is None or self._owner != os.getpid():
             return 0
         for pipe in (process.stdin, process.stdout):
@@ -187,12 +228,14 @@ class SubprocessWorker:
                 if pipe is not None:
                     pipe.close()
         try:
+            # The worker ends by itself when its input does; most take less than a second.
             return process.wait(1.0)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
 
     def _why(self, code: int) -> str:
+        # The timer of the worker sends SIGPROF; the system sends SIGKILL where it is out of memory.
         if code == -signal.SIGPROF:
             return f"it computes for more than {self.limits.seconds:g} seconds"
         if code == -signal.SIGKILL:

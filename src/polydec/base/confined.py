@@ -23,9 +23,17 @@ KEPT = 4 << 20
 
 
 def main(script: str, memory: int, seconds: float, stack: int) -> None:
-    """Answer until there are no more lines."""
+    """Answer lines of JSON until there are no more.
+
+    Args:
+        script: File that defines `answer`.
+        memory: Bytes of address space.
+        seconds: Seconds of computing for one line.
+        stack: Bytes of stack; 0: as it is.
+    """
     answers = sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing but answers goes there
+    # Limits come first: the script itself is not trusted with more.
     for kind, limit in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CORE, 0),
@@ -37,18 +45,21 @@ def main(script: str, memory: int, seconds: float, stack: int) -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
     del sys.path[0]
+    # The script runs once; its `answer` serves every line.
     answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]
     resident = process_memory_bytes(1)
     for line in sys.stdin.buffer:
         # nobody catches its signal: it ends the process, whatever runs
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
+            # What fails in an orderly way is answered; everything else ends the process.
             reply = answer(json.loads(line))
         except (MemoryError, RecursionError):
             reply = {"error": "what it is given is too long, or nested too deeply"}
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps(reply).encode() + b"\n")
         answers.flush()
+        # Memory that the last answer needed goes back to the system.
         if process_memory_bytes(1) > resident + KEPT:
             give_back()
             resident = process_memory_bytes(1)
@@ -65,7 +76,9 @@ def give_back() -> None:
 
 
 def process_memory_bytes(which: int = 0) -> int:
-    """Bytes of this process's address space; which 1: of what it has in memory. 0 where the system does not tell."""
+    """Bytes of this process's address space; which 1: of what it has in memory. 0 where the system
+    does not tell.
+    """
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text().split()[which])
         return pages * resource.getpagesize()

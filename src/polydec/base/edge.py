@@ -37,14 +37,19 @@ _HIDDEN = re.compile(
 
 
 def escape_control_characters(text: str) -> str:
-    """The text as a terminal may have it: of control characters only line feed and tab stay; every other one (and what turns
-    the direction of writing) is written as its escape, `\\x1b`."""
+    """The text as a terminal may have it: of control characters only line feed and tab stay; every
+    other one (and what turns the direction of writing) is written as its escape, `\\x1b`.
+    """
     return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
 def error_sentence(problem: object) -> str:
-    """What an error says: one line of at most LONGEST characters without control characters. A sentence stays as it is."""
+    """What an error says: one line of at most LONGEST characters without control characters. A
+    sentence stays as it is.
+    """
+    # The cut comes before anything that takes time for each character.
     text = str(problem)[: 64 * LONGEST]  # a message can be as long as the file that it speaks of
+    # Long words, such as paths, lose their middle: beginning and end say most.
     words = [
         w if len(w) <= _WORD else f"{w[: _WORD // 2]}…{w[1 - _WORD // 2 :]}"
         for w in escape_control_characters(text).split()
@@ -62,17 +67,32 @@ R = TypeVar("R", bound="BaseModel")
 
 
 def validate_record(kind: type[R], data: Any, what: str) -> R:
-    """`data` as a record. Raises RequestError with one sentence that begins with `what` and names the first wrong field."""
+    """Check data from outside against a record type.
+
+    Args:
+        kind: The record type.
+        data: What JSON or YAML holds.
+        what: How an error begins, such as the file.
+
+    Returns:
+        The record.
+
+    Raises:
+        RequestError: One sentence that begins with `what` and names the first wrong field.
+    """
     from pydantic import ValidationError
 
     try:
         return kind.model_validate(data)
     except ValidationError as error:
+        # The first error is enough: one sentence is said.
         first = error.errors(include_url=False, include_context=False)[0]
         names = [x for x in first["loc"] if isinstance(x, int) or not _BRANCH.search(x)]
+        # The path to the field, with long names and deep paths cut.
         field = ".".join(str(x)[:40] for x in names[:4])
         if first["type"] == "missing":
             raise RequestError(error_sentence(f"{what}: {field} is missing")) from None
+        # pydantic's words, without the openings that a sentence does not need.
         message = (
             first["msg"]
             .removeprefix("Value error, ")
@@ -87,7 +107,9 @@ def validate_record(kind: type[R], data: Any, what: str) -> R:
 
 
 def _spoken(value: Any) -> str:
-    """A value as a sentence may have it. Python refuses to write out a number of thousands of digits."""
+    """A value as a sentence may have it. Python refuses to write out a number of thousands of
+    digits.
+    """
     try:
         return _SHORT.repr(value)
     except ValueError:
@@ -112,9 +134,21 @@ def _finite(digits: str) -> float:
 def parse_json(
     text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False
 ) -> Any:
-    """The value of a JSON text; pairs: makes each object. finite: NaN and Infinity are refused, since no answer could tell them
-    back (Python's reader takes them, and models' files hold some). Raises RequestError with one sentence, also for one that is
-    nested too deeply."""
+    """Parse a JSON text.
+
+    Args:
+        text: The text.
+        what: How an error begins, such as the file.
+        pairs: Makes an object of its members. None: a dict.
+        finite: Whether NaN, Infinity and numbers that overflow are refused: no answer could say
+            them, though Python reads them and the files of models hold some. Default False.
+
+    Returns:
+        The value.
+
+    Raises:
+        RequestError: One sentence; also for a text that is nested too deeply.
+    """
     numbers: dict[str, Any] = (
         {"parse_constant": _no_number, "parse_float": _finite} if finite else {}
     )
@@ -131,8 +165,20 @@ def parse_json(
 def parse_object(
     text: str | bytes, what: str, pairs: Pairs | None = None, *, finite: bool = False
 ) -> dict[str, Any]:
-    """The object of a JSON text; pairs, finite: as for `parse`. Raises RequestError with one sentence where it is another value
-    or none."""
+    """Parse a JSON text that must hold an object.
+
+    Args:
+        text: The text.
+        what: How an error begins, such as the file.
+        pairs: As for `parse_json`.
+        finite: As for `parse_json`.
+
+    Returns:
+        The object.
+
+    Raises:
+        RequestError: The text is no JSON, or holds another value.
+    """
     value = parse_json(text, what, pairs, finite=finite)
     if not isinstance(value, dict):
         raise RequestError(
@@ -142,12 +188,25 @@ def parse_object(
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """The content of a file or pipe of at most `most` bytes. Raises RequestError with one sentence."""
+    """Read a file or a pipe.
+
+    Args:
+        path: The file.
+        most: Most bytes that it may have. Default LARGEST_TEXT.
+
+    Returns:
+        Its content.
+
+    Raises:
+        RequestError: It cannot be read, is no ordinary file, or is larger; one sentence.
+    """
     what = f"file {str(path)!r} cannot be read"
     try:
         about = path.stat()
+        # A device or a folder could block, or never end.
         if not stat.S_ISREG(about.st_mode) and not stat.S_ISFIFO(about.st_mode):
             raise RequestError("it is not an ordinary file")
+        # The size is checked before reading, and again while reading: a pipe has none.
         if about.st_size > most:
             raise RequestError(f"it has more than {most} bytes")
         with path.open("rb") as file:
@@ -159,8 +218,9 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
 
 
 def decoded_text(content: bytes) -> str:
-    """The text of a file's UTF-8, without the byte order mark that some programs write before it. Raises UnicodeDecodeError
-    where it is no UTF-8."""
+    """The text of a file's UTF-8, without the byte order mark that some programs write before it.
+    Raises UnicodeDecodeError where it is no UTF-8.
+    """
     return content.decode("utf-8-sig")
 
 
@@ -171,12 +231,24 @@ class ReadableFile(Protocol):
 
 
 def read_at_most(file: ReadableFile, most: int) -> bytes:
-    """All that is left of a stream. Raises RequestError where that is more than `most` bytes."""
+    """Read all that is left of a stream.
+
+    Args:
+        file: An open file of bytes.
+        most: Most bytes that may be left.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        RequestError: There are more.
+    """
     parts = list[bytes]()
     left = most
     while part := file.read(1 << 20):
         parts.append(part)
         left -= len(part)
+        # Stop at the first part that is too much, so that memory stays bounded.
         if left < 0:
             raise RequestError(f"it has more than {most} bytes")
     return b"".join(parts)
@@ -214,8 +286,20 @@ def path_text(value: object, what: str) -> str:
 
 
 def whole_text(text: str, what: str) -> str:
-    """`text`, which must hold whole characters. Raises RequestError where half of one stands in it (bytes that are no UTF-8 on
-    the command line, `\\ud800` in JSON)."""
+    r"""Check that a text holds complete characters only.
+
+    Args:
+        text: The text. Bytes that are no UTF-8 on the command line, and `\ud800` in JSON, give
+            halves of characters.
+        what: How an error begins.
+
+    Returns:
+        The text.
+
+    Raises:
+        RequestError: A half of a character stands in it.
+    """
+    # Encoding fails at the first half of a surrogate pair.
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -228,7 +312,20 @@ def whole_text(text: str, what: str) -> str:
 
 
 def require_integer(name: str, value: int, low: int, high: int) -> int:
-    """`value`, which must lie in low to high. Raises RequestError that names it."""
+    """Check that an integer lies in a range.
+
+    Args:
+        name: Name of the option, for the error.
+        value: The integer.
+        low: Smallest legal value.
+        high: Largest legal value.
+
+    Returns:
+        The value.
+
+    Raises:
+        RequestError: It lies outside.
+    """
     if not low <= value <= high:
         raise RequestError(
             f"{name} is {_short(value)}: it must be at least {low}"
@@ -245,9 +342,12 @@ def _short(value: int) -> str:
 
 
 def _digits(value: int) -> int:
+    # log10(2) digits for each bit: writing the number out may take minutes, or is refused.
     return int(abs(value).bit_length() * 0.30103) + 1
 
 
 def most_threads() -> int:
-    """How many threads may be asked for here: four times the cores, and 4 to 1,024 in all. torch ends the process at 40,000."""
+    """How many threads may be asked for here: four times the cores, and 4 to 1,024 in all. torch
+    ends the process at 40,000.
+    """
     return min(1024, max(4, 4 * (os.cpu_count() or 1)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class PolydecError(ValueError):
-    """Something that Polydec refuses, said in one sentence. Any other exception is a fault of the program."""
+    """Something that Polydec refuses, said in one sentence. Any other exception is a fault of the
+    program.
+    """
 
 
 class RequestError(PolydecError):
@@ -12,7 +14,9 @@ class RequestError(PolydecError):
 
 
 class MissingError(PolydecError):
-    """What is asked for needs something that is not here: a draft, something trained, a kernel, a device, a package."""
+    """What is asked for needs something that is not here: a draft, something trained, a kernel, a
+    device, a package.
+    """
 
 
 class FileError(PolydecError):
@@ -20,4 +24,6 @@ class FileError(PolydecError):
 
 
 class UnwritableError(FileError, OSError):
-    """A file cannot be written: the disk is full, or the folder is not ours. `strerror` is the reason alone."""
+    """A file cannot be written: the disk is full, or the folder is not ours. `strerror` is the
+    reason alone.
+    """

@@ -26,26 +26,39 @@ class FileLockedError(FileError):
 
 
 def replace_file_atomically(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> None:
-    """Call write(temporary path), then move that file to `path`: what is there is always whole. mode: who may read it. Raises
-    UnwritableError, one sentence that names the file, where the disk is full or the folder cannot be written to; what was there
-    is then as it was."""
+    """Write a file through a temporary one, so that what stands at its path is always complete.
+
+    Args:
+        path: The file.
+        write: Writes the content to the path that it is given.
+        mode: Permission bits of the file. Default 0o644.
+
+    Raises:
+        UnwritableError: The disk is full, or the folder cannot be written to; what was there is as
+            it was.
+    """
+    # In the same folder, so that the move stays on one file system; two writers have different
+    # names by their process ids.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with translate_write_errors(f"file {str(path)!r}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
             temporary.chmod(mode)  # some writers make files that only their owner can read
+            # The content must be on the disk before the name points to it.
             with open(temporary, "rb") as f:
                 os.fsync(f.fileno())
             os.replace(temporary, path)
         finally:
+            # After a success there is nothing left to remove.
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def translate_write_errors(what: str) -> Iterator[None]:
-    """Around what writes a file: whatever the system, torch or safetensors says of a full disk becomes one sentence.
+    """Around what writes a file: whatever the system, torch or safetensors says of a full disk
+    becomes one sentence.
 
     Args:
         what: the file, as the sentence begins.
@@ -55,6 +68,7 @@ def translate_write_errors(what: str) -> Iterator[None]:
     """
     try:
         yield
+    # An inner context has said it already.
     except UnwritableError:
         raise
     except Exception as error:
@@ -67,10 +81,12 @@ def translate_write_errors(what: str) -> Iterator[None]:
 
 
 def _unwritable(error: Exception) -> str | None:
-    """Why a file cannot be written, None for another error. torch and safetensors have words of their own for what the system
-    said."""
+    """Why a file cannot be written, None for another error. torch and safetensors have words of
+    their own for what the system said.
+    """
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    # These libraries raise errors of their own, which are known by their words.
     words = str(error)
     if "PytorchStreamWriter" in words or "inline_container" in words:
         return "the disk is full, or it may not grow so large"
@@ -80,7 +96,13 @@ def _unwritable(error: Exception) -> str | None:
 
 
 class NamedText:
-    """A text file that is open for writing, and whose errors name it. Closed as a context manager."""
+    """A text file that is open for writing, and whose errors name it. It is closed as a context
+    manager.
+
+    Args:
+        path: The file.
+        what: How an error begins.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
         with translate_write_errors(what):
@@ -106,8 +128,21 @@ class NamedText:
 
 @contextmanager
 def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
-    """Hold the lock of `path` (a file `.NAME.lock` beside it) among processes and threads. Raises Locked where another has
-    held it for `wait` seconds, OSError where the folder cannot be written to."""
+    """Hold the lock of a file among processes and threads.
+
+    The lock is a file `.NAME.lock` in the same folder.
+
+    Args:
+        path: The file.
+        wait: Seconds to wait for the lock. Default 20.
+
+    Yields:
+        Nothing; the lock is held until the context ends.
+
+    Raises:
+        FileLockedError: Another has held the lock for so long.
+        OSError: The folder cannot be written to.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     at = path.with_name(f".{path.name}.lock")
     end = time.monotonic() + wait
@@ -115,6 +150,7 @@ def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
         hold = _with_fcntl
     else:
         hold = _without
+    # The lock is polled: the system has no lock with a time limit.
     while (release := hold(at)) is None:
         if time.monotonic() >= end:
             raise FileLockedError(f"{str(path)!r} is being written to by another process")
@@ -126,7 +162,10 @@ def hold_file_lock(path: Path, *, wait: float = 20.0) -> Iterator[None]:
 
 
 def _with_fcntl(at: Path) -> Callable[[], None] | None:
-    """Take the lock; what gives it back, or None where another has it. The system gives it back when a process dies."""
+    """Take the lock; what gives it back, or None where another has it. The system gives it back
+    when a process dies.
+    """
+    # O_CLOEXEC: a child process would hold the lock for as long as it lives.
     file = os.open(at, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]
@@ -136,6 +175,7 @@ def _with_fcntl(at: Path) -> Callable[[], None] | None:
     except OSError:  # a file system without locks
         os.close(file)
         return _without(at)
+    # Closing the file gives the lock back.
     return lambda: os.close(file)
 
 
@@ -143,9 +183,11 @@ def _without(at: Path) -> Callable[[], None] | None:
     """The same by another file, which must not be there yet."""
     at = at.with_suffix(".held")
     try:
+        # O_EXCL: creating the file is the one step that only one process can do.
         os.close(os.open(at, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         with suppress(OSError):
+            # Nobody removes the lock of a process that died, so an old one is taken away.
             if time.time() - at.stat().st_mtime > STALE:
                 at.unlink(missing_ok=True)
         return None
@@ -153,18 +195,27 @@ def _without(at: Path) -> Callable[[], None] | None:
 
 
 def end_last_line(path: Path, whole: Callable[[bytes], bool]) -> None:
-    """Make a file of lines ready to be appended to: a last line without an end gets one where `whole` says that nothing of
-    it is missing, else it is cut off (an interruption left it). Nothing else of the file is touched."""
+    """Make a file of lines ready to be appended to.
+
+    A last line without an end gets one where it is complete; otherwise it is cut off (an
+    interruption left it). Nothing else of the file is touched.
+
+    Args:
+        path: The file; it must exist.
+        whole: Tells of such a last line whether nothing of it is missing.
+    """
     with open(path, "r+b") as f:
         size = f.seek(0, os.SEEK_END)
         begin = size
         tail = b""
+        # Backwards in blocks up to the last line end: the file may be large.
         while begin and b"\n" not in tail:
             step = min(1 << 16, begin)
             begin -= step
             f.seek(begin)
             tail = f.read(step) + tail
         at = tail.rfind(b"\n") + 1
+        # The last line has its end.
         if at == len(tail):
             return
         if whole(tail[at:]):

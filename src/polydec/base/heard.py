@@ -6,13 +6,18 @@ import sys
 import warnings
 
 OURS = frozenset({"polydec", "functools"})
-"""Packages whose frames lie between a warning and whoever caused it: ours, and what a cached property is called from."""
+"""Packages whose frames lie between a warning and whoever caused it: ours, and what a cached
+property is called from.
+"""
 
 
 def warn_caller(sentence: str) -> None:
-    """Give a warning that names the nearest file outside Polydec, or the outermost one where all is Polydec's own."""
+    """Give a warning that names the nearest file outside Polydec, or the outermost one where all
+    is Polydec's own.
+    """
     level = 1
     frame = sys._getframe()
+    # Up the stack until a frame lies outside of Polydec.
     while frame.f_back is not None and _room(frame.f_globals) in OURS:
         level += 1
         frame = frame.f_back

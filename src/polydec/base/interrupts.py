@@ -22,15 +22,19 @@ def _raised(number: int, frame: Any) -> None:
 
 @contextmanager
 def sigterm_raised() -> Iterator[None]:
-    """Inside, SIGTERM raises Terminated, so that files are closed and what is known is said; as it was where somebody else
-    takes SIGTERM, or in another thread than the main one."""
+    """Raise SigtermInterrupt for SIGTERM inside this context, so that files are closed and what is
+    known is said.
+
+    Nothing changes where somebody else takes SIGTERM, or in another thread than the main one.
+    """
     with _handled((signal.SIGTERM,), _raised, (signal.SIG_DFL,)):
         yield
 
 
 @contextmanager
 def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
-    """Inside, the first Ctrl-C or SIGTERM is only noted, and the second ends the work at once (KeyboardInterrupt).
+    """Inside, the first Ctrl-C or SIGTERM is only noted, and the second ends the work at once
+    (KeyboardInterrupt).
 
     Args:
         notice: what is written on standard error when the first one comes, one line.
@@ -42,6 +46,13 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
     came = list[int]()
 
     def note(number: int, frame: Any) -> None:
+        """Note the first signal; the second one raises.
+
+        Args:
+            number: The signal.
+            frame: Not read.
+        """
+        # The second signal: nobody wants to wait any longer.
         if came:
             _raised(number, frame)
         came.append(number)
@@ -58,23 +69,28 @@ def _handled(
     handler: Callable[[int, Any], None],
     usual: tuple[Any, ...],
 ) -> Iterator[None]:
-    """Inside, `handler` takes these signals, but for those that something else than `usual` takes (SIG_IGN of a job in the
-    background, a handler of a program that this is part of)."""
+    """Inside, `handler` takes these signals, but for those that something else than `usual` takes
+    (SIG_IGN of a job in the background, a handler of a program that this is part of).
+    """
     before = dict[signal.Signals, Any]()
+    # Signal handlers can only be set in the main thread.
     if threading.current_thread() is threading.main_thread():
+        # Only where the usual handler stands: handlers of a program around this one stay.
         before = {n: have for n in numbers if (have := signal.getsignal(n)) in usual}
     for number in before:
         signal.signal(number, handler)
     try:
         yield
     finally:
+        # Whatever happened inside, the former handlers come back.
         for number, have in before.items():
             signal.signal(number, have)
 
 
 @contextmanager
 def said_when_stopped(sentence: Callable[[], str]) -> Iterator[None]:
-    """Where Ctrl-C or SIGTERM ends what is inside, KeyboardInterrupt says what is kept and how to go on.
+    """Where Ctrl-C or SIGTERM ends what is inside, KeyboardInterrupt says what is kept and how to
+    go on.
 
     Args:
         sentence: makes what is said, when it is; not asked where whoever was stopped has said it.
@@ -85,4 +101,5 @@ def said_when_stopped(sentence: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
+        # SigtermInterrupt stays what it is: the exit code depends on it.
         raise type(stop)(str(stop) or sentence()) from None

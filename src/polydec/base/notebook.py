@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 AFTER = 1.0
 EVERY = 0.25
-"""Seconds until progress is shown, as what is done by then needs none, and between two looks at it."""
+"""Seconds until progress is shown, as what is done by then needs none, and between two looks at
+it.
+"""
 
 DRAFTED = "background:rgba(46,160,67,.28);border-radius:2px"
 """How text that was drafted and accepted stands out, on a light page and on a dark one."""
@@ -28,6 +30,7 @@ class NotebookPiece(Protocol):
 
 def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
     """A text in one block, what was drafted in it coloured."""
+    # Text is escaped, so that it cannot bring HTML of its own.
     spans = [
         f'<span style="{DRAFTED}">{escape(p.text)}</span>' if p.drafted else escape(p.text)
         for p in pieces
@@ -36,7 +39,16 @@ def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
 
 
 def answers_html(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
-    """Some answers, which are HTML already, and a line of facts below them; legend: say what the colour means."""
+    """Write some answers as HTML, with a line of facts below them.
+
+    Args:
+        texts: The answers, which are HTML already.
+        facts: Plain texts for the line.
+        legend: Whether the line says what the colour means.
+
+    Returns:
+        The HTML.
+    """
     if legend:
         notes = [f'<span style="{DRAFTED}">drafted and accepted</span>']
     else:
@@ -56,17 +68,29 @@ def facts_html(facts: Mapping[str, object]) -> str:
 
 @contextmanager
 def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Callable[[], None]]:
-    """Gives what is called again and again while something runs: below a notebook's cell stands how much of `total` tokens
-    `count` finds, until it is over. Outside a notebook nothing is counted or shown."""
+    """Show below a notebook's cell how far a text is.
+
+    Outside a notebook nothing is counted or shown.
+
+    Args:
+        total: Tokens of the complete text.
+        count: Counts the tokens that are there.
+
+    Yields:
+        A function to be called again and again while something runs; it updates the display now and
+        then.
+    """
     show = _display()
     if show is None:
         yield _nothing
         return
+    # Nothing is shown in the first second: most answers are short.
     due = time.monotonic() + AFTER
     handle = None
 
     def look() -> None:
         nonlocal due, handle
+        # Not more often than this: counting takes time, too.
         if time.monotonic() < due:
             return
         due = time.monotonic() + EVERY
@@ -74,6 +98,7 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
             "text/html": progress_bar_html(count(), total),
             "text/plain": f"{count()} of {total} tokens",
         }
+        # The first look makes the display; later ones replace its content.
         if handle is None:
             handle = show(page, raw=True, display_id=True)
         else:
@@ -82,12 +107,21 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
     try:
         yield look
     finally:
+        # What is left is empty: the answer itself is shown by somebody else.
         if handle is not None:
             handle.update({"text/html": "", "text/plain": ""}, raw=True)
 
 
 def progress_bar_html(done: int, total: int) -> str:
-    """How much is written; an answer may end long before its last token."""
+    """Write a progress bar as HTML. An answer may end long before its last token.
+
+    Args:
+        done: Tokens that are there.
+        total: Most tokens.
+
+    Returns:
+        The HTML.
+    """
     line = f"{done} of at most {total} tokens"
     return (
         f'<progress value="{done}" max="{total}"></progress> <span style="opacity:.7">{line}</span>'
@@ -99,7 +133,10 @@ def _nothing() -> None:
 
 
 def _display() -> Any:
-    """What shows something below a notebook's cell; None where this is no notebook. IPython is there before us if so."""
+    """What shows something below a notebook's cell; None where this is no notebook. IPython is
+    there before us if so.
+    """
+    # Nothing is imported: a notebook has loaded IPython already.
     python = sys.modules.get("IPython")
     if python is None:
         shell = None

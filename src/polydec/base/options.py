@@ -2,10 +2,10 @@
 
 A parameter is annotated where it is declared:
 
-    def build(kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2): ...
+    def build(kit, *, depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2): ...
 
-`read(build)` makes an `Option` of each such parameter. Validation, the command line, `polydec methods`, the docs and a
-server's JSON schema all come from these.
+`callable_options(build)` makes an `Option` of each such parameter. Validation, the command line,
+`polydec methods`, the docs and a server's JSON schema all come from these.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ DIGITS = 100
 
 
 class ValueLimit(Protocol):
-    """What a value must keep to. `of_all`: it is asked of a tuple or a mapping as a whole, not of each entry."""
+    """What a value must keep to. `of_all`: it is asked of a tuple or a mapping as a whole, not of
+    each entry.
+    """
 
     @property
     def of_all(self) -> bool: ...
@@ -191,18 +193,26 @@ class DeprecatedName:
 
 @dataclass(frozen=True)
 class ParseAs:
-    """How a value is read, where the annotated type is wider or says too little: Annotated[str | Sequence[str],
-    As(tuple[str, ...]), "stops"]."""
+    """How a value is read, where the annotated type is wider or says too little: Annotated[str |
+    Sequence[str], ParseAs(tuple[str, ...]), "stops"].
+
+    Attributes:
+        type: The type by which it is read.
+    """
 
     type: Any
 
 
 class CommaList:
-    """Words in one text, which commas part. As(Names) reads a tuple[str, ...] so, where a text alone would be one entry."""
+    """Words in one text, which commas part. ParseAs(CommaList) reads a tuple[str, ...] so, where a
+    text alone would be one entry.
+    """
 
 
 class MultilineText:
-    """A text in which lines may break, where a str is one word or line. As(Passage) reads a str so."""
+    """A text in which lines may break, where a str is one word or line. ParseAs(MultilineText)
+    reads a str so.
+    """
 
 
 @dataclass(frozen=True)
@@ -223,11 +233,17 @@ REQUIRED = inspect.Parameter.empty
 class Option:
     """One parameter that a user sets.
 
-    type: int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...], Names, Passage, Mapping[int, float] or
-    Mapping[str, Any], or one of these with None; object: a value of several forms, which somebody else looks at; default: of
-    that type; help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value
-    of a mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well;
-    python_only: it has no flag on the command line.
+    Attributes:
+        name: Its name.
+        type: int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...], CommaList,
+            MultilineText, Mapping[int, float] or Mapping[str, Any], or one of these with None;
+            object: a value of several forms, which somebody else looks at.
+        default: Value where the user gives none, of that type.
+        help: One line without a full stop.
+        limits: All of them hold for a value (for each entry of a tuple, each value of a mapping).
+        note: Said in parentheses behind the range.
+        formerly: An earlier name that is understood as well; "": none.
+        python_only: Whether it has no flag on the command line.
     """
 
     name: str
@@ -248,7 +264,9 @@ class Option:
 
     @property
     def kind(self) -> type:
-        """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
+        """The type without None and without what it holds: int, float, bool, str, tuple or
+        collections.abc.Mapping.
+        """
         alike: dict[Any, type] = {CommaList: tuple, MultilineText: str}
         return alike.get(self.form) or get_origin(self.form) or self.form
 
@@ -260,6 +278,7 @@ class Option:
     @property
     def legal(self) -> str:
         """What a value must be, such as "a whole number, in 0 to 64, or none"."""
+        # Limits of each entry are said together, limits of the number of entries last.
         each = " and ".join(x.spoken for x in self.limits if not x.of_all)
         conditions = [
             _SPOKEN[self.form],
@@ -274,7 +293,9 @@ class Option:
 
     @property
     def range(self) -> str:
-        """The limits and the note without the type, such as "1 to 64; none: no limit"; "" where there are none."""
+        """The limits and the note without the type, such as "1 to 64; none: no limit"; "" where
+        there are none.
+        """
         limits = " and ".join(x.spoken.removeprefix("in ") for x in self.limits)
         return "; ".join(filter(None, (limits, self.note)))
 
@@ -284,17 +305,30 @@ class Option:
         return f"{self.legal}; default {as_text(self.default)}: {self.help}"
 
     def convert(self, value: Any) -> Any:
-        """`value` as this option's type. Text is read as the command line gives it: "2,1,1" is a tuple, "5:1.5,7:-2" a
-        mapping, "none" is None. A bool is no number; a whole float is a whole number; a whole number is a float.
+        """Convert a value to this option's type.
 
-        Raises RequestError with one sentence of at most 300 characters that names the option, the value and what is legal.
+        Text is read as the command line gives it: "2,1,1" is a tuple, "5:1.5,7:-2" a mapping,
+        "none" is None. A bool is no number; a whole float is a whole number; a whole number is a
+        float.
+
+        Args:
+            value: A value of the type, or text.
+
+        Returns:
+            The converted value.
+
+        Raises:
+            RequestError: The value is not legal: one sentence of at most 300 characters that names
+                the option, the value and what is legal.
         """
+        # None comes first: no other form reads it.
         if self.optional and (value is None or value == "none"):
             return None
         try:
             out = _READ[self.form](value)
         except (ValueError, OverflowError, KeyError):
             raise RequestError(self._complaint(value)) from None
+        # Limits on a tuple as such look at all of it; the others at each entry.
         if not all(
             x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
         ):
@@ -306,10 +340,13 @@ class Option:
         each = dict[str, Any]()
         whole = dict[str, Any]()
         for x in self.limits:
+            # Limits of entries go into the schema of an entry, the others into that of the tuple.
             (whole if x.of_all else each).update(x.schema())
         out = _SCHEMA[self.form](each) | whole
+        # null is a type of its own in JSON schema.
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
+        # JSON has no tuples.
         if self.kind is not tuple or self.default is None:
             default = self.default
         else:
@@ -322,11 +359,13 @@ class Option:
 
     def _complaint(self, value: Any, within: bool = False) -> str:
         """within: the value is of the right type, and outside of a range."""
+        # Of a fixed list of words the nearest one is suggested.
         words = [str(c) for x in self.limits if isinstance(x, OneOf) for c in x.choices]
         if isinstance(value, str):
             near = get_close_matches(value[:DIGITS], words, 1, 0.5)
         else:
             near = []
+        # A range alone is said as such: "it must lie in 0 to 1".
         if within and len(self.limits) == 1 and not self.note:
             limit = self.limits[0].spoken
         else:
@@ -344,8 +383,17 @@ class Option:
 
 
 def name_suggestion(name: str, known: Collection[str], called: str, most: int = 3) -> str:
-    """What a wrong name may mean: the nearest of those that are known, `most` of them at most, else all. called: what they
-    are, as "the options"."""
+    """Say what a wrong name may mean.
+
+    Args:
+        name: The wrong name.
+        known: All legal names.
+        called: What they are, such as "the options".
+        most: Most names that are suggested. Default 3.
+
+    Returns:
+        The nearest names as a question; all of them where none is near.
+    """
     near = get_close_matches(name[:100], list(known), most, 0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
@@ -353,9 +401,17 @@ def name_suggestion(name: str, known: Collection[str], called: str, most: int = 
 
 
 def callable_options(build: Callable[..., Any]) -> tuple[Option, ...]:
-    """The options of a callable (a function, or a dataclass): its parameters behind `*`, or, of a dataclass, all of them.
+    """Read the options of a callable: the parameters behind `*` of a function, all of a dataclass.
 
-    Raises TypeError for a parameter without a default, help or a type that options know: that is a fault of the code.
+    Args:
+        build: The function or dataclass.
+
+    Returns:
+        One option for each parameter, in order.
+
+    Raises:
+        TypeError: A parameter has no default, no help, or a type that options do not know: a fault
+            of the code.
     """
     parameters = [
         p
@@ -363,15 +419,25 @@ def callable_options(build: Callable[..., Any]) -> tuple[Option, ...]:
         if p.kind is p.KEYWORD_ONLY or inspect.isclass(build)
     ]
     hints = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    # Annotations that are strings are resolved only where there are any: it takes time.
     if any(isinstance(hint, str) for hint in hints.values()):
         hints = get_type_hints(build, include_extras=True)
     return tuple(option_from_annotation(p.name, hints.get(p.name), p.default) for p in parameters)
 
 
 def option_from_annotation(name: str, hint: Any, default: Any) -> Option:
-    """The option that an annotation declares: Annotated[type, limits, "help"], in any order behind the type.
+    """Read the option that an annotation declares.
 
-    Raises TypeError for a declaration that is not whole, or a default that is not legal.
+    Args:
+        name: Name of the parameter.
+        hint: ``Annotated[type, limits, "help"]``, in any order behind the type.
+        default: Its default.
+
+    Returns:
+        The option.
+
+    Raises:
+        TypeError: Something is missing in the declaration, or the default is not legal.
     """
     out = _declared(name, hint, default)
     if default is inspect.Parameter.empty or not out.help:
@@ -383,10 +449,19 @@ def option_from_annotation(name: str, hint: Any, default: Any) -> Option:
 
 @cache
 def dataclass_options(spec: Any) -> tuple[Option, ...]:
-    """The fields of a dataclass that says what a command does. Unlike the options of `read` one may be REQUIRED, and one that
-    is PythonOnly may be of any type.
+    """Read the fields of a dataclass that says what a command does.
 
-    Raises TypeError for a field without help, or one with a flag and a type that options do not know.
+    Unlike the options of `callable_options`, one may be REQUIRED, and one that is marked NoFlag may
+    be of any type.
+
+    Args:
+        spec: The dataclass.
+
+    Returns:
+        One option for each field, in order.
+
+    Raises:
+        TypeError: A field has no help, or has a flag and a type that options do not know.
     """
     hints = get_type_hints(spec, include_extras=True)
     return tuple(
@@ -401,6 +476,7 @@ def _field(name: str, hint: Any, default: Any) -> Option:
         raise TypeError(
             f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
         )
+    # These fields are checked by somebody else, or have no default to check.
     apart = any(isinstance(x, ParsedElsewhere) for x in _unfold(hint)[1])
     if apart or out.python_only or default is REQUIRED:
         return out
@@ -408,16 +484,20 @@ def _field(name: str, hint: Any, default: Any) -> Option:
 
 
 def keep_ranges(spec: Any) -> None:
-    """Raise RequestError for the first field of a dataclass that lies outside of what it declares. Values stay as they are."""
+    """Raise RequestError for the first field of a dataclass that lies outside of what it declares.
+    Values stay as they are.
+    """
     for field in dataclass_options(cast(Any, type(spec))):
         if field.limits:
             field.convert(getattr(spec, field.name))
 
 
 def convert_dataclass_fields(spec: Any) -> None:
-    """Put the value that its declaration makes of it in the place of every field of a frozen dataclass. Raises RequestError
-    for the first one that is not legal."""
+    """Put the value that its declaration makes of it in the place of every field of a frozen
+    dataclass. Raises RequestError for the first one that is not legal.
+    """
     for field in dataclass_options(cast(Any, type(spec))):
+        # The dataclass is frozen, so its own setattr refuses.
         object.__setattr__(spec, field.name, field.convert(getattr(spec, field.name)))
 
 
@@ -430,6 +510,7 @@ def _whole_declaration(out: Option) -> Option:
             "or one of these with None"
         )
     try:
+        # A default must obey its own limits.
         out.convert(out.default)
     except PolydecError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
@@ -437,12 +518,25 @@ def _whole_declaration(out: Option) -> Option:
 
 
 def convert_annotated_value(name: str, value: Any, hint: Any) -> Any:
-    """`value` as an annotation says: for a class that takes what an option gives. Raises RequestError as `convert` does."""
+    """Convert a value as an annotation says: for a class that takes what an option gives.
+
+    Args:
+        name: How errors call it.
+        value: The value, or text.
+        hint: The annotation, as for `option_from_annotation`; help may be missing.
+
+    Returns:
+        The converted value.
+
+    Raises:
+        RequestError: The value is not legal.
+    """
     return _declared(name, hint, None).convert(value)
 
 
 def _declared(name: str, hint: Any, default: Any) -> Option:
     kind, extras = _unfold(hint)
+    # Each extra is known by its class; a bare string is the help.
     return Option(
         name,
         next((x.type for x in extras if isinstance(x, ParseAs)), kind),
@@ -456,7 +550,9 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
 
 
 def _unfold(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The bare type and what was annotated, of Annotated[int | None, ...] and Annotated[int, ...] | None alike."""
+    """The bare type and what was annotated, of Annotated[int | None, ...] and Annotated[int, ...]
+    | None alike.
+    """
     if get_origin(hint) is Annotated:
         return hint.__origin__, hint.__metadata__
     for member in get_args(hint):
@@ -492,6 +588,7 @@ def short_repr(value: Any) -> str:
     try:
         entries = _entries(value)
         kind = cast(object, type(value))
+        # Tuples of numbers are written as on the command line.
         whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
         if whole:
             text = as_text(entries[:9]) + ",…" * (len(entries) > 9)
@@ -499,6 +596,7 @@ def short_repr(value: Any) -> str:
             text = _REPR.repr(value)
     except Exception:  # whole numbers of too many digits, and whatever a foreign object's repr does
         text = f"of type {type(value).__name__} and cannot be shown"
+    # Control characters could rewrite the terminal.
     text = "".join(c if c.isprintable() else "?" for c in text)
     if len(text) <= 60:
         return text
@@ -520,6 +618,7 @@ _BOOLS = {
 
 
 def _digits(text: str, form: re.Pattern[str]) -> str:
+    # One character more than is legal is enough to see that it is too long.
     text = text[: DIGITS + 1].strip()
     if len(text) > DIGITS or not form.fullmatch(text):
         raise RequestError
@@ -531,6 +630,7 @@ def _whole(value: Any) -> int:
         value = int(_digits(value, _WHOLE))
     if type(value) is float and value.is_integer():
         value = int(value)
+    # By exact type, as a bool is an int for Python.
     if type(value) is not int or not -LARGEST <= value <= LARGEST:
         raise RequestError
     return value
@@ -546,6 +646,7 @@ def _number(value: Any) -> float:
 
 def _truth(value: Any) -> bool:
     if isinstance(value, str):
+        # A word that is not listed is a KeyError, which `convert` reports.
         return _BOOLS[value[:DIGITS].strip().lower()]
     if type(value) is not bool:
         raise RequestError
@@ -561,6 +662,7 @@ def _word(value: Any) -> str:
 def _passage(value: Any) -> str:
     if not isinstance(value, str):
         raise RequestError
+    # Line breaks and tabs are legal here; the rest is as for a word.
     _word(value.replace("\n", " ").replace("\t", " "))
     return value
 
@@ -569,9 +671,11 @@ def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]
     """How a tuple of numbers is read. A text within a list is no number."""
 
     def read_all(value: Any) -> tuple[Any, ...]:
+        # A text is split at commas, as on the command line.
         if isinstance(value, str):
             return tuple(read_one(x) for x in _parts(value)[: ENTRIES + 1])
         entries = _several(value)
+        # A string in a list is no number, though it may look like one.
         if any(isinstance(x, str) for x in entries):
             raise RequestError
         return tuple(read_one(x) for x in entries)
@@ -581,6 +685,7 @@ def _list_of(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]
 
 def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
+        # A text alone is one entry, since it may hold commas.
         entries = (value,)
     else:
         entries = _several(value)
@@ -600,6 +705,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _several(value: Any) -> tuple[Any, ...]:
     """The entries of a list, a tuple or a set."""
+    # Bytes are a sequence, too, of numbers that nobody meant.
     if isinstance(value, bytes) or not isinstance(value, (Sequence, Set)):
         raise RequestError
     entries = cast(Collection[Any], value)
@@ -636,6 +742,7 @@ def _by_token(value: Any) -> dict[int, float]:
     if len(pairs) > ENTRIES:
         raise RequestError
     out = {_whole(k): _number(v) for k, v in pairs}
+    # The same id given twice, or a negative one.
     if len(out) != len(pairs) or min(out, default=0) < 0:
         raise RequestError
     return out
@@ -648,7 +755,9 @@ def _parts(text: str) -> list[str]:
 
 
 def _entries(value: Any) -> tuple[Any, ...]:
-    """What limits are asked of: the entries of a tuple, the values of a mapping, else the value itself."""
+    """What limits are asked of: the entries of a tuple, the values of a mapping, else the value
+    itself.
+    """
     if isinstance(value, Mapping):
         return tuple(cast(Mapping[int, float], value).values())
     if isinstance(value, tuple):
@@ -708,14 +817,30 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def at_least_one(of: object, *names: str) -> None:
-    """Raises RequestError that names the first of these fields of `of` which is below 1."""
+    """Check that fields are 1 or more.
+
+    Args:
+        of: The object.
+        names: Names of its fields.
+
+    Raises:
+        RequestError: Names the first field that is below 1.
+    """
     for name in names:
         if getattr(of, name) < 1:
             raise RequestError(f"{name} is {getattr(of, name)}: it must be at least 1")
 
 
 def above_zero(of: object, *names: str) -> None:
-    """Raises RequestError that names the first of these fields of `of` which is not above 0 (NaN is not)."""
+    """Check that fields are above 0. NaN is not.
+
+    Args:
+        of: The object.
+        names: Names of its fields.
+
+    Raises:
+        RequestError: Names the first field that is not above 0.
+    """
     for name in names:
         if not getattr(of, name) > 0:
             raise RequestError(f"{name} is {getattr(of, name)}: it must be above 0")

@@ -33,18 +33,29 @@ def load_plugins(
     what: str,
     only: str | None = None,
 ) -> dict[str, Any]:
-    """What other packages bring into a room, by its name there.
+    """Load what other packages bring into a room.
 
-    room: the end of the entry points' group; taken: the names that Polydec's own files have, which cannot be replaced, so that
-    a name means the same everywhere; part: (what an entry point names, its name) -> the thing that this room holds, or None
-    where it has no such thing; what: the name of such a thing; only: the one that is asked for, the others are not imported.
-    What cannot be used is left out with a warning that names its package: a damaged plug-in must not stop all other methods.
-    Only what leaves Python altogether (`os._exit`, a crash of compiled code) ends the process.
+    What cannot be used is left out with a warning that names its package: a damaged plug-in must
+    not stop all other methods. Only what leaves Python altogether (`os._exit`, a crash of compiled
+    code) ends the process.
+
+    Args:
+        room: The end of the entry points' group.
+        taken: Names that Polydec's own files have. They cannot be replaced, so a name means the
+            same everywhere.
+        part: (what an entry point names, its name) -> the thing that this room holds, or None where
+            it has no such thing.
+        what: What such a thing is called in a warning.
+        only: The one name that is asked for; the others are not imported. None: all.
+
+    Returns:
+        The things by their names.
     """
     brought = dict[str, Any]()
     for point in _points(room):
         if only not in (None, point.name):
             continue
+        # Of two packages with one name the first in order wins, and the other is warned about.
         if point.name in taken or point.name in brought:
             _warn(point, f"the name {point.name} is taken")
             continue
@@ -70,7 +81,16 @@ def has_plugins(room: str) -> bool:
 
 
 def plugin_packages(room: str, taken: Collection[str]) -> dict[str, str]:
-    """By its name, the package of each thing that others bring into a room; nothing is imported for that."""
+    """Look up which packages bring things into a room; nothing is imported for that.
+
+    Args:
+        room: The room.
+        taken: Names that Polydec's own files have.
+
+    Returns:
+        For each name the package.
+    """
+    # In reverse, so that of equal names the first one is left, as in `load_plugins`.
     return {p.name: _package(p) for p in reversed(_points(room)) if p.name not in taken}
 
 
@@ -79,6 +99,7 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
     """The entry points of a room in an order that does not depend on the installation's."""
     if os.environ.get(OFF, "").lower() == "off":
         return ()
+    # Sorted, so that which of two equal names wins does not depend on the installation.
     return tuple(sorted(entry_points(group=f"polydec.{room}"), key=lambda p: (p.name, p.value)))
 
 
@@ -90,6 +111,7 @@ def _package(point: EntryPoint) -> str:
 
 def _told_by(error: BaseException) -> str:
     """What an error of somebody else's code says of itself, as far as that can be asked."""
+    # The error of foreign code may fail to say itself.
     try:
         message = str(error)
     except Exception:
@@ -107,7 +129,16 @@ def _warn(point: EntryPoint, why: str) -> None:
 
 
 def with_card(module: Any, name: str) -> Any:
-    """A recipe or steering: a module with a CARD of that name, and a `build` that makes what it describes."""
+    """Accept a recipe or steering: a module with a CARD of that name, and a `build` that makes
+    what it describes.
+
+    Args:
+        module: What the entry point names.
+        name: The entry point's name.
+
+    Returns:
+        The module, or None.
+    """
     card = getattr(module, "CARD", None)
     fits = getattr(card, "name", None) == name and callable(getattr(module, "build", None))
     if fits:
@@ -116,17 +147,42 @@ def with_card(module: Any, name: str) -> Any:
 
 
 def with_rule(module: Any, name: str) -> Any:
-    """A rule of sampling: what a module calls RULE, of that name."""
+    """Accept a rule of sampling: what a module calls RULE, of that name.
+
+    Args:
+        module: What the entry point names.
+        name: The entry point's name.
+
+    Returns:
+        The rule, or None.
+    """
     return _called("RULE", module, name)
 
 
 def with_kind(module: Any, name: str) -> Any:
-    """a kind of constraint: what a module calls KIND, of that name."""
+    """Accept a kind of constraint: what a module calls KIND, of that name.
+
+    Args:
+        module: What the entry point names.
+        name: The entry point's name.
+
+    Returns:
+        The kind, or None.
+    """
     return _called("KIND", module, name)
 
 
 def with_artefact(module: Any, name: str) -> Any:
-    """What is trained: a module whose KIND has that name, with a `load` and the class of what it loads."""
+    """Accept a kind of what is trained: a module whose KIND has that name, with a `load` and the
+    class of what it loads.
+
+    Args:
+        module: What the entry point names.
+        name: The entry point's name.
+
+    Returns:
+        The module, or None.
+    """
     loads = callable(getattr(module, "load", None))
     classed = any(
         isinstance(x, type) and x.__dict__.get("kind") == name for x in vars(module).values()
@@ -137,7 +193,15 @@ def with_artefact(module: Any, name: str) -> Any:
 
 
 def with_command(module: Any, name: str) -> Any:
-    """A training: what a module calls COMMAND, of that name."""
+    """Accept a training: what a module calls COMMAND, of that name.
+
+    Args:
+        module: What the entry point names.
+        name: The entry point's name.
+
+    Returns:
+        The command, or None.
+    """
     return _called("COMMAND", module, name)
 
 

@@ -15,18 +15,39 @@ Canvas = tuple[int | None, ...]
 
 
 class CanvasSession(Protocol):
-    """A canvas under one model, with the keys and values of its last passes. It may become shorter, and grows only by positions
-    that the pass feeds."""
+    """A canvas under one model, with the keys and values of its last passes. It may become shorter,
+    and it grows only by positions that the pass feeds.
+    """
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
-        """The model's log-weights at these positions (ascending, inside `feed`; where a token stands they are what the model
-        says there, having seen it), RV in float64, -inf at the mask token. Only
-        the positions `feed` (ascending) run; they see the others as these were when they were last fed. So the first pass
-        feeds all that the model sees: under a block-causal model everything up to the end of a block."""
+        """Score positions of the canvas in one forward pass.
+
+        Only the positions in `feed` run. They see the other positions as these were when they were
+        last fed. So the first pass feeds all that the model sees: under a block-causal model
+        everything up to the end of a block.
+
+        Args:
+            canvas: The canvas as it stands now, by position; None is a gap.
+            rows: Positions whose laws are returned, ascending, all of them in `feed`. Where a token
+                stands, the law is what the model says there after it has seen that token.
+            feed: Positions that the pass computes, ascending.
+
+        Returns:
+            Log-weights of the model at `rows`, shape ``[R, V]``, float64, -inf at the mask token.
+        """
         ...
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        """The same pass, asked for states: of each position of `feed` the state whose law `Denoiser.laws` gives, [feed, H]."""
+        """Run the pass of `score`, but return hidden states in place of laws.
+
+        Args:
+            canvas: The canvas as it stands now, by position; None is a gap.
+            feed: Positions that the pass computes, ascending.
+
+        Returns:
+            For each position of `feed` the state from which `Denoiser.laws` computes the law, shape
+            ``[len(feed), H]``.
+        """
         ...
 
     def fork(self) -> CanvasSession:
@@ -44,8 +65,9 @@ class Denoiser(Protocol):
 
     @property
     def block(self) -> int:
-        """Positions of the model's own blocks, counted from the canvas's start: a position sees its block and those before it.
-        0: every position sees all."""
+        """Positions in one of the model's own blocks, counted from the start of the canvas: a
+        position sees its block and those before it. 0: every position sees all.
+        """
         ...
 
     @property
@@ -55,14 +77,26 @@ class Denoiser(Protocol):
 
     @property
     def boundary(self) -> int | None:
-        """The id that stood between a text and the gaps behind it when the model was trained; None: none did."""
+        """The id that stood between a text and the gaps behind it when the model was trained;
+        None: none did.
+        """
         ...
 
     @property
     def vocab(self) -> TokenVocabulary: ...
     def open(self, length: int, prompt: int = 0) -> CanvasSession:
-        """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises PolydecError where it is
-        longer than the model's context."""
+        """Open a session for one canvas.
+
+        Args:
+            length: Positions of the longest canvas that the session will hold.
+            prompt: How many of the first positions are the prompt. Default 0.
+
+        Returns:
+            A session with nothing cached.
+
+        Raises:
+            PolydecError: `length` is larger than the model's context.
+        """
         ...
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
@@ -70,5 +104,13 @@ class Denoiser(Protocol):
         ...
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-weights at these positions, whose states these are, as `CanvasSession.score` gives them."""
+        """Compute laws from hidden states, as `CanvasSession.score` gives them.
+
+        Args:
+            state_RH: States of the positions, as `CanvasSession.read` gives them, shape ``[R, H]``.
+            rows: Position of each state in the canvas.
+
+        Returns:
+            Log-weights, shape ``[R, V]``, float64, -inf at the mask token.
+        """
         ...

@@ -17,7 +17,9 @@ Streams = Callable[[int], Rng]
 
 
 class Decoder(Protocol):
-    """A method with everything that it needs, ready to run. Frozen: what changes while it runs is in its coroutine."""
+    """A method with everything that it needs, ready to run. Frozen: what changes while it runs is
+    in its coroutine.
+    """
 
     @property
     def exactness(self) -> Exactness: ...
@@ -27,8 +29,19 @@ class Decoder(Protocol):
         ...
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Write all choices of the request, in order. What they share (the prompt, a search) is computed once. Awaits
-        scores, and `gather` or `race` of such; closes the sessions that it opened, however it ends."""
+        """Write all choices of the request, in order.
+
+        What the choices share (the prompt, a search) is computed once. The coroutine awaits scores,
+        and gathers or races of such. It closes the sessions that it opened, however it ends.
+
+        Args:
+            request: The prompt, the limits and the number of choices.
+            rng: Gives the random stream of a choice by its number.
+            into: Receives the tokens of every choice as they become final.
+
+        Returns:
+            One result for each choice, in order.
+        """
         ...
 
 
@@ -40,7 +53,16 @@ def request_streams(request: Request) -> Streams:
 async def run_decoder(
     decoder: Decoder, request: Request, on: Observer = ignore_event
 ) -> list[Result]:
-    """Run a decoder on a request, with the request's own randomness."""
+    """Run a decoder on a request, with the randomness that the request's own seed names.
+
+    Args:
+        decoder: The method, ready to run.
+        request: What to write.
+        on: Observer that receives every trace event. By default nobody watches.
+
+    Returns:
+        One result for each choice, in order.
+    """
     return await decoder.run(
         request, request_streams(request), Transcript(request, decoder.vocab.eos, on)
     )
@@ -49,8 +71,20 @@ async def run_decoder(
 async def answer_one(
     decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore_event
 ) -> Result:
-    """The first choice alone. rng: replaces its stream (the enumerator of polydec.lab.testing does that)."""
+    """Run a decoder and return its first choice alone.
 
+    Args:
+        decoder: The method, ready to run.
+        request: What to write.
+        rng: Replaces the random stream of every choice; the enumerator of polydec.lab.testing
+            passes one. None: the streams that the request's seed names.
+        on: Observer that receives every trace event. By default nobody watches.
+
+    Returns:
+        The result of the first choice.
+    """
+
+    # The enumerator walks through all outcomes of one object, so every choice gets the same.
     def stream_of(choice: int) -> Rng:
         return rng
 

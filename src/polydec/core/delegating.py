@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class DelegatingSession:
-    """What a session around another one does where it has nothing of its own to say. A new member of `Session` gets its line
-    here, and every wrapper has it.
+    """What a session around another one does where it has nothing of its own to say. A new member
+    of `Session` gets its line here, and every wrapper has it.
 
-    `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper knows; and so are `score`,
-    `commit`, `keep` and `rewind`, which move that state. A wrapper that forgets one of them is no Session, and a type
-    checker says so where its target opens it.
+    `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper
+    knows; and so are `score`, `commit`, `keep` and `rewind`, which move that state. A wrapper that
+    forgets one of them is no Session, and a type checker says so where its target opens it.
     """
 
     _inner: Session
@@ -46,11 +46,31 @@ class DelegatingSession:
         return self._inner.memory(layer)
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+        """Pass rows of somebody else's law to the inner session, which shapes them as its own.
+
+        Args:
+            draft: The draft whose nodes the rows belong to.
+            scores: The rows to shape.
+
+        Returns:
+            The shaped rows; `scores` themselves where the inner session shapes nothing.
+        """
         return self._inner.bend(draft, scores)
 
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Open a part of the inner session that runs some of its layers only.
+
+        Args:
+            layers: Indices of the layers that run.
+            without: Halves of layers that are left out: 2 i is the attention of layer i, 2 i + 1
+                its MLP.
+            together: How many consecutive attentions read the same input. Default 1.
+
+        Returns:
+            A session over the same cache.
+        """
         return self._inner.part(layers, without, together)
 
     def close(self) -> None:
@@ -58,8 +78,11 @@ class DelegatingSession:
 
 
 class LawsOnlySession(DelegatingSession):
-    """A session around others of which nothing can be read but its laws: what they compute below them is not its own. A new
-    member of that kind gets its line here, too."""
+    """A session around others of which nothing can be read but its laws.
+
+    States, embeddings, keys and layers of the inner sessions are not this session's own, so each of
+    them is refused. A new member of `Session` of that kind gets its line here, too.
+    """
 
     def _refusal(self, what: str) -> Exception:
         """Why these (states, embeddings, keys, layers) cannot be read."""
@@ -80,4 +103,14 @@ class LawsOnlySession(DelegatingSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Refuse: the layers of the inner sessions are not this session's own.
+
+        Args:
+            layers: Not read.
+            without: Not read.
+            together: Not read.
+
+        Raises:
+            PolydecError: Always; the wrapper's own `_refusal` says why.
+        """
         raise self._refusal("layers")

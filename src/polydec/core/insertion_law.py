@@ -16,8 +16,13 @@ from polydec.core.types import TokenVocabulary
 
 @dataclass(frozen=True, eq=False)
 class InsertionScores:
-    """What one pass says. logw_SV: log-weights of every token behind every slot, float64, comparable between slots, -inf at
-    tokens that are never put in; whole: the probability that nothing is missing, 0 to 1."""
+    """What one pass of an insertion model says.
+
+    Attributes:
+        logw_SV: Log-weights of every token behind every slot, shape ``[S, V]``, float64, comparable
+            between slots, -inf at tokens that are never inserted.
+        whole: Probability that nothing is missing, 0 to 1.
+    """
 
     logw_SV: Tensor
     whole: float
@@ -25,6 +30,8 @@ class InsertionScores:
     @cached_property
     def logp_S(self) -> Tensor:
         """Of each slot, how likely the next token comes there."""
+        # The slots' totals over the vocabulary are comparable, so they normalise to a law over
+        # slots.
         return normalise_log_weights(torch.logsumexp(self.logw_SV, -1))
 
 
@@ -32,8 +39,17 @@ class InsertionSession(Protocol):
     """A text under one model. It only grows."""
 
     async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
-        """What the model would put behind the tokens at these positions of the text (ascending, at least one). Every pass
-        feeds the whole text: a token that is put in changes what all others mean."""
+        """Score what is missing in a text.
+
+        Every pass feeds all of the text: an inserted token changes what all others mean.
+
+        Args:
+            text: Token ids of the text as it stands.
+            slots: Positions behind whose tokens something may be inserted, ascending, at least one.
+
+        Returns:
+            Log-weights for each slot and token, and the probability that nothing is missing.
+        """
         ...
 
     def close(self) -> None: ...
@@ -53,5 +69,7 @@ class Inserter(Protocol):
     @property
     def vocab(self) -> TokenVocabulary: ...
     def open(self, length: int) -> InsertionSession:
-        """For a text of `length` tokens at most. Raises PolydecError where that is longer than the model's context."""
+        """For a text of `length` tokens at most. Raises PolydecError where that is longer than the
+        model's context.
+        """
         ...

@@ -14,8 +14,10 @@ S = TypeVar("S")
 
 
 class BatchedModel(Protocol):
-    """What the scheduler merges, by identity: one call answers many queries, in order, and no answer depends on the
-    other queries. `cost` orders models by the price of a pass (any unit): cheap ones run first."""
+    """What the scheduler merges, by identity: one call answers many queries, in order, and no
+    answer depends on the other queries. `cost` orders models by the price of a pass (any unit):
+    cheap ones run first.
+    """
 
     @property
     def cost(self) -> float: ...
@@ -31,11 +33,15 @@ class DraftScores(Protocol):
         ...
 
     def weights(self, i: int) -> Tensor:
-        """Log-weights of the same law, not normalised: of a model its logits, which some penalties are defined on."""
+        """Log-weights of the same law, not normalised: of a model its logits, which some penalties
+        are defined on.
+        """
         ...
 
     def certain(self, i: int) -> int | None:
-        """The only possible token of row i where that is known without looking at the row; else None."""
+        """The only possible token of row i where that is known without looking at the row; else
+        None.
+        """
         ...
 
     def argmax(self, i: int) -> int:
@@ -43,26 +49,59 @@ class DraftScores(Protocol):
         ...
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The k likeliest tokens of row i (all, where there are fewer) and their log-probabilities, best first."""
+        """Find the likeliest tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         ...
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """Of several rows the k likeliest tokens, best first: the vectorised twin of `topk`."""
+        """Find the likeliest tokens of several rows: the vectorised form of `topk`.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
         ...
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Log-probabilities of some tokens of row i."""
+        """Look up log-probabilities of some tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
         ...
 
     def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
-        """The law that the first `depth` layers give at these nodes, in this order, through norm and head; `depth` must
-        stand in Want.exits."""
+        """Read the law that the first layers alone give (early exit), through the model's norm and
+        head.
+
+        Args:
+            depth: How many layers; it must stand in `ScoreRequest.exits` of the score.
+            nodes: Nodes of the draft, in the order of the rows.
+
+        Returns:
+            Scores whose row j belongs to ``nodes[j]``.
+        """
         ...
 
     @property
     def hidden_NH(self) -> Tensor | None:
-        """Of every node what left the last layer that ran, before the final norm; None where that was not wanted of each
-        of them, or the target has no such state."""
+        """Of every node what left the last layer that ran, before the final norm; None where that
+        was not wanted of each of them, or the target has no such state.
+        """
         ...
 
     @property
@@ -72,40 +111,70 @@ class DraftScores(Protocol):
 
 
 class DraftScorer(Protocol):
-    """Whoever has a law at every node of a draft: a session, or what a drafter makes of the target's states. It is all
-    that a tree needs in order to grow."""
+    """Whoever has a law at every node of a draft: a session, or what a drafter makes of the
+    target's states. It is all that a tree needs in order to grow.
+    """
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
-        """The law at every node. A draft that extends the last one feeds its new nodes only; any other drops what
-        was staged."""
+        """Compute the law at every node of a draft.
+
+        A draft that extends the last one feeds its new nodes only. Any other draft drops what was
+        staged.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read, so that nothing else is computed.
+
+        Returns:
+            The law at every node.
+        """
         ...
 
 
 class Session(DraftScorer, Protocol):
-    """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
+    """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one
+    pending root.
+    """
 
     @property
     def peers(self) -> int:
-        """How many sequences share the model's passes just now, this one counted: what a further row costs depends on it."""
+        """How many sequences share the model's passes just now, this one counted: what a further
+        row costs depends on it.
+        """
         ...
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
-        """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the pending root left
-        out), and a cached prefix is computed again; with want.last, its only node is the last of these (a prompt of one token
-        has none), and a cached prefix stays. Without both, its rows may not be asked for, and a last chunk may be left to
-        ride with the first score."""
+        """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the
+        pending root left out), and a cached prefix is computed again; with want.last, its only node
+        is the last of these (a prompt of one token has none), and a cached prefix stays. Without
+        both, its rows may not be asked for, and a last chunk may be left to ride with the first
+        score.
+        """
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """These tokens, the root first, are past now: what the scored tree holds of them stays cached, the rest is
-        fed with the next score."""
+        """These tokens, the root first, are past now: what the scored tree holds of them stays
+        cached, the rest is fed with the next score.
+        """
         ...
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        """Of the draft that was scored last only `nodes` stay (ascending, each node's parent among them). The path from the old
-        root down to the node above `root` is committed; `root` is the new root, and what does not lie below it goes as
-        well. Returns the draft as it now stands: a score of a draft that extends it feeds the new nodes only. Raises
-        PolydecError where nothing was scored, or for nodes that are no tree."""
+        """Keep some nodes of the draft that was scored last, under a new root.
+
+        The path from the old root down to the node above `root` is committed. `root` becomes the
+        new root, and nodes that do not lie below it go as well. A score of a draft that extends the
+        returned one feeds the new nodes only.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays, and nothing is committed.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            PolydecError: Nothing was scored, or the nodes form no tree.
+        """
         ...
 
     def rewind(self, n: int) -> None:
@@ -113,8 +182,9 @@ class Session(DraftScorer, Protocol):
         ...
 
     def evict(self) -> None:
-        """Give all cache entries back, while nothing of this session waits for a pass. Text, staged draft and laws stay as
-        they are: later scores feed anew what they need."""
+        """Give all cache entries back, while nothing of this session waits for a pass. Text,
+        staged draft and laws stay as they are: later scores feed anew what they need.
+        """
         ...
 
     def states(self, hidden_NH: Tensor) -> DraftScores:
@@ -129,33 +199,74 @@ class Session(DraftScorer, Protocol):
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """What enters the first layer for these tokens, NH. Raises PolydecError where the target has no table of its own."""
+        """What enters the first layer for these tokens, NH. Raises PolydecError where the target
+        has no table of its own.
+        """
         ...
 
     def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [kv heads, N, head], that a layer (None: the last one) of the target holds of the first N
-        committed tokens: of all of them behind a score or a whole prefill, of fewer where some wait for a pass. Keys are turned
-        to their positions, a pair's halves head / 2 apart; to be read before this session's next verb. Raises PolydecError
-        where the target shows none."""
+        """Read the keys and values that one layer holds of the first N committed tokens.
+
+        These are all committed tokens after a score or a complete prefill, and fewer where some
+        wait for a pass. Keys are rotated to their positions, with the halves of a pair head / 2
+        columns apart. Read them before the session's next call.
+
+        Args:
+            layer: Index of the layer; None is the last one.
+
+        Returns:
+            Keys and values, each of shape ``[kv heads, N, head size]``.
+
+        Raises:
+            PolydecError: The target gives no access to them.
+        """
         ...
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
-        """Somebody else's rows at the nodes of a draft below the committed text, shaped as this session shapes its own. Of a
-        model, which shapes nothing, `scores` themselves."""
+        """Shape the rows of somebody else's law as this session shapes its own.
+
+        Args:
+            draft: The draft below the committed text whose nodes the rows belong to.
+            scores: The rows to shape, such as those of a drafter.
+
+        Returns:
+            The shaped rows. Of a model, which shapes nothing, `scores` themselves.
+        """
         ...
 
     def fork(self, choice: int | None = None) -> Session:
-        """A session of its own that has seen the same tokens. choice: it writes this choice of the request; laws that draw
-        (XTC's coin) then draw in that choice's stream."""
+        """Open a session of its own that has seen the same tokens.
+
+        Args:
+            choice: The choice of the request that the new session writes; laws that draw (the coin
+                of XTC) then draw in the stream of that choice. None: the choice of this session.
+
+        Returns:
+            The new session; what one of them commits does not reach the other.
+        """
         ...
 
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
-        """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
-        or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP), or with the
-        attentions of `together` consecutive layers, the first and the last apart, reading the same input. Else raises
-        PolydecError."""
+        """Open a session over the same cache that runs some layers only.
+
+        The first layers give an early exit: what they computed is not computed again. Any other
+        choice of layers is a layer skip.
+
+        Args:
+            layers: Indices of the layers that run.
+            without: Halves of layers that are left out: 2 i is the attention of layer i, 2 i + 1
+                its MLP.
+            together: How many consecutive attentions, the first and the last layer not among them,
+                read the same input. Default 1.
+
+        Returns:
+            The session.
+
+        Raises:
+            PolydecError: The target cannot run such a part.
+        """
         ...
 
     def close(self) -> None: ...
@@ -177,23 +288,55 @@ class Target(Protocol):
 class Shaper(Protocol[S]):
     """Bends a law. Pure, total and persistent; applied only at nodes that somebody looks at.
 
-    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it must not write to its
-    argument. Weights are the model's logits for the first shaper: only rules that are defined on logits (CTRL's
-    repetition penalty) may look at more than differences. `reads`: ARGMAX says that the likeliest token is all it
-    leaves; `keeps_argmax`: the likeliest token stays the likeliest.
+    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it
+    must not write to its argument. Weights are the model's logits for the first shaper: only rules
+    that are defined on logits (CTRL's repetition penalty) may look at more than differences.
+    `reads`: ARGMAX says that the likeliest token is all it leaves; `keeps_argmax`: the likeliest
+    token stays the likeliest.
     """
 
     reads: ClassVar[RowDetail]
     keeps_argmax: ClassVar[bool]
 
     def start(self, prompt: Sequence[int]) -> S: ...
-    def step(self, state: S, token: int) -> S: ...
-    def shape(self, state: S, logw_V: Tensor) -> Tensor: ...
+    def step(self, state: S, token: int) -> S:
+        """Advance the state by one token of the text. The old state stays valid.
+
+        Args:
+            state: The state behind the text so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer text.
+        """
+        ...
+
+    def shape(self, state: S, logw_V: Tensor) -> Tensor:
+        """Bend one row of a law.
+
+        Args:
+            state: The state behind the text whose next token the row is about.
+            logw_V: Log-weights, shape ``[V]``, finite or -inf, at least one finite. It must not be
+                written to.
+
+        Returns:
+            Log-weights of the shaped law, under the same conditions.
+        """
+        ...
 
 
 def of_choice(shaper: Shaper[S], choice: int) -> Shaper[S]:
-    """The shaper for another choice of the same request: what its own `for_choice` gives, else itself. A rule that draws
-    has one; states of one choice serve the other."""
+    """Find the shaper for another choice of the same request.
+
+    A rule that draws has a `for_choice` of its own. States of one choice serve the other.
+
+    Args:
+        shaper: The rule, made for any choice.
+        choice: Number of the choice.
+
+    Returns:
+        What `for_choice` gives, or the shaper itself where it has none.
+    """
     another: Callable[[int], Shaper[S]] | None = getattr(shaper, "for_choice", None)
     if another is None:
         return shaper

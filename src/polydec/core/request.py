@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 class TextWriter(Protocol):
-    """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
+    """Turns the tokens of one answer into text. Made anew for each choice; the only role that may
+    keep state inside.
+    """
 
     def push(self, token: int) -> str:
-        """The text that this token makes certain (it may be empty: half a character, half a stop string)."""
+        """The text that this token makes certain (it may be empty: half a character, half a stop
+        string).
+        """
         ...
 
     def end(self) -> str:
@@ -53,15 +57,43 @@ class TextGuard(Protocol):
 
     def start(self, prompt: Sequence[int]) -> Any: ...
     def step(self, states: Any, token: int) -> Any:
-        """The state after one more token of the answer. Raises RequestError where it must not be written."""
+        """Advance the state by one token of the answer.
+
+        Args:
+            states: The state behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer.
+
+        Raises:
+            RequestError: The token must not be written here.
+        """
         ...
 
     def kept(self, states: Any, logp_V: Tensor) -> float:
-        """The log-probability, at most 0, that a law gives to all tokens together that may be written next."""
+        """Sum the probability of all tokens that may be written next.
+
+        Args:
+            states: The state behind the answer so far.
+            logp_V: Log-probabilities of the next token, shape ``[V]``.
+
+        Returns:
+            The log-probability of all allowed tokens together, at most 0.
+        """
         ...
 
     def single(self, states: Any, logp_V: Tensor) -> bool:
-        """Whether a single token may be written next, of those to which a law gives anything."""
+        """Tell whether exactly one token may be written next.
+
+        Args:
+            states: The state behind the answer so far.
+            logp_V: Log-probabilities of the next token, shape ``[V]``; tokens without weight do not
+                count.
+
+        Returns:
+            True where one token alone is allowed and has weight.
+        """
         ...
 
 
@@ -69,12 +101,22 @@ class TextGuard(Protocol):
 class Request:
     """One request in token ids; it asks for `n` answers to one prompt.
 
-    prompt: at least one token; max_tokens: of each answer, at least 1, EOS included; stop_ids end an answer like EOS;
-    ignore_eos: the vocabulary's own EOS ids do not; seed and a choice's number name its randomness; choice: the number of the
-    first answer, 0 or more; n: how many answers, at least 1; logprobs: None, or how many alternatives to report (0 to 64)
-    beside each token; prompt_logprobs: the same of the prompt's tokens; writer: makes text and finds stop strings; guard: ends
-    a text that cannot go on, with an error; given: what is known of the answer, None for a gap, max_tokens of them (empty:
-    nothing is; only canvases can have some).
+    Attributes:
+        prompt: Token ids of the prompt, at least one.
+        max_tokens: Most tokens of each answer, at least 1, EOS included. Default 128.
+        stop_ids: Token ids that end an answer, like EOS. Default: none.
+        ignore_eos: Whether the vocabulary's own EOS ids do not end an answer. Default False.
+        seed: Names the randomness, together with the number of a choice. Default 0.
+        choice: Number of the first answer, 0 or more. Default 0.
+        logprobs: How many alternatives to report with each token, 0 to 64; None: no
+            log-probabilities.
+        writer: Makes the writer of one answer, which turns tokens into text and finds stop strings.
+            Default: one that writes nothing.
+        n: How many answers, at least 1. Default 1.
+        guard: Ends a text that breaks its rules with an error. None: there are no such rules.
+        given: What is known of the answer, by position, None for a gap; `max_tokens` entries, or
+            empty where nothing is known. Only canvases can have some.
+        prompt_logprobs: The same as `logprobs`, of the prompt's tokens. None: nothing of them.
     """
 
     prompt: tuple[int, ...]
@@ -100,6 +142,7 @@ class Request:
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and not 0 <= count <= 64:
                 raise RequestError(f"{name} is {count}: it must lie in 0 to 64")
+        # A canvas has an entry for every position of the answer.
         if self.given and len(self.given) != self.max_tokens:
             raise RequestError(
                 f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}"
@@ -113,7 +156,14 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token's log-probability under the shaped law and under the model, and the model's likeliest (token, logp)."""
+    """A token of an answer with its log-probabilities.
+
+    Attributes:
+        token: Token id.
+        logp: Its log-probability under the shaped law.
+        model_logp: Its log-probability under the model, before any shaping.
+        top: The likeliest tokens of the model as (token, log-probability), best first.
+    """
 
     token: int
     logp: float
@@ -123,8 +173,16 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class PromptLogprob:
-    """A token of the prompt: its log-probability under the model behind the tokens before it, its rank there (1: the
-    likeliest), and the model's likeliest (token, logp). The first token follows no other: nothing is known of it (None)."""
+    """A token of the prompt with its log-probability. The first token follows no other, so nothing
+    is known of it (None).
+
+    Attributes:
+        token: Token id.
+        model_logp: Its log-probability under the model, given the tokens before it.
+        rank: Its rank there; 1 is the likeliest.
+        top: The likeliest tokens of the model at this place as (token, log-probability), best
+            first.
+    """
 
     token: int
     model_logp: float | None = None
@@ -133,8 +191,10 @@ class PromptLogprob:
 
 
 class AnswerStats(Protocol):
-    """What a method counts while it writes one answer. Every family has its own kind; they add up, and they name the
-    figures that they have beside those of all methods, so that nobody who reports them needs to know the family."""
+    """What a method counts while it writes one answer. Every family has its own kind; they add up,
+    and they name the figures that they have beside those of all methods, so that nobody who reports
+    them needs to know the family.
+    """
 
     @property
     def passes(self) -> int:
@@ -157,9 +217,17 @@ class AnswerStats(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """One answer. token_ids: EOS or stop id included; text: without it, and cut before a stop string; finish_reason: "stop" or
-    "length"; logprobs: of each token where they were asked for; stats: what its family counts; score: what a search ranked it
-    by, None where nothing was ranked; choice: its number."""
+    """One answer.
+
+    Attributes:
+        token_ids: Token ids, EOS or stop id included.
+        text: The text, without EOS and stop id, and cut before a stop string.
+        finish_reason: "stop" or "length".
+        logprobs: One entry for each token; None where they were not asked for.
+        stats: What the family of the method counts.
+        score: What a search ranked the answer by; None where nothing was ranked.
+        choice: Number of the answer.
+    """
 
     token_ids: tuple[int, ...]
     text: str

@@ -10,11 +10,11 @@ from polydec.base.errors import RequestError
 from polydec.core.types import TextEdit
 
 _KINDS: dict[str, type[TraceEvent]] = {}
-"""Every kind of event by its name; a family adds its own by writing a subclass of Event."""
+"""Every kind of event by its name; a family adds its own by writing a subclass of TraceEvent."""
 
 
 def event_name(kind: type[TraceEvent]) -> str:
-    """What a trace file calls events of a class: its name without `TraceEvent`."""
+    """What a trace file calls events of a class: its name without `Event`."""
     return kind.__name__.removesuffix("Event")
 
 
@@ -25,6 +25,7 @@ class TraceEvent:
     choice: int
 
     def __init_subclass__(cls) -> None:
+        # Whoever defines an event makes it known to readers of trace files.
         _KINDS[event_name(cls)] = cls
 
 
@@ -37,8 +38,14 @@ class OpenedEvent(TraceEvent):
 
 @dataclass(frozen=True)
 class EditedEvent(TraceEvent):
-    """The text was edited. `tokens` became final by that, the ones that follow what was final before; `pieces[i]` is the text
-    that tokens[i] made certain; the first `accepted` of them were drafted."""
+    """The text was edited.
+
+    Attributes:
+        edit: The change.
+        tokens: Tokens that became final by it; they follow what was final before.
+        pieces: For each of these tokens the text that it made certain.
+        accepted: How many of them, from the first, were drafted.
+    """
 
     edit: TextEdit
     tokens: tuple[int, ...]
@@ -55,8 +62,16 @@ class FinishedEvent(TraceEvent):
 
 @dataclass(frozen=True)
 class PassedEvent(TraceEvent):
-    """A pass that the request took part in. model: its name; start: seconds after the first pass that the trace tells of;
-    positions: fed for this request, of so many in all; queries: how many were answered together."""
+    """A pass that the request took part in.
+
+    Attributes:
+        model: Name of the model.
+        start: Seconds after the first pass in the trace.
+        seconds: How long it took.
+        positions: Positions fed for this request.
+        of: Positions fed for all requests.
+        queries: How many queries were answered together.
+    """
 
     model: str
     start: float
@@ -68,9 +83,16 @@ class PassedEvent(TraceEvent):
 
 @dataclass(frozen=True)
 class BranchedEvent(TraceEvent):
-    """A search begins a text, a branch, where another one stands. parent: the number of that, -1 at the prompt; at: how many of
-    its tokens both share. A search that writes several answers stands under the first; nothing is told of one behind the end
-    of its answer."""
+    """A search begins a text, a branch, where another one stands.
+
+    A search that writes several answers is listed under the first one. No event of a branch follows
+    the end of its answer.
+
+    Attributes:
+        branch: Number of the new branch.
+        parent: Number of the branch that it leaves; -1 is the prompt.
+        at: How many tokens both share.
+    """
 
     branch: int
     parent: int
@@ -79,7 +101,13 @@ class BranchedEvent(TraceEvent):
 
 @dataclass(frozen=True)
 class TriedEvent(TraceEvent):
-    """Tokens were written to a branch; pieces: the text that each of them made certain."""
+    """Tokens were written to a branch.
+
+    Attributes:
+        branch: Number of the branch.
+        tokens: The tokens.
+        pieces: For each of them the text that it made certain.
+    """
 
     branch: int
     tokens: tuple[int, ...]
@@ -102,10 +130,12 @@ class PrunedEvent(TraceEvent):
 
 
 VERSION = 5
-"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with what is known of the model;
-files of version 1 have nothing there, those of version 2 tell nothing of branches, those of version 3 are of one request: in
-later ones a line may say under "request" which one it is of, from 0. Those of version 4 tell neither which tokens the rules
-of a request forced nor what a canvas put back."""
+"""Of the layout of trace files. An opening's line has it beside the event, under "trace", with
+what is known of the model; files of version 1 have nothing there, those of version 2 tell nothing
+of branches, those of version 3 are of one request: in later ones a line may say under "request"
+which one it is of, from 0. Those of version 4 tell neither which tokens the rules of a request
+forced nor what a canvas put back.
+"""
 
 Observer = Callable[[TraceEvent], None]
 """One that has `kinds` need not be told of other events."""
@@ -131,6 +161,7 @@ def from_json(line: Mapping[str, Any]) -> TraceEvent:
         raise RequestError(
             f"trace event {line.get('event')!r} is unknown: it must be one of {', '.join(_KINDS)}"
         )
+    # Fields that an older version of the layout does not have take their defaults.
     fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit" and k in line}
     if "edit" in line:
         fields["edit"] = TextEdit(**{k: _tuples(v) for k, v in line["edit"].items()})
@@ -138,7 +169,15 @@ def from_json(line: Mapping[str, Any]) -> TraceEvent:
 
 
 def replay(prompt: Sequence[int], edits: Iterable[TextEdit]) -> list[int]:
-    """The generated tokens behind the prompt that a run's edits add up to. What stands behind a gap is left out."""
+    """Rebuild an answer from the edits of a run.
+
+    Args:
+        prompt: Token ids of the prompt, from whose start the edits count.
+        edits: The edits in the order in which they happened.
+
+    Returns:
+        Token ids behind the prompt, up to the first gap.
+    """
     text: list[int | None] = list(prompt)
     for edit in edits:
         apply_edit(edit, text)
@@ -151,9 +190,17 @@ def replay(prompt: Sequence[int], edits: Iterable[TextEdit]) -> list[int]:
 
 
 def apply_edit(edit: TextEdit, text: list[int | None], start: int = 0) -> None:
-    """Edit `text`, whose first entry stands at position `start`. A write beyond the end leaves gaps (None) before it."""
+    """Apply an edit to a text in place. A write beyond the end leaves gaps (None) before it.
+
+    Args:
+        edit: The change; its positions count from the prompt's start.
+        text: Token ids to change, None for a gap.
+        start: Position of the first entry of `text`. Default 0.
+    """
+    # From the end, so that the positions before an erased token stay valid.
     for at in sorted(edit.erase, reverse=True):
         del text[at - start]
+    # In ascending order: each position is one of the longer text.
     for at, token in edit.insert:
         text.insert(at - start, token)
     for at, token in edit.write:

@@ -37,9 +37,14 @@ from polydec.core.types import TextEdit
 class Transcript:
     """The record of one request.
 
-    request: what was asked; eos: the ids that end a text of this vocabulary; on: who is told of every event. `ends` holds the
-    ids that end an answer: EOS unless the request ignores it, and the request's own stop ids. `prompt` holds a note of each of
-    the prompt's tokens where they are asked for, once they are known; else nothing.
+    `ends` holds the ids that end an answer: EOS unless the request ignores it, and the request's
+    own stop ids. `prompt` holds a note of each of the prompt's tokens where they are asked for,
+    once they are known; otherwise it is empty.
+
+    Args:
+        request: What was asked.
+        eos: Token ids that end a text of this vocabulary. Default: none.
+        on: Observer that receives every event. By default nobody watches.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Transcript:
         return text
 
     def hypothesis(self) -> AnswerText:
-        """A text that may become an answer: what is written to it, no answer has."""
+        """Open a text that may become an answer. What is written to it stands in no answer yet."""
         text = AnswerText(self, None, self.request.writer())
         text.branched(-1)
         return text
@@ -70,20 +75,24 @@ class Transcript:
         return self._branches - 1
 
     def told(self, kind: type[TraceEvent]) -> bool:
-        """Whether the observer wants to be told of events of this kind; what others would cost can be saved."""
+        """Tell whether the observer wants events of this kind; where it does not, the work for them
+        can be saved.
+        """
+        # An observer that names its kinds is spared all others.
         return self.on is not ignore_event and kind in getattr(self.on, "kinds", (kind,))
 
 
 class AnswerText:
     """One answer being written, or a hypothesis of one (choice: None).
 
-    tokens: what is final, from the beginning without a gap; it ends at the first end (an EOS or stop id, a complete stop
-    string, the last token that the request allows) and takes nothing after that. notes: a log-probability of each, where the
-    request asks for them. score: what a search ranks the text by. branch: the number of a hypothesis, -1 of an answer; owner:
-    the answer that it may become, or is.
+    `tokens` holds what is final, from the beginning without a gap. It ends at the first end (an EOS
+    or stop id, a complete stop string, the last token that the request allows) and takes nothing
+    after that. `notes` holds a log-probability of each, where the request asks for them. `score` is
+    what a search ranks the text by. `branch` is the number of a hypothesis, -1 of an answer;
+    `owner` is the answer that it may become, or is.
 
-    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
-    final yet, waits inside and may still be changed.
+    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what
+    follows a gap, or is not final yet, waits inside and may still be changed.
     """
 
     __slots__ = (
@@ -112,10 +121,12 @@ class AnswerText:
         self._record = record
         self._writer = writer
         self.choice = choice
+        # Hypotheses are numbered as they begin; an answer has no number.
         if choice is not None:
             self.branch = -1
         else:
             self.branch = record.number()
+        # A hypothesis belongs to the first answer until a fork says otherwise.
         if choice is None:
             self.owner = request.choices.start
         else:
@@ -149,30 +160,41 @@ class AnswerText:
             self.weighed(value)
 
     def branched(self, parent: int) -> None:
-        """Observers are told that this hypothesis begins, behind what it shares with `parent`."""
+        """Send observers the event that this hypothesis begins, behind what it shares with
+        `parent`.
+        """
         self._told(BranchedEvent, parent, len(self.tokens))
 
     def weighed(self, score: float) -> None:
-        """Observers are told what this hypothesis is ranked by as it stands."""
+        """Send observers the score that this hypothesis is ranked by as it stands."""
         self._told(ScoredEvent, float(score))
 
     def prune(self) -> None:
-        """Observers are told, once, that a hypothesis was given up which has not ended and from which nothing goes on."""
+        """Send observers, once, the event that a hypothesis was given up.
+
+        Nothing is sent where it has ended, or where another text goes on from it.
+        """
+        # Where another text goes on from it, or it has ended, it was not given up.
         if not self.went_on and self.finish_reason is None:
             self.went_on = True
             self._told(PrunedEvent)
 
     def _told(self, kind: Any, *fields: Any) -> None:
-        """Observers are told this of a hypothesis, until the answer that it may become has ended: that is the last of it."""
+        """Observers are told this of a hypothesis, until the answer that it may become has ended:
+        that is the last of it.
+        """
         record = self._record
         answer = self._record.texts.get(self.owner)
+        # The end of an answer is the last event of all that belongs to it.
         over = answer is not None and answer.finish_reason is not None
         if self.branch >= 0 and record.told(kind) and not over:
             record.on(kind(self.owner, self.branch, *fields))
 
     @property
     def guarded(self) -> Any:
-        """The state of the request's guard behind the tokens that are final; None where there is no guard."""
+        """The state of the request's guard behind the tokens that are final; None where there is
+        no guard.
+        """
         return self._guarded
 
     @property
@@ -192,8 +214,20 @@ class AnswerText:
     def write(
         self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
     ) -> int:
-        """Append final tokens up to and including the one that ends the answer; how many those are. accepted: how many of
-        them, from the first, were drafted. Raises RequestError where the answer has ended or a canvas is open."""
+        """Append final tokens, up to and including the one that ends the answer.
+
+        Args:
+            tokens: Token ids. Those behind an end are not taken.
+            notes: A log-probability entry for each token, where the request asks for them.
+            accepted: How many of the tokens, from the first, were drafted. Default 0.
+
+        Returns:
+            How many tokens were taken.
+
+        Raises:
+            RequestError: The answer has ended, a canvas is open, or the request's guard forbids a
+                token.
+        """
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: nothing can be written to it")
         if self._ahead:
@@ -202,6 +236,7 @@ class AnswerText:
             )
         at = self._begin + len(self.tokens)
         pieces = self._take(tokens, notes)
+        # What stands behind an end has no piece: it was not taken.
         count = len(pieces)
         new = tuple(tokens[:count])
         self._tell(TextEdit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
@@ -215,17 +250,34 @@ class AnswerText:
         notes: Mapping[int, TokenLogprob] | None = None,
         accepted: int = 0,
     ) -> int:
-        """Change what is not final. Positions count from the prompt's start; what is written beyond the end leaves gaps.
+        """Change what is not final.
 
-        final: tokens before this position never change again; None: every token before the first gap. notes: of positions
-        that become final now. Returns how many tokens became final. Where one of them ends the answer, what stands behind it
-        is erased. Raises RequestError for a position that is final already, or beyond the request's room.
+        Where a token that becomes final ends the answer, what stands behind it is erased.
+
+        Args:
+            edit: The change. Positions count from the prompt's start; a write beyond the end leaves
+                gaps.
+            final: Tokens before this position never change again. None: every token before the
+                first gap.
+            notes: Log-probability entries by position, of the positions that become final now.
+                None: there are none.
+            accepted: How many of the tokens that become final, from the first, were drafted.
+                Default 0.
+
+        Returns:
+            How many tokens became final.
+
+        Raises:
+            RequestError: The answer has ended, a position is final already, or one lies beyond the
+                request's room.
         """
         self._check(edit)
         apply_edit(edit, self._ahead, self.position)
+        # The text may not grow beyond the request's limit, gaps counted.
         if len(self._ahead) > self.room:
             last = self.position + len(self._ahead) - 1
             raise RequestError(f"position {last} lies beyond the {self.limit} tokens of the answer")
+        # Tokens become final in order, up to the first gap.
         ready = 0
         if final is None:
             stop = len(self._ahead)
@@ -245,8 +297,15 @@ class AnswerText:
         return len(pieces)
 
     def fork(self, owner: int | None = None) -> AnswerText:
-        """A hypothesis that has the same tokens, and a writer that has seen them. owner: the answer that it may become; None:
-        that of this one."""
+        """Make a hypothesis that has the same tokens, and a writer that has seen them.
+
+        Args:
+            owner: The answer that it may become. None: that of this text.
+
+        Returns:
+            The new text.
+        """
+        # The writer may hold half a character or half a stop string, so it is forked, too.
         twin = AnswerText(self._record, None, self._writer.fork())
         if owner is None:
             twin.owner = self.owner
@@ -264,7 +323,15 @@ class AnswerText:
         return twin
 
     def follow(self, other: AnswerText, length: int | None = None) -> None:
-        """Become as `other` is, up to so many tokens (None: all): this text must be a beginning of it."""
+        """Take over tokens of another text, which must begin with all tokens of this one.
+
+        Args:
+            other: The text to follow.
+            length: How many tokens of it. None: all, and its score.
+
+        Raises:
+            RequestError: `other` begins otherwise.
+        """
         have = len(self.tokens)
         if length is None:
             stop = len(other.tokens)
@@ -272,6 +339,7 @@ class AnswerText:
             stop = length
         if other.tokens[:have] != self.tokens:
             raise RequestError("the text to follow begins otherwise")
+        # Of a part of the text the score says nothing.
         if length is None:
             self.score = other.score
         if stop > have:
@@ -298,11 +366,13 @@ class AnswerText:
     def _take(self, tokens: Iterable[int], notes: Sequence[TokenLogprob]) -> tuple[str, ...]:
         """Make these final, up to the end; the text that each made certain."""
         pieces: list[str] = []
+        # Each token passes the guard, the end ids and the writer, in this order.
         for x in tokens:
             if self._guard is not None:  # raises where the request's rules forbid the token
                 self._guarded = self._guard.step(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
+            # An end id has no text of its own; the writer then gives what it held back.
             pieces.append("" if ended else self._writer.push(x))
             if ended or self._writer.stopped:
                 self.finish_reason = "stop"
@@ -311,6 +381,7 @@ class AnswerText:
             if self.finish_reason is not None:
                 pieces[-1] += self._writer.end()
                 break
+        # Notes of tokens behind the end go with these.
         self.notes += notes[: len(pieces)]
         self._pieces += pieces
         return tuple(pieces)
@@ -319,6 +390,7 @@ class AnswerText:
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: it cannot be edited")
         first = self.position
+        # What is final was sent to the user already.
         for at in (*edit.erase, *(p for p, _ in edit.insert), *(p for p, _ in edit.write)):
             if at < first:
                 raise RequestError(f"position {at} is final: edits begin at {first}")
@@ -328,12 +400,14 @@ class AnswerText:
     ) -> None:
         choice = self.choice
         on = self._record.on
+        # Edits and an end are events of answers; a hypothesis has events of its branch.
         if choice is not None:
             on(EditedEvent(choice, edit, new, pieces, accepted))
         elif new:
             self._told(TriedEvent, new, pieces)
         if self.finish_reason is None:
             return
+        # Tokens of the canvas behind the end are erased for observers as well.
         behind = tuple(range(self.position, self.position + len(self._ahead)))
         self._ahead = []  # the canvas behind the end is no part of the answer
         if choice is not None:
@@ -343,10 +417,13 @@ class AnswerText:
 
 
 def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
-    """The tokens that all of these texts begin with: what is certain of a search's answer while they are all that is left."""
+    """The tokens that all of these texts begin with: what is certain of a search's answer while
+    they are all that is left.
+    """
     every = [t.tokens for t in texts]
     if not every:
         return []
+    # The prefix of the smallest and the largest text in lexical order is the prefix of all.
     low = min(every)
     high = max(every)
     same = next((i for i, (x, y) in enumerate(zip(low, high)) if x != y), min(len(low), len(high)))
@@ -356,7 +433,17 @@ def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
 def logprobs_at_nodes(
     scores: DraftScores, nodes: Sequence[int], tokens: Sequence[int], k: int
 ) -> list[TokenLogprob]:
-    """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
+    """Note the log-probabilities of tokens that follow nodes of a draft.
+
+    Args:
+        scores: Laws at the nodes of the draft.
+        nodes: The node that each token follows.
+        tokens: Token ids; where there are more nodes than tokens, the last nodes are left out.
+        k: How many of the model's likeliest tokens to report with each, 0 or more.
+
+    Returns:
+        One entry for each token.
+    """
     out: list[TokenLogprob] = []
     for node, x in zip(nodes, tokens, strict=False):
         if k:

@@ -36,7 +36,9 @@ class RowDetail(IntEnum):
 
 
 class DrawKind(Enum):
-    """How a node was proposed: with certainty, drawn independently of its siblings, or without replacement among them."""
+    """How a node was proposed: with certainty, drawn independently of its siblings, or without
+    replacement among them.
+    """
 
     CERTAIN = "certain"
     INDEPENDENT = "independent"
@@ -52,22 +54,44 @@ class TokenCodec(Protocol):
 
     @property
     def pieces(self) -> Sequence[bytes | None]:
-        """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes are not known."""
+        """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes
+        are not known.
+        """
         ...
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
-        """special: with the marks that the tokenizer adds itself. Raises RequestError for a text that it cannot spell."""
+        """Turn a text into token ids.
+
+        Args:
+            text: The text.
+            special: Whether the marks that the tokenizer adds itself (such as BOS) are added.
+                Default True.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            RequestError: The tokenizer cannot spell the text.
+        """
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Special tokens left out; each malformed piece of UTF-8 becomes one U+FFFD."""
+        """Turn token ids into text. Special tokens are left out; each malformed piece of UTF-8
+        becomes one U+FFFD.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class TokenVocabulary:
-    """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown). words:
-    None where there is no tokenizer."""
+    """What must agree when laws are combined.
+
+    Attributes:
+        size: Number of token ids.
+        eos: Token ids that end a text.
+        tokenizer: Fingerprint of the tokenizer; "" where it is unknown.
+        words: Translates between ids and text; None where there is no tokenizer.
+    """
 
     size: int
     eos: frozenset[int]
@@ -76,13 +100,24 @@ class TokenVocabulary:
 
     def same(self, other: TokenVocabulary) -> bool:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
+        # An unknown tokenizer is taken for the same: nothing speaks against it.
         return self.size == other.size and (
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
         )
 
     def spelled(self, text: str, what: str) -> tuple[int, ...]:
-        """The tokens of a text, without marks; none of an empty one. what: how a message begins that tells of it. Raises
-        RequestError where there is no tokenizer, or it cannot spell the text."""
+        """Spell a text in tokens, without the marks that the tokenizer adds itself.
+
+        Args:
+            text: The text; an empty one has no tokens.
+            what: How an error message begins, such as the option that holds the text.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            RequestError: There is no tokenizer, or it cannot spell the text.
+        """
         if not text:
             return ()
         if self.words is None:
@@ -95,7 +130,15 @@ class TokenVocabulary:
             raise RequestError(f"{what}: the model's tokenizer cannot spell it ({why})") from None
 
     def require_same(self, other: TokenVocabulary, who: str) -> None:
-        """Raise RequestError where tokens of `other` do not mean what they mean here."""
+        """Check that tokens of another vocabulary mean what they mean here.
+
+        Args:
+            other: The other vocabulary, such as a drafter's.
+            who: How an error message names its owner.
+
+        Raises:
+            RequestError: The sizes differ, or both tokenizers are known and differ.
+        """
         if self.size != other.size:
             raise RequestError(
                 f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
@@ -109,23 +152,34 @@ class TokenVocabulary:
 
 @fast_dataclass(eq=False)
 class Draft:
-    """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
+    """A token tree: guesses of how the text goes on. Every field but the last two has one entry for
+    each node.
 
-    Node 0 is the root. It is the last token of the text, and it is not in the cache yet. An id that stands for a vector
-    (models/sessions/soft.py) may be the root, in a session of a model itself: a committed state in the place of a token.
+    Node 0 is the root. It is the last token of the text, and it is not in the cache yet. An id that
+    stands for a vector (models/sessions/soft.py) may be the root, in a session of a model itself: a
+    committed state in the place of a token.
 
-    parent: the node that a node follows; it stands before it, and the root's is -1. Siblings stand in the order drawn.
-    draw: how a node was proposed. law: the log-probabilities (V) that it was drawn from, None where it was certain; siblings of
-    one source share one tensor object. So nodes of several sources can stand in one tree.
-    probe: whether a node is fed for its hidden state only. Such a node is never accepted. None: there is no probe.
-    chance: what the proposer thinks, 0 to 1: how likely a node is accepted where its parent is (the root's is 1). No verifier
-    reads it. None: it does not say.
-    state: of probes, what is fed in place of the token's embedding (H). enter: of each node the index of the layer that its
-    state enters, 0 where it has none; layers below do not run there. None: all enter the first. Nodes with a state stand
-    behind all others, those that enter further up behind those that enter below. adapter: what changes the target's matrices
-    at the rows of nodes with a state, and at no others (see models/nets/gated.py); None: nothing does.
-    natural: how many tokens the proposer took for the right length, whatever it proposed; policies alone read it. None: it does
-    not say.
+    Attributes:
+        token: Token id of each node.
+        parent: The node that a node follows. It stands before it; the root's is -1. Siblings stand
+            in the order drawn.
+        draw: How a node was proposed.
+        law: Log-probabilities that a node was drawn from, shape ``[V]``; None where it was certain.
+            Siblings of one source share one tensor object, so nodes of several sources can stand in
+            one tree.
+        probe: Whether a node is fed for its hidden state only. Such a node is never accepted. None:
+            there is no probe.
+        chance: How likely the proposer thinks a node is to be accepted where its parent is, 0 to 1;
+            the root's is 1. No verifier reads it. None: it does not say.
+        state: Of probes, what is fed in place of the token's embedding, shape ``[H]``. Nodes with a
+            state stand behind all others.
+        enter: Index of the layer that a node's state enters, 0 where it has none; layers below do
+            not run there. Nodes that enter further up stand behind those that enter below. None:
+            all enter the first.
+        adapter: Changes the target's matrices at the rows of nodes with a state, and at no others
+            (see models/nets/gated.py). None: nothing does.
+        natural: How many tokens the proposer took for the right length, whatever it proposed. Only
+            policies read it. None: it does not say.
     """
 
     token: tuple[int, ...]
@@ -143,8 +197,16 @@ class Draft:
     def certain(
         token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None
     ) -> Draft:
-        """A tree proposed with certainty. `token[0]` is the root; parent: of each node the one above it, -1 of the root;
-        chance: how likely each is to be right, None where nobody knows."""
+        """Make a tree that is proposed with certainty.
+
+        Args:
+            token: Token id of each node; the first is the root.
+            parent: For each node the one above it; -1 for the root.
+            chance: How likely each node is to be right, 0 to 1. None: nobody knows.
+
+        Returns:
+            The draft.
+        """
         n = len(token)
         return Draft(
             tuple(token),
@@ -156,7 +218,18 @@ class Draft:
 
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
-        """One path below the root; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
+        """Make a draft that is one path below the root.
+
+        Args:
+            root: Token id of the root: the last token of the text.
+            tokens: Token ids in order. Default: the root alone.
+            law: For each token the log-probabilities that it was drawn from, shape ``[V]``. None:
+                the tokens are proposed with certainty.
+
+        Returns:
+            The draft.
+        """
+        # A root alone is common: its fields are shared constants.
         if not tokens:
             return Draft((root,), *_ROOT)
         n = len(tokens)
@@ -175,6 +248,7 @@ class Draft:
         """Of each node its children that may be accepted, in the order drawn."""
         out: list[list[int]] = [[] for _ in self.token]
         for i, p in enumerate(self.parent[1:], 1):
+            # A probe is never accepted, so it is nobody's child here.
             if self.probe is None or not self.probe[i]:
                 out[p].append(i)
         return tuple(map(tuple, out))
@@ -195,7 +269,9 @@ class Draft:
 
     @property
     def expected(self) -> float:
-        """How many nodes the proposer expects to be accepted: the chances along each path, multiplied and added up."""
+        """How many nodes the proposer expects to be accepted: the chances along each path,
+        multiplied and added up.
+        """
         value = [1.0] * len(self.token)
         for below in self.children:
             for i in below:
@@ -205,8 +281,18 @@ class Draft:
     def grown(
         self, token: int, parent: int, draw: DrawKind, law: Tensor | None, chance: float = 1.0
     ) -> Draft:
-        """This draft with one more node, which is the last: a token below the node `parent`, how it was drawn (draw), of which
-        law (None: it was certain), and how likely it is to be right (chance)."""
+        """Copy the draft with one more node, which is the last.
+
+        Args:
+            token: Token id of the new node.
+            parent: The node that it stands below.
+            draw: How it was drawn.
+            law: Log-probabilities that it was drawn from, shape ``[V]``; None: it is certain.
+            chance: How likely it is to be right, 0 to 1. Default 1.
+
+        Returns:
+            The larger draft.
+        """
         return Draft(
             (*self.token, token),
             (*self.parent, parent),
@@ -220,8 +306,16 @@ class Draft:
         )
 
     def only(self, keep: Sequence[int], chance: tuple[float, ...] | None = None) -> Draft:
-        """The nodes `keep` (ascending, the root and every node's ancestors among them), renumbered. chance: of all nodes, in
-        place of what the proposer said; None: that."""
+        """Copy the draft with some of its nodes, renumbered.
+
+        Args:
+            keep: Nodes that stay, ascending, the root and the ancestors of every node among them.
+            chance: Chances of all nodes of the new draft, in place of what the proposer said. None:
+                the proposer's stay.
+
+        Returns:
+            The smaller draft.
+        """
         n = len(keep)
         if chance is None:
             chance = self.chance
@@ -234,6 +328,7 @@ class Draft:
 
         parent = self.parent[:n]
         if not first:
+            # Old numbers to new ones; the root's parent is -1 in both.
             new = {-1: -1} | {i: k for k, i in enumerate(keep)}
             parent = tuple([new[self.parent[i]] for i in keep])
         return Draft(
@@ -251,9 +346,20 @@ class Draft:
     def below(
         self, root: int, nodes: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
-        """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
-        from the old root to the node above the new one, the nodes that stay, and their draft. Raises RequestError where the
-        nodes are not closed or `root` is a probe or not among them."""
+        """Make another node the root, and keep what lies below it.
+
+        Args:
+            root: The new root, one of `nodes` and no probe.
+            nodes: Nodes to choose from, ascending, the ancestors of every node among them.
+
+        Returns:
+            The path from the old root to the node above the new one; the nodes that stay; their
+            draft.
+
+        Raises:
+            RequestError: The nodes are not closed under parents, or `root` is a probe or not among
+                them.
+        """
         chosen = set(nodes)
         closed = all(
             0 <= i < len(self.token) and (i == 0 or self.parent[i] in chosen) for i in chosen
@@ -264,12 +370,15 @@ class Draft:
             )
         if self.probe is not None and self.probe[root]:
             raise RequestError(f"root is {root}: a probe is never committed")
+        # The descendants of the new root, among the chosen nodes.
         below = {root}
         for i in nodes:  # ascending: parents come first
             if self.parent[i] in below:
                 below.add(i)
         stay = tuple(sorted(below))
+        # What is committed: the old root down to the node above the new one.
         path = (0, *self.path_to(root))[:-1]
+        # A root is certain and has no law: its token is part of the text now.
         left = replace(
             self,
             parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
@@ -282,7 +391,16 @@ class Draft:
         return path, stay, left.only(stay)
 
     def child(self, node: int, token: int) -> int | None:
-        """The first child of `node` that has this token."""
+        """Find the first child of a node that has a token.
+
+        Args:
+            node: The parent.
+            token: Token id of the child.
+
+        Returns:
+            The child, or None. Probes do not count.
+        """
+        # Children stand behind their parent.
         for i in range(node + 1, len(self.token)):
             if (
                 self.token[i] == token
@@ -293,7 +411,10 @@ class Draft:
         return None
 
     def nodes_of(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that these tokens, the root's first, follow from the root down, until one is not there."""
+        """The nodes that these tokens, the root's first, follow from the root down, until one is
+        not there.
+        """
+        # Without the root as its first token, a text follows no node.
         if tokens and tokens[0] == self.token[0]:
             out = [0]
         else:
@@ -316,6 +437,7 @@ class Draft:
     def extends(self, other: Draft) -> bool:
         """Whether `other` is this draft with its last nodes left out."""
         n = len(other)
+        # The same tokens and parents, as far as the shorter one goes.
         if self.token[:n] != other.token or self.parent[:n] != other.parent:
             return False
         if self.state is None and other.state is None:
@@ -324,23 +446,37 @@ class Draft:
         first = (0,) * n
         under = (self.enter or first)[:n] == (other.enter or first)
         under = under and (other.state is None or self.adapter is other.adapter)
+        # States and the adapter are compared by identity: equal numbers in another tensor are fed
+        # anew.
         return under and all(a is b for a, b in zip(self.state or none, other.state or none))
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:
-        """This draft without the nodes that can never become text.
+        """Cut the nodes that can never become text.
 
-        These are the nodes deeper than `depth`, as the answer has no room for them, and the nodes below an end of the text
-        (a token of `eos`). A root that is such a token ends nothing. Probes never become text, so they may stand below one.
+        These are the nodes deeper than `depth`, as the answer has no room for them, and the nodes
+        below an end of the text (a token of `eos`). A root that is such a token ends nothing.
+        Probes never become text, so they may stand below one.
 
-        Drafts are cut here and nowhere else. A node goes because of what stands above it, never because of its own token. So
-        the nodes that stay are drawn as their laws say: to choose by what was drawn would make the method inexact.
+        Drafts are cut here and nowhere else. A node goes because of what stands above it, never
+        because of its own token. So the nodes that stay are drawn as their laws say: to choose by
+        what was drawn would make the method inexact.
+
+        Args:
+            depth: Most tokens below the root, 0 or more: one less than the answer has room for, or
+                fewer.
+            eos: Token ids that end the text.
+
+        Returns:
+            The smaller draft, or this one where nothing is cut.
         """
+        # Most drafts fit, and are not looked at node by node.
         if len(self.token) <= depth + 1 and eos.isdisjoint(self.token):
             return self
         keep = list[int]()
         kept = {-1}
         probe = self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
+            # A node stays if its parent does, it is not too deep, and its parent ends nothing.
             if (
                 p in kept
                 and self.depth[i] <= depth
@@ -355,17 +491,21 @@ class Draft:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What a caller is going to read of a score, so that nothing else need be computed.
+    """What a caller is going to read of a score, so that nothing else needs to be computed.
 
-    law: of the rows of the law; base: of the model's own rows, before any shaping. hidden: whether
-    the states of all nodes are read, as they are after the last layer and before the final norm.
-    exits: the numbers of layers that `DraftScores.exit` will be asked for. routing: of a mixture of
-    experts, what is added to the router's scores at the rows that are answered, in standard
-    deviations of a row's scores, [layers][experts]; such a pass leaves nothing behind, and what it
-    scored is not committed. None: the router is as it is.
-
-    For `Session.prefill` alone, which gives no rows of the prompt unless asked: prompt: those of all its tokens; last: that of
-    the token before the pending root only.
+    Attributes:
+        law: How much of the rows of the law is read.
+        base: How much of the model's own rows is read, before any shaping.
+        hidden: Whether the states of all nodes are read, as they are after the last layer and
+            before the final norm.
+        prompt: For `Session.prefill` alone: whether the rows of all tokens of the prompt are read.
+        exits: Numbers of layers that `DraftScores.exit` will be asked for.
+        last: For `Session.prefill` alone: whether the row of the token before the pending root is
+            read.
+        routing: Of a mixture of experts, what is added to the router's scores at the rows that are
+            answered, in standard deviations of a row's scores, shape ``[layers][experts]``. Such a
+            pass leaves nothing in the cache, and what it scored is not committed. None: the router
+            is as it is.
     """
 
     law: RowDetail = RowDetail.ROW
@@ -381,11 +521,14 @@ class ScoreRequest:
 class TextEdit:
     """One change of an answer. Whatever a loop writes, observers hear of it as such changes.
 
-    Positions count from the prompt's start. First tokens are erased, then others inserted, then others written.
+    Positions count from the prompt's start. First tokens are erased, then others inserted, then
+    others written.
 
-    erase: positions in the text as it was; what stands behind an erased token moves up.
-    insert: (position, token) in ascending order; the token will have this position, and what stood there moves back.
-    write: (position, token); it takes the place of what stands there, or lengthens the text.
+    Attributes:
+        write: (position, token); it takes the place of what stands there, or lengthens the text.
+        erase: Positions in the text as it was; what stands behind an erased token moves up.
+        insert: (position, token) in ascending order; the token will have this position, and what
+            stood there moves back.
     """
 
     write: tuple[tuple[int, int], ...] = ()

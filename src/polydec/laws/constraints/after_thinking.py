@@ -27,10 +27,16 @@ BEFORE_ANSWER = (ThinkingPhase.FIRST, ThinkingPhase.BEHIND)
 
 @dataclass(frozen=True)
 class ThoughtState:
-    """Behind some tokens. read: of the marks, None: no mark may come any more; answer: of the answer's
-    language, None: no answer has begun, or it is none of that language; used: how many tokens there
-    are; thought: how many of them are thinking; closing: how many tokens of the end that is forced
-    stand, None: nothing is forced."""
+    """The state behind some tokens.
+
+    Attributes:
+        read: State of the reader of marks; None: no mark may come any more.
+        answer: State of the answer's language; None: no answer has begun, or it is none of that
+            language.
+        used: Tokens so far.
+        thought: How many of them are thinking.
+        closing: How many tokens of the forced end stand; None: nothing is forced.
+    """
 
     read: ReadState | None
     answer: Any = None
@@ -44,19 +50,25 @@ DEAD = ThoughtState(None)
 
 @dataclass(frozen=True, eq=False)
 class AfterThinkingLanguage:
-    """Texts whose answer, behind the thinking where there is some, is one of `inner`; None: any text.
+    """Texts whose answer, behind the thinking where there is some, is one of `inner`.
 
-    The thinking is free, and ends with a mark: a text may not end inside of it where `inner` is given.
-    Behind `budget` tokens of it (None: as many as come) the tokens of `closing` are the only ones
-    allowed, so that it ends there. Between a mark and the answer one token of white space may stand.
-
-    reader: of the marks, with a character for each byte; pieces: what each token writes in such
-    characters, None: nothing; ends: ids that end a text; closing: the tokens of what ends the
-    thinking; begin: the state of `inner` at an answer before which so many tokens stand.
+    The thinking is free, and ends with a mark: a text may not end inside of it where `inner` is
+    given. Behind `budget` tokens of it the tokens of `closing` are the only ones allowed, so that
+    it ends there. Between a mark and the answer one token of white space may stand.
 
     Exact: law: what is not forbidden keeps its chances as with any other constraint.
     Reduces to: `inner` where nothing is thought.
-    Source: the budget as in Muennighoff et al., "s1: simple test-time scaling", 2025; where constraints begin is own.
+    Source: the budget as in Muennighoff et al., "s1: simple test-time scaling", 2025; where
+    constraints begin is own.
+
+    Attributes:
+        inner: Language of the answers; None: any text.
+        reader: Reads the marks, with one character for each byte.
+        pieces: What each token writes in such characters; None: nothing.
+        ends: Token ids that end a text.
+        closing: Tokens of the text that ends the thinking.
+        budget: Most tokens of thinking, 0 or more; None: as many as come.
+        begin: Gives the state of `inner` at an answer before which so many tokens stand.
     """
 
     inner: TokenLanguage[Any] | None
@@ -74,27 +86,49 @@ class AfterThinkingLanguage:
         return ThoughtState(read, None if read.thinks else self.begin(0))
 
     def step(self, state: ThoughtState, token: int) -> ThoughtState:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: State behind the tokens so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer text.
+        """
         if self._over(state):
             return DEAD
         used = state.used + 1
+        # Once the budget is spent, only the closing tokens are followed.
         forced = self._forced_at(state)
         if forced is not None:
             return self._closed(state, forced, token)
         if token in self.ends:
             return DEAD
         text = self._piece(token)
+        # No mark can come any more: the language of the answer alone decides.
         if state.read is None:
             return replace(state, answer=self._stepped(state.answer, token), used=used)
         read, said = self._read(state.read, text)
         if state.read.thinks:
             return self._thought(state, read, said, used)
+        # Without a constraint the reader only counts what is thinking.
         if self.inner is None:
             return ThoughtState(read, None, used, state.thought)
+        # The token belongs to the answer: from now on no mark may come.
         if said or not self._may_be_mark(state.read, text):
             return replace(state, read=None, answer=self._stepped(state.answer, token), used=used)
         return self._before_answer(state, read, token)
 
     def allows(self, state: ThoughtState, token: int) -> bool:
+        """Tell whether a token may follow, or end the answer.
+
+        Args:
+            state: State behind the tokens so far.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         if self._over(state):
             return False
         forced = self._forced_at(state)
@@ -102,6 +136,7 @@ class AfterThinkingLanguage:
             return token == self.closing[forced]
         if self.inner is None:
             return True
+        # The text may end where the answer may, and never inside the thinking.
         if token in self.ends:
             return state.answer is not None and self.inner.allows(state.answer, token)
         return not self._over(self.step(state, token))
@@ -119,11 +154,13 @@ class AfterThinkingLanguage:
         if state.read is None:
             return self.inner.mask(state.answer)
         mask_V = self._marks_allowed(state.read)
+        # Before the answer: tokens towards a mark, or tokens that begin the answer.
         if state.answer is None:
             return mask_V
         return mask_V | self.inner.mask(state.answer)
 
     def forced(self, state: ThoughtState) -> bytes:
+        # Bytes are forced inside the answer only: before it a mark may come as well.
         if self.inner is None or state.read is not None or state.answer is None:
             return b""
         return self.inner.forced(state.answer)
@@ -135,6 +172,7 @@ class AfterThinkingLanguage:
             if state.read is None or token in self.ends:
                 break
             read = self.reader.step(state.read, self._piece(token))[0]
+            # The token that ends the thinking is part of the mark, and is not counted.
             state = ThoughtState(read, thought=state.thought + (state.read.thinks and read.thinks))
         return state.thought
 
@@ -146,6 +184,7 @@ class AfterThinkingLanguage:
             read = self.reader.step(read, self._piece(token))[0]
             if read.phase is ThinkingPhase.ANSWER:
                 break
+            # What stands up to a mark is not answered; white space behind it may be.
             if read.phase is ThinkingPhase.BEHIND:
                 before = at
         return before
@@ -172,6 +211,7 @@ class AfterThinkingLanguage:
     @cached_property
     def _begun(self) -> Mapping[str, int]:
         """How many tokens of the end make up each of its beginnings."""
+        # Where the model has begun the mark itself, the forced end goes on from there.
         texts = ["".join(map(self._piece, self.closing[:n])) for n in range(len(self.closing))]
         return {text: n for n, text in enumerate(texts) if text}
 
@@ -183,6 +223,7 @@ class AfterThinkingLanguage:
         read = self.reader.step(state.read, self._piece(token))[0]
         used = state.used + 1
         last = at + 1 == len(self.closing)
+        # The last token of the end begins the answer.
         answer = self.begin(used) if last else None
         return ThoughtState(read, answer, used, state.thought, None if last else at + 1)
 
@@ -198,6 +239,7 @@ class AfterThinkingLanguage:
         """One more token of the thinking, or the one that ends it."""
         if self.inner is not None and (said or (not read.thinks and read.held.strip())):
             return DEAD  # the token would begin an answer that nothing has looked at
+        # The thinking goes on: the budget counts this token.
         if read.thinks:
             return ThoughtState(read, None, used, state.thought + 1)
         return ThoughtState(read, self.begin(used), used, state.thought)
@@ -208,6 +250,7 @@ class AfterThinkingLanguage:
         answer = self._stepped(state.answer, token)
         if read.thinks:
             return ThoughtState(read, None, used, state.thought)
+        # Held text that may still become a mark is no answer yet.
         behind = read.phase is ThinkingPhase.BEHIND and not read.held.strip()
         if answer is None and behind:  # a mark, or white space behind one
             answer = self.begin(used)
@@ -221,7 +264,9 @@ class AfterThinkingLanguage:
 
     @staticmethod
     def _may_be_mark(before: ReadState, text: str) -> bool:
-        """Whether a token that says nothing leads towards a mark, or is the one token of white space beside one."""
+        """Whether a token that says nothing leads towards a mark, or is the one token of white
+        space beside one.
+        """
         return bool(text.strip()) or (bool(text) and not before.held)
 
     # ---- masks ----
@@ -242,6 +287,7 @@ class AfterThinkingLanguage:
         mask_V = torch.zeros(len(self.pieces), dtype=torch.bool)
         held = read.held.lstrip()
         marks = self.reader.marks.texts
+        # The characters with which some mark goes on behind what is held of it.
         following = {m[len(held)] for m in marks if m.startswith(held) and len(m) > len(held)}
         for character in following | (set() if read.held else set(" \t\r\n")):
             for token in self._by_first.get(character, ()):
@@ -251,10 +297,14 @@ class AfterThinkingLanguage:
         return mask_V
 
     def _inside(self, read: ReadState) -> Tensor:
-        """Tokens of the thinking: all but those that end the text, or would begin the answer in one with the mark."""
+        """Tokens of the thinking: all but those that end the text, or would begin the answer in
+        one with the mark.
+        """
         mask_V = torch.ones(len(self.pieces), dtype=torch.bool)
         mask_V[[end for end in self.ends if end < len(self.pieces)]] = False
         for token in self._closers(read.held):
+            # One token may hold the end of the mark and the beginning of an answer: that is not
+            # allowed.
             after, said = self._read(read, self._piece(token))
             if said or (not after.thinks and after.held.strip()):
                 mask_V[token] = False
@@ -263,6 +313,8 @@ class AfterThinkingLanguage:
     def _closers(self, held: str) -> Iterator[int]:
         """Tokens that may hold the end of a closing mark."""
         yield from self._with_marks
+        # A mark may have begun in the held text: its next characters are looked for at the
+        # beginning of tokens.
         for mark in self.reader.marks.closes:
             for size in range(1, len(mark)):
                 if held.endswith(mark[:size]):
@@ -316,19 +368,23 @@ def after_thinking(
     budget: int | None = None,
     begin: Callable[[int], Any] | None = None,
 ) -> AfterThinkingLanguage:
-    """The language behind thinking.
+    """Make the language of answers behind thinking.
 
     Args:
-        inner: of the answers, None: any.
-        vocab: with words.
-        ends: ids that end a text.
-        reader: of the model's marks.
-        names: control tokens by their ids, as the marks have them.
-        budget: tokens of thinking at most, at least 0; None: no bound.
-        begin: the state of `inner` at an answer before which so many tokens stand; None: its start.
+        inner: Language of the answers; None: any text.
+        vocab: The vocabulary, with its tokenizer.
+        ends: Token ids that end a text.
+        reader: Reads the model's marks.
+        names: Text of each control token that is part of a mark, by id.
+        budget: Most tokens of thinking, 0 or more. None: no bound.
+        begin: Gives the state of `inner` at an answer before which so many tokens stand. None: its
+            start.
+
+    Returns:
+        The language.
 
     Raises:
-        RequestError: where a budget is given, and the tokenizer cannot spell what ends the thinking.
+        RequestError: A budget is given, and the tokenizer cannot spell what ends the thinking.
     """
     assert vocab.words is not None
     marks = reader.marks.as_bytes()
@@ -336,6 +392,7 @@ def after_thinking(
     closing = tuple[int, ...]()
     if budget is not None:
         closing = vocab.words.encode(reader.marks.end_text, special=False)
+        # The closing mark must be in what the tokens write, or the thinking would never end.
         written = "".join((pieces[x] if x < len(pieces) else None) or "" for x in closing)
         if marks.closes[0] not in written:
             raise RequestError(

@@ -23,7 +23,9 @@ ONE = (
 
 
 class UnresolvedReferenceError(ValueError):
-    """A reference that points to nothing in the schema, or to what is only known while a value is looked at."""
+    """A reference that points to nothing in the schema, or to what is only known while a value is
+    looked at.
+    """
 
 
 def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -31,6 +33,7 @@ def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
+        # Keys of the value are names of their own; only what stands behind them are schemas.
         if key in EACH and isinstance(value, Mapping):
             for name, part in value.items():
                 yield f"/{key}/{str(name).replace('~', '~0').replace('/', '~1')}", part
@@ -41,11 +44,20 @@ def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def resolve_base_uri(schema: Any, base: str) -> str:
-    """The address of a schema that stands at `base`: its own, where it has one."""
+    """Compute the base address of a schema: its own `$id`, where it has one.
+
+    Args:
+        schema: The schema.
+        base: The address that holds where it stands.
+
+    Returns:
+        The address that references inside the schema start from.
+    """
     if isinstance(schema, Mapping):
         own = schema.get("$id")
     else:
         own = None
+    # An `$id` that is only a fragment is an anchor of draft 7, not an address.
     if not isinstance(own, str) or own.startswith("#"):
         return base
     return urljoin(base, own).removesuffix("#")
@@ -53,7 +65,11 @@ def resolve_base_uri(schema: Any, base: str) -> str:
 
 @dataclass
 class ReferenceResolver:
-    """root: a schema. All that may be pointed to in it is found when it is made."""
+    """Finds what references point to. All that may be pointed to is found when it is made.
+
+    Attributes:
+        root: The schema.
+    """
 
     root: Any
     _resources: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -64,6 +80,7 @@ class ReferenceResolver:
 
     def __post_init__(self) -> None:
         self._resources[""] = self.root
+        # All parts of the schema are visited, each with the address that holds there.
         waiting = [(self.root, "")]
         while waiting:
             schema, base = waiting.pop()
@@ -78,6 +95,7 @@ class ReferenceResolver:
     def _note(self, schema: Mapping[str, Any], base: str) -> None:
         for key in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(key), str):
+                # An anchor is named by the address and its name together.
                 self._named[base, schema[key]] = schema, base
         if isinstance(schema.get("$dynamicAnchor"), str):
             name = schema["$dynamicAnchor"]
@@ -89,20 +107,24 @@ class ReferenceResolver:
             self._named[base, own[1:]] = schema, base
 
     def target(self, key: str, ref: str, base: str) -> tuple[Any, str]:
-        """What a reference points to, and the address that holds there.
+        """Find what a reference points to.
 
         Args:
-            key: the keyword: `$ref`, `$dynamicRef` or `$recursiveRef`.
-            ref: what it says.
-            base: the address that holds where it stands.
+            key: The keyword: `$ref`, `$dynamicRef` or `$recursiveRef`.
+            ref: Its value.
+            base: The address that holds where it stands.
+
+        Returns:
+            The schema, and the address that holds there.
 
         Raises:
-            Astray: where that is nothing in this schema.
+            UnresolvedReferenceError: It points to nothing in this schema, or to several places.
         """
         if key == "$recursiveRef":
             dynamic = "$recursive"
         else:
             dynamic = ref.partition("#")[2]
+        # A dynamic reference with one possible target is an ordinary reference.
         if key != "$ref" and self._dynamic.get(dynamic, 0) > 1:
             raise UnresolvedReferenceError(
                 f"{key} {ref!r} may point to several places: only one is followed"
@@ -120,7 +142,10 @@ class ReferenceResolver:
         return self._pointed(self._resources[address], address, fragment, f"{key} {ref!r}")
 
     def follow(self, ref: str) -> Any:
-        """What a reference points to, wherever it stands; None where that is not plain, as there are several addresses."""
+        """What a reference points to, wherever it stands; None where that is not plain, as there
+        are several addresses.
+        """
+        # With several addresses the target depends on where the reference stands.
         if len({id(x) for x in self._resources.values()}) > 1:
             return None
         try:
@@ -131,6 +156,7 @@ class ReferenceResolver:
     def _pointed(self, schema: Any, base: str, pointer: str, called: str) -> tuple[Any, str]:
         at = schema
         for part in pointer.split("/")[1:]:
+            # Escapes of JSON pointers: ~1 is a slash, ~0 a tilde.
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(at, list) and name.isdecimal() and int(name) < len(at):
                 at = at[int(name)]
@@ -138,5 +164,6 @@ class ReferenceResolver:
                 at = at[name]
             else:
                 raise UnresolvedReferenceError(f"{called} points to nothing")
+            # A part on the way may have an address of its own.
             base = resolve_base_uri(at, base)
         return at, base

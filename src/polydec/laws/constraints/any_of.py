@@ -29,9 +29,9 @@ KEPT = 64
 class AnyOf:
     """The answer is one of `texts`, spelled in whatever tokens.
 
-    Every spelling is allowed, as by a grammar. A text's probability is that of all its spellings; the mask then takes away
-    what is another text and nothing else. The tokenizer's own spelling also depends on what stands before the answer, which
-    a constraint does not see.
+    Every spelling is allowed, as by a grammar. A text's probability is that of all its spellings;
+    the mask then takes away what is another text and nothing else. The tokenizer's own spelling
+    also depends on what stands before the answer, which a constraint does not see.
     """
 
     texts: tuple[str, ...]
@@ -51,6 +51,19 @@ class AnyOf:
             )
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:
+        """Make the language of these texts for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: No tokens of the vocabulary spell one of the texts, or its bytes are not
+                known.
+        """
         spelled = pieces.token_byte_pieces(vocab, ends)
         strings = [text.encode() for text in self.texts]
         ids, longest = pieces.by_bytes(spelled)
@@ -67,7 +80,14 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class ChoicePrefix:
-    """What all texts share that may still be meant: the first `depth` bytes of those from `low` to before `high`, in order."""
+    """A beginning that some texts share: the first `depth` bytes of the texts from `low` to before
+    `high`, in order.
+
+    Attributes:
+        low: Index of the first text.
+        high: Index behind the last text.
+        depth: Bytes that are written.
+    """
 
     low: int
     high: int
@@ -80,9 +100,18 @@ DEAD = ChoicePrefix(0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class ChoiceLanguage:
-    """The language of an AnyOf. strings: the texts in the order of their bytes, each once; rest: of each, at every place,
-    whether tokens spell what follows there, None: everywhere. Texts that begin alike lie beside one another, so a beginning is
-    a range of them, and nothing is kept for a byte."""
+    """The language of an `AnyOf`.
+
+    Texts that begin alike stand one after another, so a beginning is a range of them, and nothing
+    is stored for a byte.
+
+    Attributes:
+        strings: The texts as bytes, in order, each once.
+        rest: For each text, at every place, whether tokens spell what follows there; None:
+            everywhere.
+        pieces: The bytes of each token; None: it writes nothing.
+        ends: Token ids that end an answer.
+    """
 
     strings: tuple[bytes, ...]
     rest: tuple[bytearray | None, ...]
@@ -97,9 +126,19 @@ class ChoiceLanguage:
         return ChoicePrefix(0, len(self.strings), 0)
 
     def step(self, state: ChoicePrefix, token: int) -> ChoicePrefix:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer; `DEAD` where no text begins so.
+        """
         piece = self.pieces[token]
         if piece is None:
             return DEAD
+        # A token is followed byte by byte; each byte narrows the range of texts.
         for byte in piece:
             state = self._narrowed(state, byte)
         if self._open(state):
@@ -107,6 +146,15 @@ class ChoiceLanguage:
         return DEAD
 
     def allows(self, state: ChoicePrefix, token: int) -> bool:
+        """Tell whether a token may follow, or end the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         if token in self.ends:
             return self._whole(state)
         return self.step(state, token) != DEAD
@@ -125,6 +173,7 @@ class ChoiceLanguage:
         last = self.strings[state.high - 1]
         if first is last:
             return first[state.depth :]
+        # What the first and the last text of the range share, all texts between them share, too.
         pairs = zip(first[state.depth :], last[state.depth :], strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return first[state.depth : state.depth + shared]
@@ -132,6 +181,7 @@ class ChoiceLanguage:
     def followers(self, state: ChoicePrefix) -> tuple[int, ...]:
         """The tokens that may be written behind a text. Ends are not among them."""
         if state not in self._known:
+            # Answers go forward: old beginnings are not asked again.
             if len(self._known) >= KEPT:
                 self._known.clear()
             self._known[state] = tuple(
@@ -141,25 +191,32 @@ class ChoiceLanguage:
 
     @cached_property
     def _tokens(self) -> tuple[dict[bytes, tuple[int, ...]], list[bytes]]:
-        """The ids of each piece, and all pieces in order. Looked up once: it takes as long as all pieces to be found again."""
+        """The ids of each piece, and all pieces in order. Looked up once: it takes as long as all
+        pieces to be found again.
+        """
         return pieces.by_bytes(self.pieces)[0], pieces.sorted_pieces(self.pieces)
 
     def _walk(self, state: ChoicePrefix) -> Iterator[tuple[tuple[int, ...], ChoicePrefix]]:
-        """The tokens that go on from a beginning, and where they lead; also to where nothing goes on. Short ones come first."""
+        """The tokens that go on from a beginning, and where they lead; also to where nothing goes
+        on. Short ones come first.
+        """
         ids, order = self._tokens
         paths = deque([(b"", state)])
+        # A breadth-first search over bytes that tokens begin with.
         while paths:
             path, at = paths.popleft()
             if path in ids:
                 yield ids[path], at
             for byte, there in self._below(at):
                 longer = path + byte
+                # A longer path is followed only where some token begins with it.
                 first = bisect_left(order, longer)
                 if first < len(order) and order[first].startswith(longer):
                     paths.append((longer, there))
 
     def _below(self, state: ChoicePrefix) -> Iterator[tuple[bytes, ChoicePrefix]]:
         """The bytes that go on from a beginning, and where each leads."""
+        # A text that ends here has no next byte; it is the first of its range.
         low = state.low + self._whole(state)
         while low < state.high:
             at = state.depth
@@ -174,6 +231,7 @@ class ChoiceLanguage:
         wanted = bytes((byte,))
         if state.low == state.high:
             return DEAD
+        # A single text: no search is needed.
         if state.high - state.low == 1:
             goes_on = self.strings[state.low].startswith(wanted, at)
             if goes_on:
@@ -183,6 +241,8 @@ class ChoiceLanguage:
         def there(string: bytes) -> bytes:
             return string[at : at + 1]
 
+        # All texts of the range have the same bytes before `at`, so they are in order of the byte
+        # there.
         low = bisect_left(self.strings, wanted, state.low, state.high, key=there)
         high = bisect_right(self.strings, wanted, low, state.high, key=there)
         if low < high:
@@ -200,10 +260,12 @@ class ChoiceLanguage:
 
 
 def _spelled(string: bytes, ids: Mapping[bytes, tuple[int, ...]], longest: int) -> bytearray | None:
-    """At every place of a string whether tokens spell the rest of it; None: everywhere, as where each byte is a token. ids: the
-    tokens by what they write; longest: bytes of one."""
+    """At every place of a string whether tokens spell the rest of it; None: everywhere, as where
+    each byte is a token. ids: the tokens by what they write; longest: bytes of one.
+    """
     if all(bytes((byte,)) in ids for byte in set(string)):
         return None
+    # From the end to the front: a place is spelled if some token leads from it to a spelled place.
     out = bytearray(len(string) + 1)
     out[-1] = 1
     for begin in range(len(string) - 1, -1, -1):

@@ -22,10 +22,14 @@ from polydec.laws.constraints.span_of import SpanOf
 
 @dataclass(frozen=True)
 class ConstraintKind:
-    """A way to ask for a constraint, which another package brings as its module's KIND (`plugins.py`).
+    """A way to ask for a constraint, which another package brings as its module's KIND
+    (`plugins.py`).
 
-    name: how a request and `--constraint NAME=VALUE` call it; help: what its value is; make: a value, which is a text or
-    whatever JSON holds, to the constraint; raises RequestError, naming what is legal, for a value that means none.
+    Attributes:
+        name: What a request and `--constraint NAME=VALUE` call it.
+        help: What its value is, one line.
+        make: Makes the constraint of a value, which is a text or whatever JSON holds; raises
+            RequestError, naming what is legal, for a value that means none.
     """
 
     name: str
@@ -45,6 +49,7 @@ def _schema(value: Any) -> OutputConstraint:
 
 
 def _object(value: Any) -> OutputConstraint | None:
+    # The field is a switch: false asks for nothing.
     if not isinstance(value, bool):
         raise RequestError(f"json_object is {short_repr(value)}: it must be true or false")
     if value:
@@ -80,7 +85,18 @@ def plugin_constraint_kinds() -> Mapping[str, ConstraintKind]:
 
 
 def of_another(name: str, value: Any) -> OutputConstraint:
-    """A constraint of a kind that another package brings. Raises RequestError for a name that none does."""
+    """Make a constraint of a kind that another package brings.
+
+    Args:
+        name: Name of the kind.
+        value: What the request gives: a text, or whatever JSON holds.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        RequestError: No package brings the kind, or the value means no constraint.
+    """
     known = plugin_constraint_kinds()
     if name not in known:
         raise RequestError(
@@ -106,8 +122,9 @@ def constraint_kinds_table() -> str:
 
 
 def constraint_of(fields: Mapping[str, Any]) -> OutputConstraint | None:
-    """The constraint of some fields, by our names or those of other packages, of which at most one may be given (None: not
-    given). Raises RequestError for several, or a value that means none."""
+    """The constraint of some fields, by our names or those of other packages, of which at most one
+    may be given (None: not given). Raises RequestError for several, or a value that means none.
+    """
     on = {name: value for name, value in fields.items() if value is not None}
     if len(on) > 1:
         raise RequestError(f"{' and '.join(on)} are both given: an answer has one constraint")

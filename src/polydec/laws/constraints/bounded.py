@@ -20,7 +20,9 @@ LIMIT = 2**53
 
 DIGITS = 15
 POWER = 22
-"""So many digits come back from a double as they went in, behind a power of ten that is a double itself."""
+"""So many digits come back from a double as they went in, behind a power of ten that is a double
+itself.
+"""
 
 WIDEST = 9 * 10**18
 """The widest bound: a little less than 2^63."""
@@ -39,10 +41,13 @@ TURNED = frozenset({"not", "if", "oneOf", "dependencies", "dependentRequired", "
 
 
 def restrict_number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that allows nothing that `schema` does not, of which the library rounds no number. Raises RequestError, saying
-    where, for one that cannot be kept to exactly, and where what is required is no name."""
+    """A schema that allows nothing that `schema` does not, of which the library rounds no number.
+    Raises RequestError, saying where, for one that cannot be kept to exactly, and where what is
+    required is no name.
+    """
     out = deepcopy(dict(schema))
     parts = list(_schemas(out, "#"))
+    # Under `not` and its like a closer bound lets more values in, so bounds may not be moved then.
     turned = any(TURNED & part.keys() for _, part in parts)
     for where, part in parts:
         _check_names(where, part.get("required"))
@@ -52,6 +57,7 @@ def restrict_number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
         for key in (*UPPER, *LOWER):
             if key in part:
                 part[key] = _bound(key, part[key], where, turned)
+        # Without a type a bound speaks of numbers as well.
         kinds = part.get("type", "number")
         if "number" in (kinds if isinstance(kinds, list) else [kinds]):
             numbers = {k: part[k] for k in (*UPPER, *LOWER) if type(part.get(k)) in (int, float)}
@@ -69,6 +75,7 @@ def _schemas(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from _schemas(x, f"{where}/{i}")
     elif isinstance(value, dict):
         yield where, value
+        # Names of properties are not keywords: only their values are schemas.
         for key, x in value.items():
             if key in EACH and isinstance(x, dict):
                 for name, part in x.items():
@@ -86,20 +93,26 @@ def _check_names(where: str, names: Any) -> None:
 
 
 def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
-    """The bound, or a closer one where that leaves values out only. Raises RequestError where neither is exact, or what is left
-    out would be all that lies between the bound and 0."""
+    """The bound, or a closer one where that leaves values out only. Raises RequestError where
+    neither is exact, or what is left out would be all that lies between the bound and 0.
+    """
+    # A number that a double holds, or no number at all: nothing needs to be moved.
     if type(value) not in (int, float) or value != value or abs(value) <= LIMIT:
         return _exact(value, f"{where}: {key}")
     strict = key.startswith("exclusive")
     sign = 1 if key in UPPER else -1
+    # An inclusive bound that is a double itself is exact.
     if abs(value) <= WIDEST and not strict and _survives(value) and float(value) == value:
         return int(value)
+    # Moving the bound towards 0 would let values in, or leave all out.
     if turned or sign * value < 0:
         raise RequestError(_beyond(value, f"{where}: {key}"))
     if abs(value) > WIDEST:
         inner = WIDEST
     else:
+        # An exclusive bound of whole numbers is the next number as an inclusive one.
         inner = abs(int(value)) - strict
+    # So many decimal digits, and so many bits, have to go.
     tens = len(str(inner)) - DIGITS
     twos = inner.bit_length() - 53
     return sign * (inner - inner % (10**tens << max(0, twos - tens)))  # so that it is a double
@@ -108,8 +121,10 @@ def _bound(key: str, value: Any, where: str, turned: bool) -> Any:
 def edge_let_in(bounds: Mapping[str, float]) -> str:
     """Why some bounds of numbers cannot be kept to, by their keywords; empty: they can.
 
-    Where all numbers between two bounds begin with the same whole one, and that is left out as a bound, the library lets it in.
+    Where all numbers between two bounds begin with the same whole one, and that is left out as a
+    bound, the library lets it in.
     """
+    # The closest bounds on both sides decide.
     low = max((bounds[x] for x in LOWER if x in bounds), default=None)
     high = min((bounds[x] for x in UPPER if x in bounds), default=None)
     if low is None or high is None or not low < high:
@@ -124,7 +139,9 @@ def edge_let_in(bounds: Mapping[str, float]) -> str:
 
 
 def _exact(value: Any, where: str) -> Any:
-    """The value, whole numbers written as such. Raises RequestError for what the library would round."""
+    """The value, whole numbers written as such. Raises RequestError for what the library would
+    round.
+    """
     if isinstance(value, list):
         return [_exact(x, where) for x in value]
     if isinstance(value, dict):
@@ -144,6 +161,8 @@ def _survives(value: float) -> bool:
         return False
     if abs(value) <= LIMIT and value == int(value):
         return True
+    # A whole number comes back if its digits without final zeros are few, and the power of ten is
+    # exact.
     if type(value) is int:
         digits = str(abs(value)).rstrip("0")
         return len(digits) <= DIGITS and len(str(abs(value))) - len(digits) <= POWER

@@ -37,7 +37,9 @@ from polydec.laws.constraints.formats import FORMATS, UNKEPT
 MOST_CELLS = 1000
 MOST_LISTS = 400
 MOST_CHOICES = 400
-"""Cells of a schema; lists that are named one by one; ways to choose some of the names of an object."""
+"""Cells of a schema; lists that are named one by one; ways to choose some of the names of an
+object.
+"""
 DEEPEST = 60
 """References and parts that are followed inside one another without a value between them."""
 LOOKED = 6
@@ -77,7 +79,13 @@ class InexactSchemaError(RequestError):
 
 @dataclass(frozen=True)
 class _SchemaNode:
-    """schema: a part; base: the address that holds where it stands; at: where that is."""
+    """A part of a schema.
+
+    Attributes:
+        schema: The part.
+        base: The address that holds where it stands.
+        at: Where it stands, as a JSON pointer.
+    """
 
     schema: Any
     base: str
@@ -85,7 +93,11 @@ class _SchemaNode:
 
 
 class SchemaReader:
-    """Schemas as cells."""
+    """Reads a schema as cells.
+
+    Args:
+        root: The schema.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._anchors = ReferenceResolver(root)
@@ -100,6 +112,7 @@ class SchemaReader:
 
     def _mark(self, root: Any, at: str) -> None:
         waiting = [(root, at)]
+        # Identical objects may stand at several places; the first place names them in errors.
         while waiting:
             schema, here = waiting.pop()
             if id(schema) not in self._places:
@@ -107,7 +120,21 @@ class SchemaReader:
                 waiting += [(part, here + way) for way, part in parts_of(schema)]
 
     def fits(self, schema: Any, base: str, at: str, sign: bool = True) -> Conjunction:
-        """What fits a schema, or does not."""
+        """Give a schema a number, so that it can stand in a conjunction.
+
+        Args:
+            schema: The schema.
+            base: The address that holds where it stands.
+            at: Where it stands, for errors.
+            sign: True: a value must fit it; False: it must not. Default True.
+
+        Returns:
+            The conjunction of this one condition.
+
+        Raises:
+            InexactSchemaError: It is neither an object nor a boolean.
+        """
+        # Keywords that only describe constrain nothing.
         if isinstance(schema, Mapping) and not set(schema) - SAYS_NOTHING:
             schema = True
         if isinstance(schema, bool):
@@ -118,6 +145,8 @@ class SchemaReader:
             raise InexactSchemaError(
                 at, f"a schema must be an object or boolean, and is {short_repr(schema)}"
             )
+        # One object may be read from several base addresses, where its references mean different
+        # things.
         key = (id(schema), resolve_base_uri(schema, base))
         if key not in self._numbers:
             self._numbers[key] = len(self._nodes)
@@ -130,6 +159,8 @@ class SchemaReader:
         if what == NOTHING:
             return []
         if what not in self._cells:
+            # All values, narrowed by one schema after the other; those that must fit come first, so
+            # that few cells are left for the set differences.
             out = self._kept(KINDS)
             for sign, number in sorted(what, key=lambda x: not x[0]):
                 out = self._fitting(out, sign, self._nodes[number], 0)
@@ -140,6 +171,7 @@ class SchemaReader:
         """Whether surely nothing fits."""
         if what in (ANYTHING, NOTHING):
             return what == NOTHING
+        # A schema that needs itself, or many levels: not known to be empty.
         if what in self._looking or len(self._looking) >= LOOKED:
             return False
         self._looking.add(what)
@@ -158,12 +190,15 @@ class SchemaReader:
 
     def _empty(self, cell: Cell) -> bool:
         if isinstance(cell, ObjectCell):
+            # A required property that no value fits makes the object impossible.
             return any(self.void(cell.value(name)) for name in cell.required)
         if isinstance(cell, ArrayCell):
+            # So does an item that must be there.
             return any(self.void(cell.item(i)) for i in range(min(cell.low, len(cell.prefix) + 1)))
         return False
 
     def _meet(self, a: Collection[Cell], b: Collection[Cell]) -> Cells:
+        # Meeting is quadratic: a schema that comes apart too far is refused before it takes long.
         if len(a) * len(b) > MOST_CELLS * 50:
             raise InexactSchemaError(
                 "#", f"it comes apart into more than {MOST_CELLS} cases: make it simpler"
@@ -193,6 +228,7 @@ class SchemaReader:
     ) -> Cells:
         """The cells with a part of a node, or without it."""
         there = self._node(part, node)
+        # Anything and nothing need no cells.
         if isinstance(there, bool):
             if there is sign:
                 return cells
@@ -225,6 +261,7 @@ class SchemaReader:
                 raise InexactSchemaError(
                     node.at, f"{key} is not followed: say what there may be by name"
                 )
+        # Keywords of one kind of value first: they narrow most.
         cells = self._meet(cells, self._simple(node))
         for key in ("const", "enum"):
             if key in schema and cells:
@@ -245,6 +282,7 @@ class SchemaReader:
                 else:
                     cells = self._fitting(cells, True, there, depth)
         cells = self._parts(cells, _list(node, "allOf"), node, depth)
+        # A value fits anyOf if it fits any part: the union of the cells.
         if "anyOf" in schema:
             cells = self._kept(
                 x for part in _list(node, "anyOf") for x in self._part(cells, part, node, depth)
@@ -252,8 +290,11 @@ class SchemaReader:
         if "oneOf" in schema:
             cells = self._kept(self._alone(cells, _list(node, "oneOf"), node, depth))
         if "not" in schema:
+            # A schema that must not fit: set difference, in `_without`.
             cells = self._part(cells, schema["not"], node, depth, False)
         if "if" in schema and ("then" in schema or "else" in schema):
+            # if/then/else: values that fit `if` and `then`, and values that do not fit `if` and fit
+            # `else`.
             cells = self._kept(
                 x
                 for sign, key in ((True, "then"), (False, "else"))
@@ -265,6 +306,7 @@ class SchemaReader:
                 )
             )
         for name, needed in _dependent(node):
+            # Objects with the name must fit what depends on it; all other values need not.
             has = ObjectCell(required=(name,))
             lacks = ObjectCell(named=((name, NOTHING),))
             others = [x for x in KINDS if not isinstance(x, ObjectCell)]
@@ -280,12 +322,14 @@ class SchemaReader:
         self, cells: Cells, options: Sequence[Any], node: _SchemaNode, depth: int
     ) -> Iterator[Cell]:
         for i, option in enumerate(options):
+            # oneOf: the values that fit this option and none of the others.
             others = [x for j, x in enumerate(options) if j != i]
             yield from self._parts(
                 self._part(cells, option, node, depth), others, node, depth, False
             )
 
     def _listed(self, cells: Cells, values: list[Any], node: _SchemaNode, depth: int) -> Cells:
+        # Scalars are cells of listed values; arrays and objects become schemas of their own.
         flat, deep = _values(values)
         out = self._meet(cells, flat)
         for part in deep:
@@ -295,6 +339,7 @@ class SchemaReader:
     def _constant(self, value: Any) -> Any:
         """A schema of an array or an object alone."""
         key = ("constant", repr(value))
+        # The same value gives the same schema object, and so the same number.
         for schema in self._held:
             if isinstance(schema, _ConstantSchema) and schema.key == key:
                 return schema
@@ -307,6 +352,8 @@ class SchemaReader:
     def _without(self, cells: Cells, node: _SchemaNode, depth: int) -> Cells:
         out = Cells()
         left = Cells()
+        # A cell is decided alone where that is cheap: nothing of it fits, what fits is a short
+        # list, or all of it fits.
         for cell in cells:
             inside = self._with([cell], node, depth)
             if not inside:
@@ -316,6 +363,8 @@ class SchemaReader:
             elif cell not in inside:
                 left.append(cell)
         if left:
+            # A value does not fit if it breaks at least one keyword: the union over the ways to do
+            # so.
             for way in self._ways(node, depth):
                 out += way(left)
         return self._kept(out)
@@ -338,6 +387,7 @@ class SchemaReader:
                     values = [schema[key]]
                 yield lambda cells, values=values: self._unlisted(cells, values, node, depth)
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            # A schema is broken where what it refers to is broken.
             if key in schema:
                 there = self._target(key, node)
                 if not isinstance(there, bool):
@@ -346,9 +396,11 @@ class SchemaReader:
                     yield lambda cells: cells
         for part in _list(node, "allOf"):
             yield lambda cells, part=part: self._part(cells, part, node, depth, False)
+        # anyOf is broken by breaking every part.
         if "anyOf" in schema:
             options = _list(node, "anyOf")
             yield lambda cells: self._parts(cells, options, node, depth, False)
+        # oneOf is broken by fitting none of the options, or two of them.
         if "oneOf" in schema:
             alternatives = _list(node, "oneOf")
             yield lambda cells: self._parts(cells, alternatives, node, depth, False)
@@ -357,6 +409,7 @@ class SchemaReader:
         if "not" in schema:
             yield lambda cells: self._part(cells, schema["not"], node, depth)
         if "if" in schema:
+            # if/then is broken by fitting `if` and breaking `then`; else likewise.
             for sign, key in ((True, "then"), (False, "else")):
                 yield lambda cells, sign=sign, key=key: self._part(
                     self._part(cells, schema["if"], node, depth, sign),
@@ -366,12 +419,14 @@ class SchemaReader:
                     False,
                 )
         for name, needed in _dependent(node):
+            # A dependency is broken by having the name and breaking what depends on it.
             yield lambda cells, name=name, needed=needed: self._part(
                 self._meet(cells, [ObjectCell(required=(name,))]), needed, node, depth, False
             )
 
     def _unlisted(self, cells: Cells, values: list[Any], node: _SchemaNode, depth: int) -> Cells:
         flat, deep = _values(values)
+        # No value of the list: each array or object is taken out one by one.
         out = self._meet(cells, _others(flat))
         for part in deep:
             out = self._part(out, self._constant(part), node, depth, False)
@@ -392,6 +447,7 @@ class SchemaReader:
             out.append(
                 PlainCell(frozenset(values | ({"true", "false"} if "boolean" in kinds else values)))
             )
+        # Every integer is a number, so `number` covers both.
         if kinds & {"number", "integer"}:
             number = _number(node, "number" if "number" in kinds else "integer").settled()
             out += [] if number is None else [number]
@@ -402,9 +458,11 @@ class SchemaReader:
             out.append(self._array(node))
         if "object" in kinds:
             out.append(self._object(node))
+        # Bounds of counts that exclude each other: no such value.
         for cell in (x for x in out if isinstance(x, (ArrayCell, ObjectCell))):
             if cell.high is not None and cell.low > cell.high:
                 out.remove(cell)
+        # Without any keyword all values of all kinds fit.
         if set(schema) - SAYS_NOTHING:
             return self._kept(out)
         return list(KINDS)
@@ -413,6 +471,7 @@ class SchemaReader:
         schema = node.schema
         first, rest = _items(node)
         held = ()
+        # `contains` without minContains asks for at least one item.
         if "contains" in schema:
             low = _count(node, "minContains")
             high = _count(node, "maxContains")
@@ -440,6 +499,7 @@ class SchemaReader:
         named = list[tuple[str, Conjunction]]()
         for name, part in known.items():
             value = self.fits(part, node.base, node.at)
+            # A named property must also fit every pattern that its name matches.
             for pattern, more in patterns:
                 if self._found(pattern, name, node):
                     value = conjoin_schemas(value, more)
@@ -478,11 +538,13 @@ class SchemaReader:
         for key in (x for x in STRINGS if x in schema):
             yield from _not_string(node, key)
         first, rest = _items(node)
+        # An item of the prefix breaks its schema: the array is long enough to have it.
         for i, part in enumerate(first):
             prefix = (*(ANYTHING,) * i, self.fits(part, node.base, node.at, False))
             yield [ArrayCell(prefix, low=i + 1)]
         wrong = self.fits(rest, node.base, node.at, False)
         if wrong != NOTHING:
+            # Some later item breaks the schema of the rest.
             yield [
                 ArrayCell(held=(ContainsRequirement(wrong, len(first), 1, None, "items", node.at),))
             ]
@@ -497,6 +559,7 @@ class SchemaReader:
             low = _count(node, "minContains")
             high = _count(node, "maxContains")
             low = 1 if low is None else low
+            # Too few items that fit, or too many.
             if low:
                 yield [
                     ArrayCell(held=(ContainsRequirement(item, 0, 0, low - 1, "contains", node.at),))
@@ -512,14 +575,17 @@ class SchemaReader:
     def _not_object(self, node: _SchemaNode) -> Iterator[Cells]:
         schema = node.schema
         for name in _names(node, "required"):
+            # A required name is missing.
             yield [ObjectCell(named=((name, NOTHING),))]
         known = _mapping(node, "properties")
         by_pattern = _mapping(node, "patternProperties")
         for name, part in known.items():
             wrong = self.fits(part, node.base, node.at, False)
+            # A named property is there and breaks its schema.
             yield [ObjectCell(named=((name, wrong),), required=(name,))]
         every = frozenset[str]()
         nobody = tuple[str, ...]()
+        # Some property whose name matches breaks the schema of its pattern.
         for pattern, part in by_pattern.items():
             wrong = self.fits(part, node.base, node.at, False)
             name = self.fits(self._constant_pattern(pattern), node.base, node.at)
@@ -527,6 +593,7 @@ class SchemaReader:
                 extra = ExtraProperty(every, nobody, name, wrong, "patternProperties", node.at)
                 yield [ObjectCell(extra=(extra,))]
         others = self.fits(schema.get("additionalProperties", True), node.base, node.at, False)
+        # Some property that nothing else speaks of breaks the schema of the others.
         if others != NOTHING:
             names = frozenset(known)
             extra = ExtraProperty(
@@ -534,6 +601,7 @@ class SchemaReader:
             )
             yield [ObjectCell(extra=(extra,))]
         name = self.fits(schema.get("propertyNames", True), node.base, node.at, False)
+        # Some name breaks the schema of names.
         if name != NOTHING:
             extra = ExtraProperty(every, nobody, name, ANYTHING, "propertyNames", node.at)
             yield [ObjectCell(extra=(extra,))]
@@ -552,7 +620,12 @@ class SchemaReader:
 
 
 class _ConstantSchema(dict[str, Any]):
-    """A schema of one array or object; key: by which it is found again."""
+    """A schema of one array or object.
+
+    Args:
+        value: The array or object.
+        key: The key by which the schema is found again.
+    """
 
     def __init__(self, value: Any, key: tuple[str, str]) -> None:
         self.key = key
@@ -640,6 +713,7 @@ def _count(node: _SchemaNode, key: str) -> int | None:
 def _items(node: _SchemaNode) -> tuple[list[Any], Any]:
     """The schemas of the first items, and that of the rest."""
     items = node.schema.get("items", True)
+    # Before draft 2020, a list behind `items` was the prefix.
     if isinstance(items, list):
         return items, node.schema.get("additionalItems", True)
     return _list(node, "prefixItems"), items
@@ -675,6 +749,7 @@ def _bounds(node: _SchemaNode) -> Iterator[tuple[str, bool, Any]]:
 
 def _number(node: _SchemaNode, kind: str) -> NumberCell:
     out: NumberCell | None = NumberCell(kind, at="")
+    # Each bound narrows the interval; an empty interval is None.
     for side, strict, value in _bounds(node):
         if side == "low":
             more = NumberCell(low=value, low_open=strict)
@@ -690,6 +765,7 @@ def _number(node: _SchemaNode, kind: str) -> NumberCell:
         else:
             out = out.meet(NumberCell(multiples=(of,)))
     if out is None:
+        # No number fits: a cell with an empty list.
         return NumberCell(only=frozenset())
     return out
 
@@ -701,6 +777,7 @@ def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:
             raise _wrong(node, "multipleOf", "a number above 0")
         yield [NumberCell(others=(value,), at=node.at)]
         return
+    # Draft 4: exclusiveMinimum is a switch of minimum; where it is off, nothing can break it.
     if isinstance(value, bool):
         if not value:
             return
@@ -710,6 +787,7 @@ def _not_number(node: _SchemaNode, key: str) -> Iterator[Cells]:
     if not isinstance(value, (int, float)):
         raise _wrong(node, key, "a number")
     strict = key.startswith("exclusive")
+    # Below the minimum: the other side, with the bound itself exactly if it was excluded.
     if key.lower().endswith("minimum"):
         yield [NumberCell(high=value, high_open=not strict)]
     else:
@@ -760,6 +838,7 @@ def _of_other_kinds(kinds: set[str]) -> Cells:
     )
     if plain:
         out.append(PlainCell(frozenset(plain)))
+    # Numbers that are no integers are what is left where only `number` is missing.
     if "number" not in kinds:
         out.append(NumberCell("fraction" if "integer" in kinds else "number"))
     out += [
@@ -813,6 +892,7 @@ def _others(cells: Cells) -> Cells:
     if left := PlainCell().values - plain:
         out.append(PlainCell(left))
     out.append(StringCell(less=texts))
+    # Numbers: the open intervals between the listed ones.
     edges = [None, *sorted(listed), None]
     for low, high in pairwise(edges):
         out.append(

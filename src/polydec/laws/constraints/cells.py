@@ -21,8 +21,17 @@ NOTHING: Conjunction = ((False, 0),)
 
 
 def conjoin_schemas(a: Conjunction, b: Conjunction) -> Conjunction:
-    """What fits both."""
+    """Combine two conjunctions.
+
+    Args:
+        a: Conditions that a value must meet.
+        b: More conditions.
+
+    Returns:
+        All conditions, each once; `NOTHING` where two of them contradict each other.
+    """
     out = dict.fromkeys((*a, *b))
+    # A schema that must and must not fit leaves nothing.
     if NOTHING[0] in out or any((not sign, number) in out for sign, number in out):
         return NOTHING
     return tuple(out)
@@ -43,9 +52,19 @@ class PlainCell:
 
 @dataclass(frozen=True)
 class NumberCell:
-    """kind: number, integer, or fraction (no integer); only: some numbers, None: any; low, high: bounds, which are left out
-    themselves where they are open; multiples: what each is a multiple of; others: what none is a multiple of; at: the place in
-    the schema by which it is hard to say."""
+    """Numbers that fit some keywords.
+
+    Attributes:
+        kind: "number", "integer", or "fraction" (a number that is no integer).
+        only: Some numbers; None: any.
+        low: Lower bound; None: none.
+        low_open: Whether the lower bound itself is left out.
+        high: Upper bound; None: none.
+        high_open: Whether the upper bound itself is left out.
+        multiples: What each number is a multiple of.
+        others: What none is a multiple of.
+        at: The place in the schema by which it is hard to say.
+    """
 
     kind: str = "number"
     only: frozenset[Any] | None = None
@@ -71,9 +90,11 @@ class NumberCell:
         )
 
     def meet(self, other: NumberCell) -> NumberCell | None:
+        # Integers and fractions have nothing in common; a number may be either.
         kinds = {self.kind, other.kind} - {"number"}
         if len(kinds) == 2:
             return None
+        # Bounds compare as pairs: of equal numbers the open bound is the narrower one.
         low = max(_lows(self), _lows(other))
         high = min(_highs(self), _highs(other))
         only = _shared(self.only, other.only)
@@ -96,8 +117,10 @@ class NumberCell:
         if self.low is not None and self.high is not None:
             if self.low > self.high:
                 return None
+            # An interval of one point, where both ends are included, is that number.
             if self.low == self.high and only is None:
                 only = frozenset({self.low})
+            # Few integers are listed one by one: a list can be checked against all other keywords.
             if self.kind == "integer":
                 if self.low_open:
                     first = floor(self.low) + 1
@@ -134,6 +157,7 @@ def _highs(cell: NumberCell) -> tuple[float, int]:
 
 def _multiple(value: Any, of: Any) -> bool:
     """Whether one number is a multiple of another, as JSON schema's usual reader counts it."""
+    # The usual reader divides floats and looks for a whole quotient.
     if isinstance(of, float):
         quotient = value / of
         if abs(quotient) != _INFINITE:
@@ -152,8 +176,19 @@ def _shared(a: frozenset[Any] | None, b: frozenset[Any] | None) -> frozenset[Any
 
 @dataclass(frozen=True)
 class StringCell:
-    """only: some strings, None: any; less: those that are left out; low, high: lengths; patterns, formats: those that each
-    fits; other_patterns, other_formats: those that none fits; at: the place in the schema by which it is hard to say."""
+    """Strings that fit some keywords.
+
+    Attributes:
+        only: Some strings; None: any.
+        less: Strings that are left out.
+        low: Least length in characters.
+        high: Largest length; None: none.
+        patterns: Expressions that each string matches.
+        formats: Formats that each string has.
+        other_patterns: Expressions that none matches.
+        other_formats: Formats that none has.
+        at: The place in the schema by which it is hard to say.
+    """
 
     only: frozenset[str] | None = None
     less: frozenset[str] = frozenset()
@@ -195,16 +230,19 @@ class StringCell:
         """None where it holds nothing, as far as is seen here."""
         if self.high is not None and self.low > self.high:
             return None
+        # The same expression must and must not match.
         if set(self.patterns) & set(self.other_patterns):
             return None
         if set(self.formats) & set(self.other_formats):
             return None
+        # The only string of length 0.
         if self.only is None and self.high == 0:
             only = frozenset({""})
         else:
             only = self.only
         if only is None:
             return self
+        # A list is checked here, so that none of the other keywords is needed any more.
         fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
         if fitting:
             return StringCell(fitting)
@@ -217,12 +255,28 @@ class StringCell:
 
 
 def has_pattern_match(pattern: str, text: str) -> bool:
-    """Whether an expression is found in a text."""
+    """Tell whether an expression is found in a text.
+
+    Args:
+        pattern: The expression, not anchored.
+        text: The text.
+
+    Returns:
+        True where it is found.
+    """
     return re.search(pattern, text) is not None
 
 
 def has_text_format(name: str, text: str) -> bool:
-    """Whether a text has a format."""
+    """Tell whether a text has a format.
+
+    Args:
+        name: Name of the format, one of FORMATS.
+        text: The text.
+
+    Returns:
+        True where all of it matches and it is not too long.
+    """
     return re.fullmatch(FORMATS[name], text) is not None and len(text) <= LONGEST.get(
         name, len(text)
     )
@@ -238,7 +292,16 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class ContainsRequirement:
-    """From `low` to `high` items, counted from the place `start`, fit `item`; keyword, at: of the schema that asks for it."""
+    """Some items of an array fit a schema: from `low` to `high` of them.
+
+    Attributes:
+        item: What they fit.
+        start: Place from which items are counted.
+        low: Least number of such items.
+        high: Largest number of such items; None: any.
+        keyword: Keyword that asks for it.
+        at: Place of the schema that asks for it.
+    """
 
     item: Conjunction
     start: int
@@ -250,8 +313,17 @@ class ContainsRequirement:
 
 @dataclass(frozen=True)
 class ArrayCell:
-    """prefix: the first items; rest: those behind them; low, high: how many; held: what some of them are; distinct: whether
-    they differ, None: no matter; at: of the schema that asks for that."""
+    """Arrays that fit some keywords.
+
+    Attributes:
+        prefix: What the first items fit.
+        rest: What the items behind them fit.
+        low: Least number of items.
+        high: Largest number of items; None: any.
+        held: What some of the items are.
+        distinct: Whether all items differ; None: no matter.
+        at: Place of the schema that asks for that.
+    """
 
     prefix: tuple[Conjunction, ...] = ()
     rest: Conjunction = ANYTHING
@@ -269,6 +341,7 @@ class ArrayCell:
     def meet(self, other: ArrayCell) -> ArrayCell | None:
         if {self.distinct, other.distinct} == {True, False}:
             return None
+        # Item by item as far as either has a prefix; behind that the rests meet.
         places = max(len(self.prefix), len(other.prefix))
         out = ArrayCell(
             tuple(conjoin_schemas(self.item(i), other.item(i)) for i in range(places)),
@@ -286,8 +359,16 @@ class ArrayCell:
 
 @dataclass(frozen=True)
 class ExtraProperty:
-    """There is a property whose name is none of `names`, fits none of `patterns` and fits `name`, with a value that fits
-    `value`; keyword, at: of the schema that asks for it."""
+    """There is a property with a certain name and value.
+
+    Attributes:
+        names: Names that it does not have.
+        patterns: Expressions that its name does not match.
+        name: What its name fits.
+        value: What its value fits.
+        keyword: Keyword that asks for it.
+        at: Place of the schema that asks for it.
+    """
 
     names: frozenset[str]
     patterns: tuple[str, ...]
@@ -303,8 +384,19 @@ class ExtraProperty:
 
 @dataclass(frozen=True)
 class ObjectCell:
-    """named: values by name, in order; required: names; patterns: values by expressions over other names; rest: values of all
-    others; low, high: how many there are; allowed: names; extra: what some property is; at: of the schema that counts them."""
+    """Objects that fit some keywords.
+
+    Attributes:
+        named: Values by name, in order.
+        required: Names that must be there.
+        patterns: Values by expressions over other names.
+        rest: Values of all other names.
+        low: Least number of properties.
+        high: Largest number of properties; None: any.
+        allowed: What every name fits.
+        extra: What some property is.
+        at: Place of the schema that counts them.
+    """
 
     named: tuple[tuple[str, Conjunction], ...] = ()
     required: tuple[str, ...] = ()
@@ -321,6 +413,7 @@ class ObjectCell:
         known = dict(self.named)
         if name in known:
             return known[name]
+        # A name without an entry of its own meets all patterns that match it, or the rest.
         fitting = [value for pattern, value in self.patterns if has_pattern_match(pattern, name)]
         if not fitting:
             return self.rest
@@ -337,6 +430,7 @@ class ObjectCell:
         out = ObjectCell(
             tuple((name, conjoin_schemas(self.value(name), other.value(name))) for name in names),
             tuple(dict.fromkeys((*self.required, *other.required))),
+            # A pattern of one side meets the rest of the other where that has no such pattern.
             tuple(
                 (x, conjoin_schemas(mine.get(x, self.rest), others.get(x, other.rest)))
                 for x in patterns
@@ -348,6 +442,7 @@ class ObjectCell:
             tuple(dict.fromkeys((*self.extra, *other.extra))),
             self.at or other.at,
         )
+        # More required names than properties may be there: no such object.
         if out.high is not None:
             most = out.high
         else:
@@ -363,7 +458,15 @@ KINDS: tuple[Cell, ...] = (PlainCell(), NumberCell(), StringCell(), ArrayCell(),
 
 
 def intersect_cells(a: Collection[Any], b: Collection[Any]) -> list[Any]:
-    """What the cells of two lists have in common."""
+    """Intersect two lists of cells.
+
+    Args:
+        a: Cells of any kinds.
+        b: More cells.
+
+    Returns:
+        The non-empty intersections of pairs of one kind, each once.
+    """
     out = dict[Any, None]()
     for x in a:
         for y in b:

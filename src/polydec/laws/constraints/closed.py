@@ -18,8 +18,9 @@ Schema = Any
 ONE = ("items", "additionalProperties")
 LIST = ("anyOf", "prefixItems")
 EACH = ("properties", "patternProperties", "$defs", "definitions")
-"""Where fewer values of a part are fewer values of the whole. In `oneOf` and `not` they may be others, and what is added up in
-`allOf` must not be closed one by one."""
+"""Where fewer values of a part are fewer values of the whole. In `oneOf` and `not` they may be
+others, and what is added up in `allOf` must not be closed one by one.
+"""
 
 SPEAKS_OF_OTHERS = frozenset(
     {
@@ -48,17 +49,29 @@ LARGEST = 2**53 - 1
 
 TIMES = ("time", "date-time")
 NANOSECONDS = r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
-"""Formats that hold seconds, and a pattern beside them: RFC 3339 has any number of digits behind the point."""
+"""Formats that hold seconds, and a pattern beside them: RFC 3339 has any number of digits behind
+the point.
+"""
 
 
 def close_schema_objects(
     schema: Mapping[str, Any], follow: Callable[[str], Schema | None]
 ) -> Mapping[str, Any]:
-    """A schema that allows nothing that `schema` does not, none of the properties that nobody speaks of, no integer beyond
-    LARGEST where nothing is said of its size, and no part of a second below a nanosecond.
+    """Close the objects of a schema, and bound its integers and times.
 
-    follow: what a reference points to, None where that is not plain: then the schema is left as it is.
+    The result allows nothing that `schema` does not: none of the properties that nobody speaks of,
+    no integer beyond LARGEST where nothing is said of its size, and no part of a second below a
+    nanosecond.
+
+    Args:
+        schema: A JSON schema.
+        follow: Gives what a reference points to, None where that is not plain; then the schema is
+            left as it is.
+
+    Returns:
+        The closed schema.
     """
+    # References that cannot be followed might lead to parts that must stay open.
     targets = {ref: follow(ref) for ref in _references(schema)}
     if any(there is None for there in targets.values()):
         return schema
@@ -86,6 +99,7 @@ class _ObjectCloser:
             if key in ONE:
                 out[key] = self.one(value)
             elif key in LIST and isinstance(value, list):
+                # Objects that add names to those of an anyOf must not be closed in its parts.
                 if key == "prefixItems" or "properties" not in schema:
                     out[key] = [self.one(x) for x in value]
                 else:
@@ -102,6 +116,8 @@ class _ObjectCloser:
             out["pattern"] = NANOSECONDS
         known = schema.get("properties")
         needed = schema.get("required", [])
+        # Closed where names are listed, nothing speaks of others, and all required names are among
+        # them.
         if (
             isinstance(known, Mapping)
             and known
@@ -118,6 +134,7 @@ def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
     out = dict[str, int]()
+    # A bound on the other side that is already beyond LARGEST would leave no integer.
     if low is None and (high is None or (isinstance(high, (int, float)) and high > -LARGEST)):
         out["minimum"] = -LARGEST
     if high is None and (low is None or (isinstance(low, (int, float)) and low < LARGEST)):
@@ -126,7 +143,7 @@ def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _others(schema: Schema) -> Iterator[Schema]:
-    """The parts of a schema that `_Closed` does not look into."""
+    """The parts of a schema that `_ObjectCloser` does not look into."""
     if isinstance(schema, list):
         for x in schema:
             yield from _others(x)

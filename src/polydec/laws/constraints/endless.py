@@ -6,7 +6,9 @@ import re
 from collections import defaultdict
 
 MOST_BOTH = 8
-"""Expressions that one terminal may intersect: what they cost together is about the product of what they cost alone."""
+"""Expressions that one terminal may intersect: what they cost together is about the product of
+what they cost alone.
+"""
 
 _TOKEN = re.compile(
     r'"(?:\\.|[^"\\])*(?:"i?)?|/(?:\\.|[^/\\])+/?[a-z]*|%[a-z]+|[A-Za-z_][\w-]*|//[^\n]*|#[^\n]*|[(\[]|[)\]]'
@@ -21,6 +23,7 @@ def grammar_refusal(text: str) -> str:
     both = 0
     for word in _TOKEN.findall(text):
         line += word.count("\n")
+        # A new rule or alternative: the count of intersections begins anew.
         if word in (":", "|"):
             both = 0
         elif word == "&":
@@ -39,8 +42,10 @@ def grammar_refusal(text: str) -> str:
 
 
 def unproductive_rules(text: str) -> frozenset[str]:
-    """The rules of which every alternative needs a rule that has no text. Where a grammar has parts that are not understood
-    here, they count as having one, so none is named wrongly."""
+    """The rules of which every alternative needs a rule that has no text. Where a grammar has
+    parts that are not understood here, they count as having one, so none is named wrongly.
+    """
+    # Which rules each alternative waits for, counted down as rules turn out to have a text.
     rules = {name: _alternatives(body) for name, body in _rules(text).items()}
     missing = dict[tuple[str, int], int]()
     waits = defaultdict[str, list[tuple[str, int]]](list)
@@ -51,12 +56,14 @@ def unproductive_rules(text: str) -> frozenset[str]:
             for x in known:
                 waits[x].append((name, i))
     fruitful = set[str]()
+    # An alternative that waits for nothing gives its rule a text.
     ready = [name for (name, _), count in missing.items() if not count]
     while ready:
         name = ready.pop()
         if name in fruitful:
             continue
         fruitful.add(name)
+        # Every alternative that waited for this rule waits for one less.
         for at in waits[name]:
             missing[at] -= 1
             if not missing[at]:
@@ -66,6 +73,7 @@ def unproductive_rules(text: str) -> frozenset[str]:
 
 def _rules(text: str) -> dict[str, list[str]]:
     """Of each rule what stands behind its colon."""
+    # Line ends stay: they tell where a rule begins.
     words = [
         w
         for w in _TOKEN.findall(text)
@@ -83,6 +91,7 @@ def _rules(text: str) -> dict[str, list[str]]:
             and re.match(r"[A-Za-z_]", words[i - 1])
             and (i == 1 or words[i - 2] in ("\n", "?", "!"))
         ):
+            # A name and a colon begin a rule; the name has been taken for a word of the last one.
             del body[len(body) - 1 :]
             body = out.setdefault(words[i - 1], [])
         else:
@@ -91,11 +100,14 @@ def _rules(text: str) -> dict[str, list[str]]:
 
 
 def _alternatives(body: list[str]) -> list[set[str]]:
-    """Of each alternative the names that it cannot do without; what stands in brackets, or may be left out, is passed over."""
+    """Of each alternative the names that it cannot do without; what stands in brackets, or may be
+    left out, is passed over.
+    """
     out = [set[str]()]
     depth = 0
     for i, word in enumerate(body):
         depth += (word in "([") - (word in ")]")
+        # A sign of repetition behind a name may allow that it does not come at all.
         if i + 1 < len(body):
             following = body[i + 1]
         else:

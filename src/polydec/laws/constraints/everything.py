@@ -19,9 +19,27 @@ class UnrestrictedLanguage:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: every text is allowed.
+
+        Args:
+            state: None.
+            token: Token id that follows.
+
+        Returns:
+            None.
+        """
         return None
 
     def allows(self, state: None, token: int) -> bool:
+        """Allow every token.
+
+        Args:
+            state: None.
+            token: Token id.
+
+        Returns:
+            True.
+        """
         return True
 
     def mask(self, state: None) -> Tensor:

@@ -16,12 +16,15 @@ from polydec.laws.constraints.spelled import SchemaWriter
 
 
 def rewrite_schema_exactly(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of the same values without the keywords that the grammar library lacks.
+    """Rewrite a schema without the keywords that the grammar library lacks.
 
     Args:
-        schema: a JSON schema.
+        schema: A JSON schema.
+
+    Returns:
+        A schema of the same values.
 
     Raises:
-        Inexact: where that cannot be said, or takes too much.
+        InexactSchemaError: That cannot be said, or takes too much.
     """
     return SchemaWriter(SchemaReader(schema)).written()

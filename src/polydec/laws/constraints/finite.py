@@ -14,9 +14,11 @@ DEEPEST = 200
 
 
 def has_finite_value(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema has a finite value, as far as references and what is required tell. What else stands in it counts as
-    having one, so no schema is refused wrongly."""
+    """Whether a schema has a finite value, as far as references and what is required tell. What
+    else stands in it counts as having one, so no schema is refused wrongly.
+    """
     follow = ReferenceResolver(schema).follow
+    # A fixed point: a reference has a finite value once all that it needs has one.
     targets = {ref: follow(ref) for ref in schema_references(schema)}
     waits = defaultdict[str, list[str]](list)
     fruitful = set[str]()
@@ -38,8 +40,10 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
         return True
     for key in ("anyOf", "oneOf"):
         options = _entries(schema.get(key))
+        # An alternative is enough, but one must end.
         if options and not any(_ends(x, fruitful) for x in options):
             return False
+    # What must be there must end: all of allOf, required properties, items that minItems asks for.
     needed = _entries(schema.get("allOf"))
     known = schema.get("properties")
     if schema.get("type") == "object" and isinstance(known, Mapping):
@@ -62,7 +66,18 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
 
 
 def schema_references(value: Any, depth: int = 0) -> set[str]:
-    """All that is referred to, anywhere. Raises RequestError for a schema that is nested too deeply."""
+    """Collect the references in a schema, wherever they stand.
+
+    Args:
+        value: The schema, or a part of it.
+        depth: How deep it stands. Default 0.
+
+    Returns:
+        The values of all `$ref`.
+
+    Raises:
+        RequestError: It is nested too deeply.
+    """
     if depth > DEEPEST:
         raise RequestError(f"json_schema is nested more than {DEEPEST} deep")
     if isinstance(value, list):

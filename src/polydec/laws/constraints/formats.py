@@ -102,7 +102,9 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 """Of each format what the whole string matches."""
 
 UNKEPT = frozenset({"regex"})
-"""Formats of the standard that no expression describes. What is no standard's says nothing, by the standard."""
+"""Formats of the standard that no expression describes. What is no standard's says nothing, by the
+standard.
+"""
 LONGEST: Mapping[str, int] = MappingProxyType({"hostname": 253, "idn-hostname": 253})
 """Of a format the most characters."""
 
@@ -113,7 +115,8 @@ def format_pattern(name: str) -> str:
 
 
 def with_patterns(schema: Any) -> Any:
-    """A schema as the library reads it: formats are expressions, and expressions are in its dialect.
+    """A schema as the library reads it: formats are expressions, and expressions are in its
+    dialect.
 
     Formats that are in no standard say nothing, and are left out.
     """
@@ -123,6 +126,7 @@ def with_patterns(schema: Any) -> Any:
         return schema
     out = dict[str, Any]()
     for key, value in schema.items():
+        # Names of properties stay as they are; expressions among them are translated.
         if key in NAMED and isinstance(value, Mapping):
             named = {name: with_patterns(x) for name, x in value.items()}
             by_pattern = key == "patternProperties"
@@ -140,6 +144,7 @@ def with_patterns(schema: Any) -> Any:
     kind = schema.get("format")
     if not isinstance(kind, str) or kind in UNKEPT:
         return out
+    # The library has formats of its own, which differ: only the expression stays.
     del out["format"]
     if kind not in FORMATS:
         return out
@@ -150,6 +155,7 @@ def with_patterns(schema: Any) -> Any:
             out["maxLength"] = min(high, LONGEST[kind])
         else:
             out["maxLength"] = high
+    # Two expressions must both match: the second goes into allOf.
     if "pattern" not in out:
         return {**out, "pattern": pattern}
     more = out.get("allOf", [])

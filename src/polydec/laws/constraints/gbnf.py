@@ -27,7 +27,9 @@ _WIDTHS = {"x": 2, "u": 4, "U": 8}
 
 
 def lark_of(grammar: str) -> str:
-    """A grammar in GBNF (`root ::= …`) as Lark has it. Raises RequestError with one sentence where it is none."""
+    """A grammar in GBNF (`root ::= …`) as Lark has it. Raises RequestError with one sentence where
+    it is none.
+    """
     if not isinstance(grammar, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RequestError('a grammar must be a text in GBNF, such as root ::= "yes" | "no"')
     if len(grammar) > LONGEST:
@@ -40,6 +42,7 @@ def lark_of(grammar: str) -> str:
             "structured_outputs or guided_grammar"
         )
     reader = _GbnfReader(grammar)
+    # The reader stops at the first error; its place gives the line.
     try:
         rules = reader.rules()
     except _GbnfSyntaxError as error:
@@ -49,6 +52,7 @@ def lark_of(grammar: str) -> str:
         ) from None
     if "root" not in rules:
         raise RequestError("the grammar is not GBNF: it has no rule root, from which a text begins")
+    # The library would name a missing rule by the name that it has there.
     for name, rule in rules.items():
         lost = next((x for x in rule.needs if x not in rules), None)
         if lost is not None:
@@ -64,7 +68,11 @@ class _GbnfSyntaxError(ValueError):
 
 @dataclass
 class _GbnfRule:
-    """words: what stands in the rule as Lark has it, names apart (as tuples of one); needs: the names."""
+    """A rule.
+
+    Attributes:
+        words: What stands in the rule in the form of Lark; names are tuples of one.
+    """
 
     words: list[str | tuple[str]] = field(default_factory=list[str | tuple[str]])
 
@@ -75,7 +83,12 @@ class _GbnfRule:
 
 @dataclass
 class _GbnfReader:
-    """Reads rules from left to right. at: the place."""
+    """Reads rules from left to right.
+
+    Attributes:
+        text: The grammar.
+        at: The place that is read.
+    """
 
     text: str
     at: int = 0
@@ -84,6 +97,7 @@ class _GbnfReader:
         out = dict[str, _GbnfRule]()
         self._skip(lines=True)
         while self.at < len(self.text):
+            # name ::= alternatives, up to the end of the line.
             name = self._name("a rule's name")
             self._skip()
             self._take("::=")
@@ -124,6 +138,7 @@ class _GbnfReader:
         while True:
             before = len(rule.words)
             self._sequence(rule, depth)
+            # An empty alternative is the empty text.
             if len(rule.words) == before:
                 rule.words.append('""')
             if not self.text.startswith("|", self.at):
@@ -141,6 +156,7 @@ class _GbnfReader:
                 rule.words.append(self._class())
             elif sign == ".":
                 self.at += 1
+                # A dot is any character, a line break included.
                 rule.words.append("/(?s:.)/")
             elif sign == "(":
                 self.at += 1
@@ -157,6 +173,7 @@ class _GbnfReader:
                 rule.words.append((self._name("a name"),))
             else:
                 return
+            # Inside brackets a sequence may go on in the next line.
             self._skip(lines=depth > 0)
             self._repeated(rule)
             self._skip(lines=depth > 0)
@@ -180,6 +197,7 @@ class _GbnfReader:
                     f"{times[0]} is legal where the second number is not below the first"
                 )
             self.at = times.end()
+            # {m,} has no upper bound; {m} is {m,m}.
             if times[2] and times[3] is None:
                 end = ""
             else:
@@ -209,6 +227,7 @@ class _GbnfReader:
             )
         self.at += width
         number = int(digits, 16)
+        # Halves of surrogate pairs are no characters.
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
             raise _GbnfSyntaxError(rf"\{kind}{digits} is no character of Unicode")
         return chr(number)
@@ -228,6 +247,7 @@ class _GbnfReader:
         parts = list[str]()
         while not self.text.startswith("]", self.at):
             low = high = self._sign("a class")
+            # A hyphen before the closing bracket is itself a member.
             if self.text.startswith("-", self.at) and self.text[self.at + 1 : self.at + 2] != "]":
                 self.at += 1
                 high = self._sign("a class")
@@ -238,6 +258,7 @@ class _GbnfReader:
             parts.append(_in_class(low) if low == high else f"{_in_class(low)}-{_in_class(high)}")
         self.at += 1
         if not parts:
+            # A class that excludes nothing is any character.
             if negated:
                 return "/(?s:.)/"
             raise _GbnfSyntaxError("a class holds nothing ([])")
@@ -251,7 +272,10 @@ def _in_class(sign: str) -> str:
 
 
 def _written(rules: dict[str, _GbnfRule]) -> str:
-    """The rules in Lark's form. One that needs none but such as need none is a terminal there, which is quicker to follow."""
+    """The rules in Lark's form. One that needs none but such as need none is a terminal there,
+    which is quicker to follow.
+    """
+    # Rules that only need terminals are terminals: a fixed point from below. `root` stays a rule.
     terminal = set[str]()
     looking = True
     while looking:
@@ -275,6 +299,7 @@ def _called(rules: dict[str, _GbnfRule], terminal: set[str]) -> Iterator[tuple[s
     """What each rule is called there: no name of theirs has a meaning of its own."""
     yield "root", "start"
     for i, name in enumerate(x for x in rules if x != "root"):
+        # The number distinguishes names that become equal when they are simplified.
         plain = re.sub(r"[^a-z0-9]", "_", name.lower())[:40]
         called = f"r{i}_{plain}"
         yield name, called.upper() if name in terminal else called
@@ -282,6 +307,7 @@ def _called(rules: dict[str, _GbnfRule], terminal: set[str]) -> Iterator[tuple[s
 
 def _joined(words: list[str | tuple[str]], names: dict[str, str]) -> Iterator[str]:
     """Words, signs of repetition behind what they repeat."""
+    # A sign of repetition must follow its word without a space.
     held = ""
     for word in words:
         if isinstance(word, tuple):

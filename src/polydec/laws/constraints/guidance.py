@@ -40,12 +40,15 @@ from polydec.laws.constraints.compiler import require_llguidance
 MEMORY = 768 << 20
 SECONDS = 5.0
 STACK = 2 << 20
-"""Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
-bytes of its stack, a quarter of what a thread has here."""
+"""Bytes of address space that the worker may use, a vocabulary and itself included; seconds of
+computing for one constraint; bytes of its stack, a quarter of what a thread has here.
+"""
 
 KEPT = 64
 HELD = 16 << 20
-"""Constraints that are remembered, and bytes of those that were compiled, all together: dozens of usual schemas."""
+"""Constraints that are remembered, and bytes of those that were compiled, all together: dozens of
+usual schemas.
+"""
 
 _WORKER = SubprocessWorker(
     Path(__file__).with_name("trial.py"), SubprocessLimits(MEMORY, SECONDS, STACK), "a constraint"
@@ -53,10 +56,12 @@ _WORKER = SubprocessWorker(
 
 
 class GrammarState:
-    """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for.
+    """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first
+    asked for.
 
-    Several threads ask the first state of a remembered grammar at once (one plans a request while another decodes), and the
-    library refuses a second caller while a first is inside. So they wait for each other here.
+    Several threads ask the first state of a remembered grammar at once (one plans a request while
+    another decodes), and the library refuses a second caller while a first is inside. So they wait
+    for each other here.
     """
 
     __slots__ = ("_alone", "_mask_V", "_matcher")
@@ -90,6 +95,7 @@ class GrammarState:
         with self._alone:
             if not self._matcher.validate_tokens([token]):
                 return DEAD
+            # The copy is advanced, so that the state itself stays as it is.
             matcher = self._matcher.deep_copy()
         matcher.consume_token(token)
         return GrammarState(matcher)
@@ -99,11 +105,24 @@ class GrammarState:
         if self.dead:
             return b""
         with self._alone:
+            # A text that may end is not forced to go on.
             if self._matcher.is_accepting():
                 return b""
             return self._matcher.compute_ff_bytes()
 
     def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
+        """Compute the mask of the next token, once.
+
+        Args:
+            ends: Token ids that end an answer.
+            size: Number of token ids (V).
+
+        Returns:
+            True at the tokens that may follow, shape ``[V]``, bool. It must not be written to.
+
+        Raises:
+            RequestError: The grammar became too complex to follow.
+        """
         if self.dead:  # one state for all grammars: it keeps no mask
             return torch.zeros(size, dtype=torch.bool)
         with self._alone:
@@ -132,8 +151,14 @@ DEAD = GrammarState(None)
 
 @dataclass(frozen=True, eq=False)
 class GrammarLanguage:
-    """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id; lark: what was
-    compiled, where that is of use."""
+    """The language of a compiled grammar.
+
+    Attributes:
+        root: The state before the first token.
+        pieces: The bytes of every id; None: it writes nothing.
+        ends: Token ids that end an answer.
+        lark: What was compiled; "" where that is of no use.
+    """
 
     root: GrammarState
     pieces: tuple[bytes | None, ...]
@@ -145,11 +170,29 @@ class GrammarLanguage:
         return self.root
 
     def step(self, state: GrammarState, token: int) -> GrammarState:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer; `DEAD` where the token may not follow.
+        """
         if self.pieces[token] is None:
             return DEAD  # an end: nothing is behind it
         return state.after(token)
 
     def allows(self, state: GrammarState, token: int) -> bool:
+        """Tell whether a token may follow, or end the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         if self.pieces[token] is None:
             return token in self.ends and state.complete()
         return state.allows(token)
@@ -164,13 +207,29 @@ class GrammarLanguage:
 def compile_language(
     kind: str, text: str, called: str, vocab: TokenVocabulary, ends: frozenset[int]
 ) -> GrammarLanguage:
-    """The language of a constraint: a "regex", a "json_schema" or a "grammar" in llguidance's form of Lark. called: how errors
-    name it. Raises RequestError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
-    the library is missing."""
+    """Compile the language of a constraint.
+
+    The result is remembered, errors as well.
+
+    Args:
+        kind: "regex", "json_schema", or "grammar" in llguidance's form of Lark.
+        text: The constraint.
+        called: How errors name it.
+        vocab: The vocabulary, with its tokenizer.
+        ends: Token ids that may end an answer.
+
+    Returns:
+        The language.
+
+    Raises:
+        RequestError: It is malformed, goes beyond the limits above, or holds no text that tokens
+            can spell, or the library is missing.
+    """
     require_llguidance()  # so that it is said at once where it is missing
     spelled = pieces.token_byte_pieces(vocab, ends)
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
     known = _vocabulary(spelled, last)
+    # The text may be long: it is remembered by its hash.
     compiled = _COMPILED.get(
         (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
     )
@@ -182,7 +241,19 @@ def compile_language(
 def compile_lark_language(
     lark: str, vocab: TokenVocabulary, ends: frozenset[int]
 ) -> GrammarLanguage:
-    """The language of a grammar in llguidance's form of Lark; raises as `language` does."""
+    """Compile the language of a grammar in llguidance's form of Lark.
+
+    Args:
+        lark: The grammar.
+        vocab: The vocabulary, with its tokenizer.
+        ends: Token ids that may end an answer.
+
+    Returns:
+        The language.
+
+    Raises:
+        RequestError: As for `compile_language`.
+    """
     return compile_language("grammar", lark, "grammar", vocab, ends)
 
 
@@ -201,6 +272,7 @@ _NUMBERS = count()
 @lru_cache(maxsize=8)
 def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _WorkerVocabulary:
     number = next(_NUMBERS)
+    # Latin-1 gives each byte a character, so that JSON can hold it.
     told = [None if p is None else p.decode("latin-1") for p in spelled]
     sent = json.dumps({"number": number, "pieces": told, "ends": ends}).encode() + b"\n"
     return _WorkerVocabulary(number, sent, compiler.build_guidance_tokenizer(spelled, ends))
@@ -208,8 +280,9 @@ def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _Wo
 
 @dataclass(frozen=True, eq=False)
 class _CompiledConstraint:
-    """root: the state before the first token; lark: what it is compiled of; held: bytes that it takes; wrong: why there is
-    none."""
+    """root: the state before the first token; lark: what it is compiled of; held: bytes that it
+    takes; wrong: why there is none.
+    """
 
     root: GrammarState = DEAD
     lark: str = ""
@@ -226,6 +299,7 @@ def _compiled(
     try:
         answer = _WORKER.ask(request)
         for _ in range(2):  # it may have ended in between, for another's request
+            # A new worker knows no vocabulary: it is sent once, then the constraint again.
             if "unknown" in answer:
                 _WORKER.ask(vocabulary.sent)
                 answer = _WORKER.ask(request)
@@ -234,6 +308,7 @@ def _compiled(
             error_sentence(f"constraint cannot be compiled yet: {error}")
         ) from None
     except WorkerEndedError as error:
+        # What may go well another time is not remembered; what ended the worker by itself is.
         if error.again:
             raise RequestError(error_sentence(f"{called}: {error}")) from None
         return _CompiledConstraint(wrong=f"{called}: {error}, so make it simpler")
@@ -243,6 +318,7 @@ def _compiled(
         raise RequestError("constraint cannot be compiled: its process ends again and again")
     if "error" in answer:
         return _CompiledConstraint(wrong=answer["error"])
+    # The worker has compiled it with less memory and stack, so this process can, too.
     try:
         matcher = compiler.compile_grammar_matcher(vocabulary.tokens, answer["lark"])
     except compiler.MalformedGrammarError as error:  # the worker has just taken it
@@ -265,6 +341,15 @@ class _CompiledConstraintCache:
         self._known = OrderedDict[Any, _CompiledConstraint]()
 
     def get(self, key: Any, make: Callable[[], _CompiledConstraint]) -> _CompiledConstraint:
+        """Look up a constraint, or compile it.
+
+        Args:
+            key: What it is remembered by.
+            make: Compiles it; called without the lock.
+
+        Returns:
+            The compiled constraint.
+        """
         with self._lock:
             compiled = self._known.get(key)
             if compiled is not None:
@@ -273,6 +358,7 @@ class _CompiledConstraintCache:
         compiled = make()  # without the lock: others need not wait
         with self._lock:
             self._known[key] = compiled
+            # The one that was used longest ago goes first.
             while len(self._known) > KEPT or sum(x.held for x in self._known.values()) > HELD:
                 self._known.popitem(last=False)
         return compiled

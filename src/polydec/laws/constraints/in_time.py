@@ -15,9 +15,10 @@ from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.constraints.ways import LegalEndings
 
 ROOM = 24
-"""Tokens that are left beside a way out when it is taken, at least, and a quarter of all that there may be at most. In between
-as many as the whole text needs: one token may lengthen the way out by another such text in a list, and such tokens are not
-looked for one by one."""
+"""Tokens that are left beside a way out when it is taken, at least, and a quarter of all that
+there may be at most. In between as many as the whole text needs: one token may lengthen the way out
+by another such text in a list, and such tokens are not looked for one by one.
+"""
 AGAIN = 8
 """Where no way out was short enough, it is looked for again after so many tokens."""
 LONGEST = 600
@@ -25,8 +26,15 @@ LONGEST = 600
 
 
 class DeadlineState:
-    """Behind some tokens. inner: the state of the language itself; used: how many tokens there are; look: at how many a way out
-    is looked for; out: the way out that is being taken, None: none is. It is looked for when somebody first asks."""
+    """The state behind some tokens.
+
+    Args:
+        inner: State of the language itself.
+        used: Tokens so far.
+        look: At how many tokens a way out is looked for.
+        out: The way out that is being taken. None: none is. It is looked for when somebody first
+            asks.
+    """
 
     __slots__ = ("inner", "look", "out", "used")
 
@@ -44,17 +52,27 @@ DEAD = DeadlineState(None, 0, 0, ())
 
 @dataclass(frozen=True, eq=False)
 class DeadlineLanguage:
-    """The texts of `inner` that end within `most` tokens, the end included, as far as a way out is found: some tokens that lead
-    from a text to a legal end. While there is time, everything is allowed that `inner` allows; when there is hardly more
-    left than the way out takes, its tokens are the only ones.
+    """The texts of `inner` that end within `most` tokens, the end included, as far as a way out is
+    found.
+
+    A way out is some tokens that lead from a text to a legal end. While there is time, everything
+    is allowed that `inner` allows; when there is hardly more left than the way out takes, its
+    tokens are the only ones.
 
     It is looked for ever more often the nearer the end is, and by a rule of thumb (`LegalEndings`):
     it need not be the shortest, and where none is found that fits, nothing is forced, and the
-    answer may be cut as it would have been. ways: of the vocabulary; ends: the ids that end an
-    answer, as `inner` has them.
+    answer may be cut as it would have been.
 
     Reduces to: `inner` where there is time enough.
-    Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for large language models", 2023.
+    Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for
+    large language models", 2023.
+
+    Attributes:
+        inner: The language.
+        most: Most tokens of an answer.
+        ways: Finds ways out, for one vocabulary.
+        ends: Token ids that end an answer, as `inner` has them.
+        known: What ends strings, as `LegalEndings.out` found it; it is added to.
     """
 
     inner: TokenLanguage[Any]
@@ -76,9 +94,20 @@ class DeadlineLanguage:
         return DeadlineState(self.inner.start(), used, used)
 
     def step(self, state: DeadlineState, token: int) -> DeadlineState:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer; from the state behind a token that is not allowed,
+            nothing is allowed.
+        """
         self._look(state)
         if state.out is None:
             return DeadlineState(self.inner.step(state.inner, token), state.used + 1, state.look)
+        # On the way out its tokens are the only ones.
         if state.out[:1] != (token,):
             return DEAD
         return DeadlineState(
@@ -86,6 +115,15 @@ class DeadlineLanguage:
         )
 
     def allows(self, state: DeadlineState, token: int) -> bool:
+        """Tell whether a token may follow, or end the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         self._look(state)
         if state.out is None:
             return self.inner.allows(state.inner, token)
@@ -106,8 +144,15 @@ class DeadlineLanguage:
         return b"".join(self.ways.pieces[x] or b"" for x in state.out)
 
     def steered(self, tokens: Sequence[int], before: int = 0) -> int:
-        """How many of these tokens of an answer were the only ones allowed, so that it ended in time; before: how many of them
-        stand before the text."""
+        """Count the tokens of an answer that were the only ones allowed, so that it ended in time.
+
+        Args:
+            tokens: Token ids of the answer.
+            before: How many of them stand before the constrained text. Default 0.
+
+        Returns:
+            The count.
+        """
         state = self.begin(before)
         count = 0
         for token in tokens[before:]:
@@ -117,7 +162,15 @@ class DeadlineLanguage:
         return count
 
     def way(self, inner: Any, left: int) -> tuple[int, ...] | None:
-        """A way out of at most so many tokens."""
+        """Look for a way out.
+
+        Args:
+            inner: State of the language itself.
+            left: Most tokens of the way.
+
+        Returns:
+            Token ids that end the text; None where none is found.
+        """
         try:
             return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
         except PolydecError:  # a grammar may become too complex there, where the answer need not go
@@ -133,6 +186,7 @@ class DeadlineLanguage:
         if state.out is not None or state.used < state.look:
             return
         left = self.most - state.used
+        # Room beyond the way out, since one more token may make the way much longer.
         room = min(max(ROOM, len(self.whole)), self.most // 4)
         way = self.way(state.inner, left)
         if way is None:
@@ -146,7 +200,20 @@ class DeadlineLanguage:
 def in_time(
     inner: TokenLanguage[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
 ) -> DeadlineLanguage:
-    """The language, ended within so many tokens. Raises RequestError where no way out of its very beginning is so short."""
+    """Make a language whose texts end within so many tokens.
+
+    Args:
+        inner: The language.
+        most: Most tokens of an answer, at least 1.
+        pieces: The bytes of every id; None: it writes nothing.
+        ends: Token ids that end an answer.
+
+    Returns:
+        The language.
+
+    Raises:
+        RequestError: No way out of its very beginning is so short.
+    """
     language = DeadlineLanguage(inner, most, LegalEndings.of(pieces), tuple(ends))
     if not language.whole:
         raise RequestError(

@@ -19,12 +19,14 @@ LONGEST = 4_000_000
 
 @dataclass(frozen=True)
 class JsonSchema:
-    """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema, and where
-    it names some and says nothing of others, there are no others (see `closed`).
+    """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the
+    order of the schema, and where it names some and says nothing of others, there are no others
+    (see `closed`).
 
-    What the grammar library lacks is said in other words (see `exact`), and where that cannot be done the keyword is refused,
-    with its place: nothing is left out for that. Numbers are kept to exactly, or refused (see `bounded`). The keys of
-    `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
+    What the grammar library lacks is said in other words (see `exact`), and where that cannot be
+    done the keyword is refused, with its place: nothing is left out for that. Numbers are kept to
+    exactly, or refused (see `bounded`). The keys of `x-guidance` in a schema (llguidance's own:
+    separators, white space) are followed.
     """
 
     text: str
@@ -47,13 +49,36 @@ class JsonSchema:
             ) from None
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        """Compile the schema for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: The schema is malformed, cannot be followed exactly, or holds no value.
+        """
         return guidance.compile_language("json_schema", self.text, "json_schema", vocab, ends)
 
     def followed(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Mapping[str, Any]:
-        """The schema as it is followed: closed, in other words where need be, with its own `x-guidance` alone.
+        """Read the schema as it is followed: closed, in other words where need be, with its own
+        `x-guidance` alone.
 
-        `vocab`, `ends`: as `OutputConstraint.language` takes them. Raises RequestError where it cannot be followed.
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The schema.
+
+        Raises:
+            RequestError: It cannot be followed.
         """
+        # The compiled grammar is the schema behind a prefix; the options that were added are taken
+        # out again.
         schema = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
         del schema["x-guidance"]
@@ -65,5 +90,7 @@ class JsonSchema:
 ANY_OBJECT = JsonSchema(
     '{"type": "object", "minProperties": 1, "x-guidance": {"whitespace_flexible": false, "whitespace_pattern": null}}'
 )
-"""Any JSON object that says something, without white space between its parts: what OpenAI's response_format calls
-json_object. A model that sees nothing of the constraint would often write {} or spaces."""
+"""Any JSON object that says something, without white space between its parts: what OpenAI's
+response_format calls json_object. A model that sees nothing of the constraint would often write {}
+or spaces.
+"""

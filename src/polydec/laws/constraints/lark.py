@@ -16,11 +16,11 @@ LONGEST = 1_000_000
 
 @dataclass(frozen=True)
 class LarkGrammar:
-    """The whole answer is derived from the rule `start` of a grammar in Lark's form (as llguidance reads it: terminals in
-    capitals or quotes, /regular expressions/, %json {a schema}, %ignore).
+    """The whole answer is derived from the rule `start` of a grammar in Lark's form (as llguidance
+    reads it: terminals in capitals or quotes, /regular expressions/, %json {a schema}, %ignore).
 
-    A rule that only ever leads to itself has no text. Where `start` is such a rule the grammar is refused, and so is one that
-    names tokens (`<|end|>`, `<[10]>`): a constraint is about text.
+    A rule that only ever leads to itself has no text. Where `start` is such a rule the grammar is
+    refused, and so is one that names tokens (`<|end|>`, `<[10]>`): a constraint is about text.
     """
 
     text: str
@@ -33,4 +33,16 @@ class LarkGrammar:
         whole_text(self.text, "grammar")
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        """Compile the grammar for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: The grammar is malformed, refused, or holds no text.
+        """
         return guidance.compile_lark_language(self.text, vocab, ends)

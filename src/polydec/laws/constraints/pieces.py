@@ -13,8 +13,18 @@ if TYPE_CHECKING:  # a worker that knows bytes and no tensors reads this file as
 
 
 def token_byte_pieces(vocab: TokenVocabulary, ends: frozenset[int]) -> tuple[bytes | None, ...]:
-    """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises RequestError where
-    nothing is known of them."""
+    """Look up the bytes of every token.
+
+    Args:
+        vocab: The vocabulary, with its tokenizer.
+        ends: Token ids that end an answer, besides those of the vocabulary.
+
+    Returns:
+        For each id its bytes; None for those that write nothing, and for those that end a text.
+
+    Raises:
+        RequestError: Nothing is known of them.
+    """
     if vocab.words is None or not any(vocab.words.pieces):
         raise RequestError(
             "constraint cannot be kept: what bytes the tokens of this model's tokenizer stand for is not known "
@@ -26,6 +36,7 @@ def token_byte_pieces(vocab: TokenVocabulary, ends: frozenset[int]) -> tuple[byt
 @lru_cache(maxsize=16)
 def _of(words: TokenCodec, size: int, silent: frozenset[int]) -> tuple[bytes | None, ...]:
     known: Sequence[bytes | None] = words.pieces[:size]
+    # Ids beyond the tokenizer, which pad the vocabulary, write nothing.
     return tuple((p or None) if i not in silent else None for i, p in enumerate(known)) + (
         None,
     ) * (size - len(known))

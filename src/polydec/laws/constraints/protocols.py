@@ -13,11 +13,11 @@ S = TypeVar("S")
 
 
 class TokenLanguage(Protocol[S]):
-    """A set of texts, told token by token from the first token of the answer.
+    """A set of texts, said token by token from the first token of the answer.
 
-    States are values: a step changes none, so any number of drafts can go on from one. `step` is total: behind a token that
-    is not allowed lies a state from which nothing is. A token that ends the answer is allowed where the text is complete,
-    and nothing is behind it.
+    States are values: a step changes none, so any number of drafts can go on from one. `step` is
+    total: behind a token that is not allowed lies a state from which nothing is. A token that ends
+    the answer is allowed where the text is complete, and nothing is behind it.
     """
 
     @property
@@ -26,9 +26,29 @@ class TokenLanguage(Protocol[S]):
         ...
 
     def start(self) -> S: ...
-    def step(self, state: S, token: int) -> S: ...
+    def step(self, state: S, token: int) -> S:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer; from the state behind a token that is not allowed,
+            nothing is allowed.
+        """
+        ...
+
     def allows(self, state: S, token: int) -> bool:
-        """Whether the text may go on with this token (or end with it). Costs less than a mask."""
+        """Tell whether the text may go on with a token (or end with it). It costs less than a mask.
+
+        Args:
+            state: State behind the answer so far.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         ...
 
     def mask(self, state: S) -> Tensor:
@@ -36,7 +56,9 @@ class TokenLanguage(Protocol[S]):
         ...
 
     def forced(self, state: S) -> bytes:
-        """Bytes with which every allowed text goes on, as many as are known; none where it may end here."""
+        """Bytes with which every allowed text goes on, as many as are known; none where it may end
+        here.
+        """
         ...
 
 
@@ -44,6 +66,17 @@ class OutputConstraint(Protocol):
     """What a user asks for, as a value."""
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
-        """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises PolydecError, saying
-        where, for what is malformed, not supported, or holds no text."""
+        """Make the language that the constraint means to a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            PolydecError: The constraint is malformed, not supported, or holds no text; the sentence
+                says where.
+        """
         ...

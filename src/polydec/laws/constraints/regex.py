@@ -16,7 +16,9 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Regex:
-    """The whole answer matches `pattern`, in the syntax of Rust's regex crate without look-around and back references."""
+    """The whole answer matches `pattern`, in the syntax of Rust's regex crate without look-around
+    and back references.
+    """
 
     pattern: str
 
@@ -28,5 +30,17 @@ class Regex:
         whole_text(self.pattern, "regex")
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        """Compile the expression for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: The expression is malformed, too complex, or holds no text.
+        """
         called = f"regex is {short_repr(self.pattern)}"
         return guidance.compile_language("regex", self.pattern, called, vocab, ends)

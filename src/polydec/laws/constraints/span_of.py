@@ -25,12 +25,15 @@ LONGEST = 1_000_000
 
 @dataclass(frozen=True)
 class SpanOf:
-    """The answer is a span of `text`: some of its tokens, at least one, as they stand there one after another.
+    """The answer is a span of `text`: some of its tokens, at least one, as they stand there one
+    after another.
 
-    Spans may begin and end inside words, and not inside characters. A span's first token may also be written without the space
-    in front of it, where there is such a token: an answer begins a text of its own, a span stands inside one.
+    Spans may begin and end inside words, and not inside characters. A span's first token may also
+    be written without the space in front of it, where there is such a token: an answer begins a
+    text of its own, a span stands inside one.
 
-    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021).
+    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?"
+    (2021).
     """
 
     text: str
@@ -43,6 +46,18 @@ class SpanOf:
         whole_text(self.text, "span_of")
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> SpanLanguage:
+        """Make the language of the spans for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: No token of the vocabulary writes any of the text.
+        """
         spelled = pieces.token_byte_pieces(vocab, ends)
         assert vocab.words is not None, "pieces.of has looked"
         spans = SpanLanguage.of(vocab.words.encode(self.text, special=False), spelled, ends)
@@ -61,10 +76,17 @@ PARTS = -1
 
 @dataclass(frozen=True, eq=False)
 class SpanLanguage:
-    """The language of the spans of some tokens. A state is the places behind the last token written, wherever it may stand.
+    """The language of the spans of some tokens.
 
-    tokens_N: PARTS is what spans lie before and after; bare: of a token the one without its leading space; within_N: whether a
-    place lies inside a character, where no span begins or ends, the place behind all included.
+    A state is the places behind the last token written, wherever it may stand.
+
+    Attributes:
+        tokens_N: Token ids of the text, shape ``[N]``; PARTS stands between spans.
+        bare: For a token with a leading space the token without it.
+        size: Number of token ids (V).
+        ends: Token ids that end an answer.
+        within_N: Whether a place lies inside a character, where no span begins or ends, shape ``[N
+            + 1]``.
     """
 
     tokens_N: Places
@@ -81,8 +103,20 @@ class SpanLanguage:
         ends: frozenset[int],
         size: int = 0,
     ) -> SpanLanguage:
-        """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
-        begins without its space). Ends and tokens that write nothing stand in no span."""
+        """Make the language of the spans of some tokens.
+
+        Ends, and tokens that write nothing, stand in no span.
+
+        Args:
+            tokens: Token ids of the text.
+            spelled: The bytes of every id. None: not known; then `size` ids are meant, and no span
+                begins without its space.
+            ends: Token ids that end an answer.
+            size: Number of token ids; read where `spelled` is None. Default 0.
+
+        Returns:
+            The language.
+        """
         tokens_N = np.array(tokens, np.int32)
         known = set(tokens)
         within_N = np.zeros(len(tokens_N) + 1, np.bool_)
@@ -91,9 +125,11 @@ class SpanLanguage:
         if spelled is not None:
             ids, _ = pieces.by_bytes(tuple(spelled))
             silent |= {x for x in known if spelled[x] is None}
+            # A token that begins with a continuation byte of UTF-8 goes on with a character.
             within_N[:-1] = np.isin(tokens_N, [x for x in known if _continues(spelled[x])])
             for x in known:
                 piece = spelled[x] or b""
+                # A span may begin without the leading space, if there is a token for that.
                 if piece[:1] == b" " and piece[1:] in ids:
                     bare[x] = ids[piece[1:]][0]
         tokens_N[np.isin(tokens_N, list(silent))] = PARTS
@@ -118,14 +154,34 @@ class SpanLanguage:
         return WHOLE
 
     def step(self, state: Places, token: int) -> Places:
+        """Advance the state by one token of the answer.
+
+        Args:
+            state: Places behind the last token written.
+            token: Token id that follows.
+
+        Returns:
+            The places behind the longer span; none where it stands nowhere.
+        """
+        # The first token: all places where it stands, with or without its leading space.
         if state is WHOLE:
             written = [token, *(x for x, bare in self.bare.items() if bare == token)]
             there_N = np.isin(self.tokens_N, written) & ~self.within_N[:-1]
             return (np.flatnonzero(there_N) + 1).astype(np.int32)
+        # Later tokens: the places that go on with it.
         inside = self._inside(state)
         return inside[self.tokens_N[inside] == token] + 1
 
     def allows(self, state: Places, token: int) -> bool:
+        """Tell whether a token may follow, or end the answer.
+
+        Args:
+            state: Places behind the last token written.
+            token: Token id.
+
+        Returns:
+            True where it may.
+        """
         if token in self.ends:
             return self._complete(state)
         return len(self.step(state, token)) > 0
@@ -143,6 +199,7 @@ class SpanLanguage:
 
     def _complete(self, state: Places) -> bool:
         """Whether a span ends here."""
+        # A span may end if one of its places does not lie inside a character.
         return state is not WHOLE and not bool(self.within_N[state].all())
 
     def forced(self, state: Places) -> bytes:

@@ -56,7 +56,16 @@ class SchemaWriter:
         self._written = dict[str, Any]()
 
     def written(self) -> dict[str, Any]:
-        """The whole schema. Raises Inexact, or Contradiction."""
+        """Write the schema.
+
+        Returns:
+            A schema of the same values, with its named parts under `$defs`.
+
+        Raises:
+            InexactSchemaError: It cannot be said, or has too many parts.
+            ContradictorySchemaError: It holds no value.
+        """
+        # Parts are resolved until no new one comes up; their order does not matter.
         root = self._reader.root
         waiting = [root]
         while waiting:
@@ -75,6 +84,7 @@ class SchemaWriter:
 
     def _find_alive(self) -> None:
         """Which parts have a finite value."""
+        # A fixed point: a part has a finite value once a cell of it needs only such parts.
         looking = True
         while looking:
             looking = False
@@ -94,16 +104,20 @@ class SchemaWriter:
         if what not in self._alive:
             return False
         cells = self._final[what]
+        # Parts of scalars are short and are written where they stand; others are named, so that
+        # they may need themselves.
         if all(isinstance(x, (PlainCell, NumberCell, StringCell)) for x in cells):
             return self._spelled(what)
         if what not in self._names:
             name = self._names[what] = f"part{len(self._names)}"
+            # The name is there before the part is written, for a part that needs itself.
             self._written[name] = None
             self._written[name] = self._spelled(what)
         return {"$ref": f"#/$defs/{self._names[what]}"}
 
     def _spelled(self, what: Conjunction, top: bool = False) -> dict[str, Any]:
         cells = [x for x in self._final[what] if self._lives(x)]
+        # All kinds without a condition: any value.
         if all(kind in cells for kind in KINDS):
             return {}
         values = list[Any]()
@@ -178,16 +192,19 @@ class SchemaWriter:
 
     def _arrays(self, cell: ArrayCell) -> Iterator[Any]:
         cell = self._shortened(cell)
+        # Requirements on some items are resolved one by one, each into arrays without it.
         for held in cell.held:
             rest = tuple(x for x in cell.held if x is not held)
             for some in self._holding(replace(cell, held=rest), held):
                 yield from self._arrays(some)
             return
+        # Items that differ anyhow, or at most one: uniqueItems says nothing.
         if cell.distinct is None or (
             cell.distinct and ((cell.high is not None and cell.high <= 1) or self._differ(cell))
         ):
             yield replace(cell, distinct=None, at="")
             return
+        # Otherwise the arrays are listed, where they are few.
         lists = self._lists(cell)
         if lists is None:
             raise InexactSchemaError(
@@ -220,6 +237,7 @@ class SchemaWriter:
         """The arrays whose items differ, or do not; None: too many, or no list of values."""
         places = list[list[Any]]()
         last = cell.high
+        # Without a bound, distinct items end where the values do.
         if last is None:
             values = self._values(cell.rest)
             if values is None or not cell.distinct:
@@ -232,6 +250,7 @@ class SchemaWriter:
             places.append(values)
         out = list[Any]()
         waiting = [list[Any]()]
+        # Beginnings grow by one item at a time, so short arrays come first.
         while waiting:
             begun = waiting.pop(0)
             keys = [_key(x) for x in begun]
@@ -263,6 +282,7 @@ class SchemaWriter:
 
     def _holding(self, cell: ArrayCell, held: ContainsRequirement) -> Iterator[ArrayCell]:
         """The arrays of which so many items are so."""
+        # Any item counts: a bound on the length.
         if held.item == ANYTHING:
             more = ArrayCell(
                 low=held.start + held.low if held.low else 0,
@@ -276,13 +296,16 @@ class SchemaWriter:
         if held.high == 0:
             yield from self._none_is(cell, held)
             return
+        # No bound: nothing is asked for.
         if held.low == 0 and held.high is None:
             yield cell
             return
+        # No item can be so: possible only where none is needed.
         if self._void(held.item):
             yield from () if held.low else (cell,)
             return
         behind = [*cell.prefix[held.start :], cell.rest]
+        # Every item is so: a bound on the length, too.
         if all(self._surely(x, held.item) for x in behind):
             if held.high is None:
                 most = None
@@ -294,6 +317,7 @@ class SchemaWriter:
         surely = sum(
             self._surely(cell.item(i), held.item) for i in range(held.start, min(cell.low, 1000))
         )
+        # As many as are needed are so in any case.
         if held.high is None and surely >= held.low:
             yield cell
             return
@@ -319,6 +343,7 @@ class SchemaWriter:
             raise InexactSchemaError(
                 held.at, f"{held.keyword} is too intricate here: make it simpler"
             )
+        # The negation of one condition is one condition; of several it would be an alternative.
         ((sign, number),) = held.item
         met = cell.meet(ArrayCell((ANYTHING,) * held.start, ((not sign, number),)))
         yield from () if met is None else (met,)
@@ -337,6 +362,8 @@ class SchemaWriter:
         else:
             most = min(held.high, len(places))
         for many in range(held.low, most + 1):
+            # One array for each choice of the places whose items are so; with an upper bound all
+            # others must not be.
             for chosen in combinations(places, many):
                 count += 1
                 if count > MOST_CHOICES:
@@ -358,10 +385,12 @@ class SchemaWriter:
     # ---- objects ----
 
     def _objects(self, cell: ObjectCell) -> Iterator[ObjectCell]:
+        # Required names get an entry of their own, so that their values can be looked at.
         named = [*cell.named]
         known = dict(named)
         named += [(x, cell.value(x)) for x in cell.required if x not in known]
         cell = self._allowed(replace(cell, named=tuple(named)))
+        # Requirements on some property are resolved one by one.
         for extra in cell.extra:
             left = replace(cell, extra=tuple(x for x in cell.extra if x is not extra))
             for some in self._having(left, extra):
@@ -376,6 +405,8 @@ class SchemaWriter:
         texts = [x for x in self._reader.cells(cell.allowed) if isinstance(x, StringCell)]
         if any(x.free for x in texts):
             return replace(cell, allowed=ANYTHING)
+        # Names that are listed, allowed or left out, are decided one by one; all others by an
+        # expression.
         free = [x for x in texts if x.only is None]
         listed = dict.fromkeys(
             name for x in texts for name in sorted((x.only or frozenset()) | x.less)
@@ -385,6 +416,7 @@ class SchemaWriter:
         named = tuple(
             (x, cell.value(x) if any(y.fits(x) for y in texts) else NOTHING) for x in names
         )
+        # Only listed names are allowed.
         if not free:
             listed_only = replace(cell, named=named, patterns=(), rest=NOTHING)
             return replace(listed_only, allowed=ANYTHING)
@@ -405,6 +437,7 @@ class SchemaWriter:
         texts = [x for x in self._reader.cells(extra.name) if isinstance(x, StringCell)]
         listed = [x.only for x in texts if x.only is not None]
         names = dict.fromkeys(name for name, _ in cell.named)
+        # Any further property: a matter of counting.
         if extra.name == extra.value == ANYTHING and not extra.patterns and not self._closed(cell):
             yield from self._more(cell, extra)
             return
@@ -416,6 +449,7 @@ class SchemaWriter:
                 f"{extra.keyword} is turned round here (by not, if, oneOf): that some property breaks it can be said where all "
                 "names are known (additionalProperties false)",
             )
+        # One object for each name that the property may have.
         for name in names:
             if extra.may_be(name) and any(x.fits(name) for x in texts):
                 met = cell.meet(ObjectCell(((name, extra.value),), (name,)))
@@ -432,6 +466,8 @@ class SchemaWriter:
                 f"{extra.keyword} is turned round here (by not, if, oneOf): this is kept to with at most 6 names that are not "
                 "required",
             )
+        # The object has more properties than the names that it has of these: one object for each
+        # choice of them.
         sure = len(names) - len(maybe)
         for count in range(len(maybe) + 1):
             for chosen in combinations(maybe, count):
@@ -449,6 +485,7 @@ class SchemaWriter:
         if not cell.low and cell.high is None:
             yield replace(cell, at="")
             return
+        # Names that may be there or not: what is counted beyond the required ones.
         known = [name for name, value in cell.named if name not in cell.required]
         maybe = [name for name in known if not self._void(cell.value(name))]
         sure = len(cell.required)
@@ -460,6 +497,7 @@ class SchemaWriter:
             high = cell.high - sure
         if high is not None and high < 0:
             return
+        # No other names: the counts are choices among the known ones.
         if closed:
             if high is None or high >= len(maybe):
                 high = None
@@ -475,6 +513,7 @@ class SchemaWriter:
             for chosen in combinations(maybe, count):
                 if high is not None and count > high:
                     continue
+                # How many properties of other names must be there as well.
                 others = max(0, low - count)
                 if others > 1:
                     raise InexactSchemaError(
@@ -506,6 +545,7 @@ class SchemaWriter:
         else:
             allowed = list(islice(combinations(maybe, high), 999))
         count = 0
+        # At most `high` names may be there, at least `low` of these must.
         for names in allowed:
             for chosen in combinations(names, low):
                 count += 1
@@ -526,6 +566,7 @@ _PLAIN = {"null": None, "true": True, "false": False}
 
 
 def _key(value: Any) -> Any:
+    # True equals 1 in Python, and not in JSON.
     return (isinstance(value, bool), value)
 
 
@@ -545,6 +586,7 @@ def _joined(cells: Sequence[Cell]) -> list[Cell]:
     out = list(dict.fromkeys(cells))
     for cell in [x for x in out if isinstance(x, NumberCell) and x.kind == "fraction"]:
         for other in [x for x in out if isinstance(x, NumberCell) and x.kind != "fraction"]:
+            # Integers and fractions with the same bounds are all numbers.
             if replace(other, kind="fraction", at=cell.at) == cell and cell in out:
                 out[out.index(cell)] = replace(other, kind="number")
                 if other.kind == "integer":
@@ -573,6 +615,7 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
         edges = {k: x for k, x in some.items() if k != "type"}
         if cell.kind == "number" and (why := edge_let_in(edges)):
             raise InexactSchemaError(cell.at, why)
+        # A schema has one multipleOf; further ones go into allOf.
         more = [{"multipleOf": x} for x in cell.multiples[1:]]
         if cell.multiples:
             some["multipleOf"] = cell.multiples[0]
@@ -591,6 +634,7 @@ def _string(cell: StringCell) -> dict[str, Any]:
     if cell.less:
         patterns.append(other_than(sorted(cell.less)))
     out: dict[str, Any] = {"type": "string"}
+    # Some formats have a largest length of their own.
     high = min(
         [
             *([] if cell.high is None else [cell.high]),
@@ -632,13 +676,17 @@ def other_than(texts: Sequence[str]) -> str:
 
 
 def _branches(texts: Sequence[str], at: int) -> str:
-    """All that may follow a beginning of `at` characters that some texts share, so that none of them is spelled."""
+    """All that may follow a beginning of `at` characters that some texts share, so that none of
+    them is spelled.
+    """
     here = any(len(x) == at for x in texts)
     by_sign = dict[str, list[str]]()
     for text in texts:
         if len(text) > at:
             by_sign.setdefault(text[at], []).append(text)
     signs = "".join(map(_sign, by_sign))
+    # Either the text ends here, where none of the forbidden ones does, or it goes on with a sign
+    # that none of them has, or with a sign of some and not as they do.
     ways = ["" if not here else None, f"[^{signs}].*" if signs else ".+"]
     ways += [f"{_sign(x)}(?:{_branches(some, at + 1)})" for x, some in by_sign.items()]
     return "|".join(x for x in ways if x is not None)

@@ -17,7 +17,12 @@ from polydec.laws.constraints.json_schema import JsonSchema
 
 @dataclass(frozen=True)
 class ToolCallForm:
-    """How a model writes a call: `{"name": …, KEY: {…}}`, in tags or by itself."""
+    """How a model writes a call: `{"name": …, KEY: {…}}`, in tags or by itself.
+
+    Attributes:
+        tags: Whether a call stands between tags. Default True.
+        key: Name of the member with the arguments. Default "arguments".
+    """
 
     tags: bool = True
     key: str = "arguments"
@@ -29,12 +34,18 @@ CLOSE = "</tool_call>"
 SPACED = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 )
-"""White space of arguments: a space behind each comma and colon, as templates write earlier calls."""
+"""White space of arguments: a space behind each comma and colon, as templates write earlier calls.
+"""
 
 
 @dataclass(frozen=True)
 class ToolFunction:
-    """What may be called, and which arguments it takes."""
+    """A function that may be called.
+
+    Attributes:
+        name: Its name.
+        arguments: Schema of its arguments.
+    """
 
     name: str
     arguments: JsonSchema
@@ -42,11 +53,18 @@ class ToolFunction:
 
 @dataclass(frozen=True)
 class ToolCalls:
-    """The answer is a call of one of the functions, or several calls where `many`.
+    """The answer is a call of one of the functions, or several calls.
 
-    text: it may say something as well, or call nothing. In tags all is text up to an opening tag, and behind a closing one;
-    by itself a call is the whole answer, and an answer that begins with `{` or `[` is one. said: instead of a call it may be
-    a value of this schema; only in tags, which tell the two apart.
+    In tags all is text up to an opening tag, and behind a closing one. By itself a call is the
+    complete answer, and an answer that begins with `{` or `[` is one.
+
+    Attributes:
+        functions: What may be called.
+        form: How the model writes a call.
+        many: Whether several calls may come. Default True.
+        text: Whether the answer may say something as well, or call nothing. Default False.
+        said: Instead of a call the answer may be a value of this schema; only in tags, which
+            separate the two. None: it may not.
     """
 
     functions: tuple[ToolFunction, ...]
@@ -56,9 +74,22 @@ class ToolCalls:
     said: JsonSchema | None = None
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+        """Compile the calls for a vocabulary.
+
+        Args:
+            vocab: The vocabulary, with its tokenizer.
+            ends: Token ids that may end an answer, at least one.
+
+        Returns:
+            The language.
+
+        Raises:
+            RequestError: A schema cannot be followed, or the grammar is refused.
+        """
         bodies = [f'f{at} "}}"' for at in range(len(self.functions))]
         rules = [self._start, f"body: {' | '.join(bodies)}"]
         for at, function in enumerate(self.functions):
+            # The name is fixed text, so the schema of the arguments is known behind it.
             head = f'{{"name": {_json(function.name)}, "{self.form.key}": '
             try:
                 schema = function.arguments.followed(vocab, ends)
@@ -66,6 +97,7 @@ class ToolCalls:
                 raise RequestError(
                     error_sentence(f"function {short_repr(function.name)}: {error}")
                 ) from None
+            # Arguments are spaced as templates write earlier calls.
             rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {json_values_rule(schema, SPACED)}")
         if self.said is not None:
             rules.append(f"said: {json_values_rule(self.said.followed(vocab, ends))}")
@@ -97,6 +129,7 @@ class ToolCalls:
     def _text(self) -> str:
         """What is said: up to the first opening tag, or to the end where there is none."""
         anything = "/(.|\\n)+/"
+        # What is said must not hold an opening tag, or begin like a call.
         if self.form.tags:
             never = f"/(.|\\n)*{OPEN}(.|\\n)*/"
         else:

@@ -33,7 +33,8 @@ LOOKED = 1.0
 """Seconds of looking for the place in a schema that is wrong."""
 
 Compile = Callable[[str], None]
-"""Compile a grammar. Raises Malformed, or Empty where it holds no text that the tokens can spell."""
+"""Compile a grammar. Raises MalformedGrammarError, or EmptyLanguageError where it holds no text that the tokens can spell.
+"""
 
 
 class EmptyLanguageError(RequestError):
@@ -48,9 +49,11 @@ _VOCABULARIES = dict[int, tuple[Any, tuple[int, ...]]]()
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Of a vocabulary that is to be kept, {"number", "pieces", "ends"}: nothing. Of a constraint, {"number", "kind", "text",
-    "called"}: what is compiled in its place, {"lark", "held": bytes}; or why it is not, {"error"}; or {"unknown": true},
-    where the vocabulary must be sent first."""
+    """Of a vocabulary that is to be kept, {"number", "pieces", "ends"}: nothing. Of a constraint,
+    {"number", "kind", "text", "called"}: what is compiled in its place, {"lark", "held": bytes}; or
+    why it is not, {"error"}; or {"unknown": true}, where the vocabulary must be sent first.
+    """
+    # A vocabulary: it is remembered, and nothing is answered.
     if "pieces" in request:
         spelled = tuple(None if p is None else p.encode("latin-1") for p in request["pieces"])
         ends = tuple(request["ends"])
@@ -73,7 +76,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _TrialCompilation:
-    """tokens: the library's table of them; ends: those that end a text; held: bytes that the last grammar takes."""
+    """Compiles a grammar to see whether it holds a text.
+
+    Attributes:
+        tokens: The library's table of tokens.
+        ends: Token ids that end a text.
+        held: Bytes that the last grammar takes.
+    """
 
     tokens: Any
     ends: tuple[int, ...]
@@ -82,6 +91,7 @@ class _TrialCompilation:
     def compile(self, lark: str) -> None:
         before = _used()
         matcher = compiler.compile_grammar_matcher(self.tokens, lark)
+        # The first mask is computed here, too: it may be what takes too much.
         allowed = matcher.is_accepting() or self._goes_on(matcher.compute_bitmask())
         self.held = max(0, _used() - before)
         error = matcher.get_error()
@@ -91,9 +101,12 @@ class _TrialCompilation:
             raise EmptyLanguageError
 
     def _goes_on(self, mask: bytes) -> bool:
-        """Whether a mask allows any token but an end (which the library allows where nothing else is)."""
+        """Whether a mask allows any token but an end (which the library allows where nothing else
+        is).
+        """
         bits = bytearray(mask)
         for x in self.ends:
+            # The bit of each end is cleared.
             bits[x >> 3] &= ~(1 << (x & 7))
         return any(bits)
 
@@ -130,7 +143,9 @@ def _regex(pattern: str, called: str, compiles: Compile) -> str:
 
 
 def regex_error_message(problem: str) -> str:
-    """The library's complaint about an expression, with the place of what it marks by an underline."""
+    """The library's complaint about an expression, with the place of what it marks by an
+    underline.
+    """
     mark = re.search(r"^( +)\^", problem, re.MULTILINE)
     why = re.search(r"^\s*error: (.*)$", problem, re.MULTILINE)
     if mark is None or why is None:
@@ -165,10 +180,12 @@ def _placed(problem: str) -> str:
 
 def _json_schema(text: str, called: str, compiles: Compile) -> str:
     parsed = json.loads(text)
+    # Cheap checks come first, each of which may refuse the schema.
     schema_references(parsed)  # raises where it is nested too deeply
     schema = restrict_number_bounds(parsed)
     if not has_finite_value(schema):
         raise RequestError(f"{called} holds no finite value: it always needs itself again")
+    # The library's own keywords are tried first; only what it lacks is rewritten.
     if not _counts_names(schema):
         try:
             return _grammar(schema, with_patterns, compiles)
@@ -206,12 +223,15 @@ def _counts_names(schema: Any) -> bool:
 def _grammar(
     schema: Mapping[str, Any], said: Callable[[Any], Mapping[str, Any]], compiles: Compile
 ) -> str:
-    """Without the properties that nobody speaks of; with them, where nothing is left. said: in which words."""
+    """Without the properties that nobody speaks of; with them, where nothing is left. said: in
+    which words.
+    """
     own = schema.get("x-guidance")
     if own is None:
         guided = {}
     else:
         guided = {"x-guidance": own}
+    # Closed objects first. Where that leaves nothing, the schema means what the standard says.
     try:
         grammar = json_schema_grammar(
             {**said(close_schema_objects(schema, ReferenceResolver(schema).follow)), **guided}
@@ -252,8 +272,10 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[str, str]:
-    """The innermost part of a schema that is refused by itself for the same reason, as a JSON pointer, as far as it is found
-    soon; and the reason."""
+    """The innermost part of a schema that is refused by itself for the same reason, as a JSON
+    pointer, as far as it is found soon; and the reason.
+    """
+    # Parts may refer to definitions, so these stay with each part that is tried.
     root = {k: schema[k] for k in ("$defs", "definitions", "$schema", "$id") if k in schema}
     reason = _reason(problem)
     where = "#"
@@ -261,6 +283,7 @@ def _place(schema: Mapping[str, Any], problem: str, compiles: Compile) -> tuple[
     end = time.process_time() + LOOKED
     while looking:
         looking = False
+        # Go down into the first part that is refused for the same reason.
         for path, part in _parts(schema):
             if time.process_time() > end:
                 break

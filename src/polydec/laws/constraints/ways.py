@@ -27,22 +27,33 @@ PROBES = (b"x", b"q", b"Z")
 LASTS = (b".", b"!", b"?", b";", b")", b">", b"\n")
 """What may end a text that is not JSON."""
 FAST = 32
-"""So many tokens of a way out are as long as can be, to get on; those behind them as short as can be, to try every byte."""
+"""So many tokens of a way out are as long as can be, to get on; those behind them as short as can
+be, to try every byte.
+"""
 FEW = 12
 """Of so many allowed tokens each is tried whether it is the last one, else one of each kind."""
 PRINTABLE = tuple(x.encode() for x in string.ascii_letters + string.digits + string.punctuation)
 OFTEN = 8
-"""A first byte that was taken so often is avoided, if it ended nothing: a way out does not repeat itself without end."""
+"""A first byte that was taken so often is avoided, if it ended nothing: a way out does not repeat
+itself without end.
+"""
 STATES = 24
-"""Of so many states that differ in what they allow the followers are looked at, byte by byte, for the end of a string."""
+"""Of so many states that differ in what they allow the followers are looked at, byte by byte, for
+the end of a string.
+"""
 CLOSE, STRING, COMMA, WORD, PLAIN, ODD, SPACE = range(7)
-"""Kinds of tokens: closing brackets; the end of a string, with such behind it; a comma or a colon; letters and digits; other
-plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
+"""Kinds of tokens: closing brackets; the end of a string, with such behind it; a comma or a colon;
+letters and digits; other plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class LegalEndings:
-    """Chooses the tokens of ways out, for one vocabulary; pieces: what each token writes, None: nothing."""
+    """Chooses the tokens of ways out, for one vocabulary.
+
+    Attributes:
+        pieces: What each token writes; None: nothing.
+    """
 
     pieces: tuple[bytes | None, ...]
 
@@ -99,9 +110,11 @@ class LegalEndings:
 
     @cached_property
     def ranks(self) -> dict[bool, dict[bool, NDArray[np.float64]]]:
-        """How tokens are ranked, smaller is sooner: by whether any text may follow (as inside a string), and by whether a
-        quotation mark ends one there."""
+        """How tokens are ranked, smaller is sooner: by whether any text may follow (as inside a
+        string), and by whether a quotation mark ends one there.
+        """
         kind_V = self.kind_V.astype(np.float64)
+        # Inside a free text closing brackets and commas are plain characters.
         free_V = np.where(
             (kind_V == CLOSE) | (kind_V == COMMA), PLAIN, kind_V
         )  # these end nothing there
@@ -121,16 +134,29 @@ class LegalEndings:
         most: int,
         known: dict[bytes, bytes] | None = None,
     ) -> tuple[int, ...] | None:
-        """Tokens that lead from a state to a legal end, the last of them ends it; None where at most so many are not found.
-        known: by what is allowed inside a text, what leads to where it may end; it is added to."""
+        """Look for tokens that lead from a state to a legal end.
+
+        Args:
+            language: The language.
+            state: Its state behind the text so far.
+            ends: Token ids that end an answer.
+            most: Most tokens of the way, the end included.
+            known: What leads to where a text may end, by what is allowed inside it; it is added to.
+                None: nothing is known.
+
+        Returns:
+            Token ids, the last of them an end; None where no way of at most so many is found.
+        """
         way = list[int]()
         uses = Counter[int]()
         known = {} if known is None else known
         while len(way) < most:
+            # Forced bytes need no choice, and are written in the longest tokens.
             if only := language.forced(state):
                 tokens, state = self._written(language, state, only)
             else:
                 mask_V = language.mask(state)
+                # The text may end here: the way is complete.
                 if ended := [x for x in ends if mask_V[x]]:
                     return (*way, ended[0])
                 tokens, state = self._chosen(
@@ -151,7 +177,11 @@ class LegalEndings:
         known: dict[bytes, bytes],
         fast: bool,
     ) -> tuple[list[int], Any]:
-        """Where more than one text may follow: the next tokens, none where none leads on, and the state behind them."""
+        """Where more than one text may follow: the next tokens, none where none leads on, and the
+        state behind them.
+        """
+        # Letters may follow and nothing ends the string: a text may be needed first (a length, a
+        # pattern).
         letter = mask_V[list(self.probes)]
         ending = self._ends_string(language, state, mask_V)
         if (
@@ -160,6 +190,7 @@ class LegalEndings:
             and (text := self._through(language, state, mask_V, ends, known))
         ):
             return self._written(language, state, text)
+        # Inside a string only its end leads out; elsewhere closing brackets come first.
         rank_V = self.ranks[len(letter) == len(PROBES) and bool(letter.all())][ending]
         allowed_V = mask_V.numpy()
         candidates = self._best(
@@ -170,12 +201,15 @@ class LegalEndings:
         )
         if not candidates:
             return [], state
+        # A token behind which the text may end is the best of all.
         lasts = (
             x
             for x in (*candidates, *(x for x in self.lasts if mask_V[x]))
             if any(language.allows(language.step(state, x), end) for end in ends)
         )
         token = next(lasts, candidates[0])
+        # A first byte that is used again and again loses rank, so that the way does not run in a
+        # circle.
         uses[int(self.first_V[token])] += (
             self.kind_V[token] != STRING
         )  # which lengthens nothing by itself
@@ -184,9 +218,12 @@ class LegalEndings:
     def _written(
         self, language: TokenLanguage[Any], state: Any, text: bytes
     ) -> tuple[list[int], Any]:
-        """A text in the longest tokens that are allowed, as far as it goes, and the state behind them."""
+        """A text in the longest tokens that are allowed, as far as it goes, and the state behind
+        them.
+        """
         tokens, (ids, longest) = list[int](), self.spelled
         while text:
+            # The longest beginning of the text that is an allowed token.
             beginnings = (text[:n] for n in range(min(longest, len(text)), 0, -1))
             token = next(
                 (ids[t][0] for t in beginnings if t in ids and language.allows(state, ids[t][0])),
@@ -200,7 +237,9 @@ class LegalEndings:
         return tokens, state
 
     def _ends_string(self, language: TokenLanguage[Any], state: Any, mask_V: Tensor) -> bool:
-        """Whether a quotation mark ends a string of JSON: no letter may follow, and what stands behind strings may."""
+        """Whether a quotation mark ends a string of JSON: no letter may follow, and what stands
+        behind strings may.
+        """
         quote = next((x for x in self.some((b'"',)) if mask_V[x]), None)
         if quote is None:
             return False
@@ -217,8 +256,10 @@ class LegalEndings:
         ends: Sequence[int],
         known: dict[bytes, bytes],
     ) -> bytes:
-        """A shortest text behind which the string may end that may not yet (it needs so many characters, or a pattern in it);
-        none where it is not found soon. Two states that allow the same are taken for one."""
+        """A shortest text behind which the string may end that may not yet (it needs so many
+        characters, or a pattern in it); none where it is not found soon. Two states that allow the
+        same are taken for one.
+        """
         first = _digest(mask_V)
         if first not in known:
             known[first] = self._shortest(language, state, first, ends)
@@ -227,6 +268,7 @@ class LegalEndings:
     def _shortest(
         self, language: TokenLanguage[Any], state: Any, first: bytes, ends: Sequence[int]
     ) -> bytes:
+        # Breadth-first over single characters; states with equal masks count as one.
         seen = {first}
         queue = deque([(state, b"")])
         while queue and len(seen) <= STATES:
@@ -252,11 +294,14 @@ class LegalEndings:
         uses: Counter[int],
         longer: float,
     ) -> list[int]:
-        """Of the allowed tokens those that most likely lead out, best first: one of each kind, or all where they are few.
-        uses: of first bytes, so far; longer: what a token's length counts for."""
+        """Of the allowed tokens those that most likely lead out, best first: one of each kind, or
+        all where they are few. uses: of first bytes, so far; longer: what a token's length counts
+        for.
+        """
         tokens = tokens[self.first_V[tokens] < 256]  # what writes nothing leads nowhere
         often = np.zeros(256)
         for byte, n in uses.items():
+            # After OFTEN uses a byte falls behind all that were used less often.
             often[byte] = n // OFTEN * 100 + n / 10
         ended = rank_V[tokens] <= COMMA
         rank = (
@@ -266,6 +311,7 @@ class LegalEndings:
         )
         if len(tokens) <= FEW:
             return [int(x) for x in tokens[np.argsort(rank, kind="stable")]]
+        # One candidate of each kind, the best of it, is enough to choose from.
         alike = [np.flatnonzero(self.kind_V[tokens] == kind) for kind in range(SPACE + 1)]
         first = sorted(
             (float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of)

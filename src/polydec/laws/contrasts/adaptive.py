@@ -16,16 +16,18 @@ from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 @dataclass(frozen=True)
 class AdaptiveContrast:
-    """(1 + a) l - a m, where a is the Jensen-Shannon divergence of the two laws at this very token (0 to log 2), but at least
-    `floor`.
+    """(1 + a) l - a m, where a is the Jensen-Shannon divergence of the two laws at this very token
+    (0 to log 2), but at least `floor`.
 
-    floor: 0 to 10 (0.3 in the published runs on summaries); base: of the divergence's logarithm, 1.01 to 10 (e in the published
-    code, so that a is 0.69 at most; with 2 it is 1 at most, with the cube root of 2 it is 3); head: as in `difference`, 0 (off)
-    in the published runs.
+    floor: 0 to 10 (0.3 in the published runs on summaries); base: of the divergence's logarithm,
+    1.01 to 10 (e in the published code, so that a is 0.69 at most; with 2 it is 1 at most, with the
+    cube root of 2 it is 3); head: as in `difference`, 0 (off) in the published runs.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law where both laws are the same (without a head). Raises RequestError outside the ranges.
-    Source: Wang et al., "AdaCAD: adaptively decoding to balance conflicts between contextual and parametric knowledge", 2024.
+    Reduces to: the first law where both laws are the same (without a head). Raises RequestError
+    outside the ranges.
+    Source: Wang et al., "AdaCAD: adaptively decoding to balance conflicts between contextual and
+    parametric knowledge", 2024.
     """
 
     floor: float = 0.0
@@ -45,6 +47,17 @@ class AdaptiveContrast:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Mix the two laws by the strength that their divergence gives.
+
+        Args:
+            first_V: Log-probabilities of the first law, shape ``[V]``.
+            others: Log-probabilities of the other law alone, shape ``[V]``.
+
+        Returns:
+            Log-weights of the mixed law, shape ``[V]``.
+        """
+        # alpha: the divergence in the chosen base, at least the floor.
         alpha = max(jensen_shannon_divergence(first_V, others[0]) / math.log(self.base), self.floor)
+        # On rows with a floor, so that no difference of infinities arises.
         mixed_V = (1.0 + alpha) * floor_logprobs(first_V) - alpha * floor_logprobs(others[0])
         return mask_implausible_tokens(mixed_V, first_V, self.head)

@@ -14,18 +14,21 @@ from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 @dataclass(frozen=True)
 class DifferenceContrast:
-    """plus l - minus m / temperature, l and m being log-probabilities of the first law and of the other, for the tokens that
-    have at least the fraction `head` of the likeliest one's probability under the first (0: all).
+    """plus l - minus m / temperature, l and m being log-probabilities of the first law and of the
+    other, for the tokens that have at least the fraction `head` of the likeliest one's probability
+    under the first (0: all).
 
-    plus - minus = 1 keeps the scale of the first law. Classifier-free guidance by g: (g, g - 1); context-aware decoding by a:
-    (1 + a, a); contrastive decoding by b: (1, b) as first published, (1 + b, b) as reformulated, both with a head of 0.1.
-    plus: 0 to 100; minus: -100 to 100 (below 0 it adds the other law); head: 0 to 1; temperature: of the other law, above 0.
+    plus - minus = 1 keeps the scale of the first law. Classifier-free guidance by g: (g, g - 1);
+    context-aware decoding by a: (1 + a, a); contrastive decoding by b: (1, b) as first published,
+    (1 + b, b) as reformulated, both with a head of 0.1. plus: 0 to 100; minus: -100 to 100 (below 0
+    it adds the other law); head: 0 to 1; temperature: of the other law, above 0.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law at plus 1 and minus 0, and where both laws are the same and plus - minus = 1 (without a head); its
-    likeliest token at head 1. Raises RequestError outside the ranges.
-    Source: Li et al., "Contrastive decoding", 2022; Shi et al., "Trusting your evidence" (CAD), 2023; Sanchez et al., "Stay on
-    topic with classifier-free guidance", 2023.
+    Reduces to: the first law at plus 1 and minus 0, and where both laws are the same and plus -
+    minus = 1 (without a head); its likeliest token at head 1. Raises RequestError outside the
+    ranges.
+    Source: Li et al., "Contrastive decoding", 2022; Shi et al., "Trusting your evidence" (CAD),
+    2023; Sanchez et al., "Stay on topic with classifier-free guidance", 2023.
     """
 
     plus: float = 1.5
@@ -50,6 +53,16 @@ class DifferenceContrast:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Mix the two laws: plus l - minus m / temperature.
+
+        Args:
+            first_V: Log-probabilities of the first law, shape ``[V]``.
+            others: Log-probabilities of the other law alone, shape ``[V]``.
+
+        Returns:
+            Log-weights of the mixed law, shape ``[V]``.
+        """
+        # Divided after the floor: the row stays finite.
         other_V = floor_logprobs(others[0]) / self.temperature
         return mask_implausible_tokens(
             self.plus * floor_logprobs(first_V) - self.minus * other_V, first_V, self.head

@@ -14,13 +14,15 @@ from polydec.laws.contrasts._rows import floor_logprobs, mask_implausible_tokens
 
 @dataclass(frozen=True)
 class LanguageModelContrast:
-    """share * log q + scale * (l - m): l with the condition, m without it, q of a language model that sees the text alone.
+    """share * log q + scale * (l - m): l with the condition, m without it, q of a language model
+    that sees the text alone.
 
-    scale: gamma, 0 to 100; share: a, 0 to 100 (1 is our choice); head: as in `difference`, of the first law.
+    scale: gamma, 0 to 100; share: a, 0 to 100 (1 is our choice); head: as in `difference`, of the
+    first law.
 
     Exact: the law is the definition; a pure function of three rows.
-    Reduces to: classifier-free guidance by `scale` where q is m and share is 1; the first law at scale 1 there. Raises
-    RequestError outside the ranges.
+    Reduces to: classifier-free guidance by `scale` where q is m and share is 1; the first law at
+    scale 1 there. Raises RequestError outside the ranges.
     Source: Kornblith et al., "Guiding image captioning models toward more specific captions", 2023.
     """
 
@@ -39,6 +41,17 @@ class LanguageModelContrast:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Mix the three laws: share log q + scale (l - m).
+
+        Args:
+            first_V: Log-probabilities of the first law, shape ``[V]``.
+            others: Log-probabilities of the law without the condition (m) and of the language model
+                (q), each of shape ``[V]``.
+
+        Returns:
+            Log-weights of the mixed law, shape ``[V]``.
+        """
+        # In the order of the targets: the law without the condition, then the language model.
         without_V, language_V = map(floor_logprobs, others)
         return mask_implausible_tokens(
             self.share * language_V + self.scale * (floor_logprobs(first_V) - without_V),

@@ -16,15 +16,17 @@ from polydec.laws.contrasts._rows import floor_logprobs
 
 @dataclass(frozen=True)
 class ProductContrast:
-    """(1 - share) log p + share log q, p being the first law and q the other; of tokens that p rules out nothing is taken.
+    """(1 - share) log p + share log q, p being the first law and q the other; of tokens that p
+    rules out nothing is taken.
 
     share: 0 to 1, how much the other law counts.
 
     Exact: the law is the definition; a pure function of two rows.
-    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out). Raises RequestError outside
-    the range.
-    Source: logarithmic opinion pools, Hinton's product of experts (1999); over bytes, the shallow fusion of Hsu et al., "Let's
-    fuse step by step: a generative fusion decoding algorithm with LLMs for ASR and OCR" (2024), normalised at every byte.
+    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out).
+    Raises RequestError outside the range.
+    Source: logarithmic opinion pools, Hinton's product of experts (1999); over bytes, the shallow
+    fusion of Hsu et al., "Let's fuse step by step: a generative fusion decoding algorithm with LLMs
+    for ASR and OCR" (2024), normalised at every byte.
     """
 
     share: float = 0.5
@@ -39,8 +41,19 @@ class ProductContrast:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Mix the two laws: (1 - share) log p + share log q.
+
+        Args:
+            first_V: Log-probabilities of the first law, shape ``[V]``.
+            others: Log-probabilities of the other law alone, shape ``[V]``.
+
+        Returns:
+            Log-weights of the mixed law, shape ``[V]``.
+        """
+        # At share 0 the first law stays as it is, without the floor.
         if not self.share:
             return first_V
+        # A weighted sum of logarithms: the weighted geometric mean of the laws.
         both_V = (1.0 - self.share) * floor_logprobs(first_V) + self.share * floor_logprobs(
             others[0]
         )

@@ -17,7 +17,15 @@ class MaskingShaper(Shaper[Any], Protocol):
     """A shaper that takes tokens away, whatever their weight."""
 
     def forbids(self, state: Any, token: int) -> bool:
-        """Whether `token` must not be written after the text of `state`."""
+        """Tell whether a token must not be written after the text of a state.
+
+        Args:
+            state: The state behind the text so far.
+            token: Token id.
+
+        Returns:
+            True where the rule gives the token no weight.
+        """
         ...
 
 
@@ -25,11 +33,13 @@ class MaskingShaper(Shaper[Any], Protocol):
 class ForbiddenTokenGuard:
     """Ends a text at which no rule leaves a token.
 
-    Laws give a forbidden token no weight, so it is written in one case only: where the rules that are on leave none. A mask
-    cannot say that itself. It sees one row and not the other rules, and drafters look at rows that no text ever reaches. So
-    a row that is left empty stays a law of some kind, and the guard speaks when one of its tokens is really written.
+    Laws give a forbidden token no weight, so it is written in one case only: where the rules that
+    are on leave none. A mask cannot say that itself. It sees one row and not the other rules, and
+    drafters look at rows that no text ever reaches. So a row that is left empty stays a law of some
+    kind, and the guard speaks when one of its tokens is really written.
 
-    rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a text can be forked.
+    rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a
+    text can be forked.
     """
 
     rules: tuple[tuple[str, MaskingShaper], ...]
@@ -39,7 +49,20 @@ class ForbiddenTokenGuard:
         return tuple(shaper.start(prompt) for _, shaper in self.rules)
 
     def step(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
-        """The state after one more token of the answer. Raises RequestError, naming the rules, where they forbid it."""
+        """Advance the states of all masks by one token of the answer.
+
+        Args:
+            states: One state for each rule, behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The states behind the longer answer.
+
+        Raises:
+            RequestError: A rule forbids the token; the sentence names all rules that are on.
+        """
+        # The guard speaks when a forbidden token is really written, and not when a row is looked
+        # at.
         if any(
             shaper.forbids(state, token)
             for (_, shaper), state in zip(self.rules, states, strict=True)
@@ -54,14 +77,32 @@ class ForbiddenTokenGuard:
         )
 
     def kept(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
-        """The log-probability, at most 0, that a law gives to all tokens together that the rules leave of it."""
+        """Sum the probability of the tokens that all rules leave.
+
+        Args:
+            states: One state for each rule, behind the answer so far.
+            logp_V: Log-probabilities of the next token, shape ``[V]``.
+
+        Returns:
+            The log-probability of all these tokens together, at most 0.
+        """
+        # Rounding may bring the sum above 1.
         return min(0.0, float(self._left(states, logp_V).logsumexp(-1)))
 
     def single(self, states: tuple[Any, ...], logp_V: Tensor) -> bool:
-        """Whether the rules leave a single token of a law."""
+        """Tell whether the rules leave exactly one token of a law.
+
+        Args:
+            states: One state for each rule, behind the answer so far.
+            logp_V: Log-probabilities of the next token, shape ``[V]``.
+
+        Returns:
+            True where one token alone has weight.
+        """
         return int(self._left(states, logp_V).isfinite().sum()) == 1
 
     def _left(self, states: tuple[Any, ...], logp_V: Tensor) -> Tensor:
+        # Each mask sees what the ones before it have left.
         for (_, shaper), state in zip(self.rules, states, strict=True):
             logp_V = shaper.shape(state, logp_V)
         return logp_V

@@ -22,9 +22,17 @@ ENGINES = ("transformers", "vllm", "llamacpp")
 
 @dataclass(frozen=True)
 class SamplingRuleContext:
-    """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
-    ascending order; seed and choice: name the randomness of rules that draw; words, geometry: of the target, None where it
-    has none or nobody gave them; language: the texts that are allowed, None: all."""
+    """What a rule may know besides its own fields.
+
+    Attributes:
+        eos: Token ids that end a text.
+        ends: These and the request's stop ids, ascending.
+        seed: Names the randomness of rules that draw.
+        choice: Names it together with the seed.
+        words: The tokenizer of the target; None where there is none or it is not known.
+        geometry: The embeddings of the target; None where there are none or they are not known.
+        language: The texts that are allowed; None: all.
+    """
 
     eos: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
@@ -36,23 +44,33 @@ class SamplingRuleContext:
 
 
 def accept_any_target(shaper: Any, setting: SamplingRuleContext) -> None:
-    """Of a rule that can do with any target."""
+    """Accept the target: the check of a rule that needs nothing of it.
+
+    Args:
+        shaper: The rule; not read.
+        setting: What is known of the target; not read.
+    """
 
 
 @dataclass(frozen=True)
 class SamplingRule:
     """A rule of sampling. A file that has one, as `RULE`, is found: no list names it.
 
-    name: as orders that are written out call it.
-    make: (setting, *, field: Annotated[type, range, "help"] = neutral, ...) -> shaper, or None where the rule is off. Its
-    keyword parameters are the request's fields.
-    place: for each engine a number; rules with lower ones come first. A rule that an engine lacks stands behind its kind.
-    always: it acts on a greedy text too (penalties, bias and masks do; what only cuts unlikely tokens off does not).
-    token_ids: those of its fields that hold ids of tokens; counts: those that count tokens. Neither means anything to
-    another tokenizer.
-    check: (shaper, setting): raises RequestError where the target has not what the rule needs.
-
     Raises RequestError where an engine has no place for it.
+
+    Attributes:
+        name: What orders that are written out call it.
+        make: ``(setting, *, field: Annotated[type, range, "help"] = neutral, ...) -> shaper``, or
+            None where the rule is off. Its keyword parameters are the fields of the request.
+        place: A number for each engine; rules with lower ones come first. A rule that an engine
+            does not have stands after the rules of its kind.
+        always: Whether it acts on a greedy text too. Penalties, bias and masks do; what only cuts
+            off unlikely tokens does not.
+        token_ids: Those of its fields that hold token ids.
+        counts: Those of its fields that count tokens. Like ids, they mean nothing to another
+            tokenizer.
+        check: ``(shaper, setting)``: raises RequestError where the target does not have what the
+            rule needs.
     """
 
     name: str
@@ -64,6 +82,7 @@ class SamplingRule:
     check: Callable[[Any, SamplingRuleContext], None] = accept_any_target
 
     def __post_init__(self) -> None:
+        # A rule without a place could stand anywhere in that engine's order.
         if set(self.place) != set(ENGINES):
             raise RequestError(
                 f"place of rule {self.name} is for {', '.join(self.place)}: it must be for {', '.join(ENGINES)}"

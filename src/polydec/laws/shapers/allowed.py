@@ -26,11 +26,12 @@ Tokens = Annotated[
 
 @dataclass(frozen=True)
 class AllowedTokensRule:
-    """Ban every token but `tokens` (at least one; EOS is banned unless it is one of them). Where an earlier shaper has
-    left none of them, those of `eos` follow that are among `tokens`; where none is, the row stays as it was: nothing can be
-    written then, and the text's guard says so.
+    """Ban every token but `tokens` (at least one; EOS is banned unless it is one of them). Where
+    an earlier shaper has left none of them, those of `eos` follow that are among `tokens`; where
+    none is, the row stays as it was: nothing can be written then, and the text's guard says so.
 
-    Reduces to: the identity where all tokens are allowed. Raises RequestError for no token or a negative id.
+    Reduces to: the identity where all tokens are allowed. Raises RequestError for no token or a
+    negative id.
     Source: vLLM, SamplingParams.allowed_token_ids.
     """
 
@@ -46,21 +47,60 @@ class AllowedTokensRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Ban every token but the allowed ones.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``, -inf elsewhere; EOS alone where no allowed token has weight,
+            and the row as it is where EOS is not allowed either.
+        """
         at = token_id_index(token_id_array(self.tokens), logw_V)
+        # Everything is banned, then the allowed tokens get their weights back.
         out_V = torch.full_like(logw_V, NEG_INF)
         out_V[at] = logw_V[at]
+        # An end of the text counts only if it is itself allowed.
         return or_end(out_V, logw_V, [x for x in self.eos if x in self.tokens])
 
     def forbids(self, state: None, token: int) -> bool:
+        """Tell whether a token is not one of the allowed ones.
+
+        Args:
+            state: None.
+            token: Token id to look up.
+
+        Returns:
+            True where the token must not be written.
+        """
         return token not in self.tokens
 
 
 def make_allowed_tokens_rule(
     setting: SamplingRuleContext, *, allowed_token_ids: Tokens | None = None
 ) -> AllowedTokensRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request: its EOS ids are read.
+        allowed_token_ids: Token ids that may be written, at least one; None allows all.
+
+    Returns:
+        The rule, or None where all tokens are allowed.
+    """
     if allowed_token_ids is None:
         return None
     return AllowedTokensRule(allowed_token_ids, setting.eos)

@@ -19,8 +19,9 @@ Tokens = Annotated[tuple[int, ...], AtLeast(0), "never any of these tokens"]
 
 @dataclass(frozen=True)
 class BannedTokensRule:
-    """Ban `tokens`. Where that would leave nothing, those of `eos` follow that are not banned; where none is left, the row
-    stays as it was: nothing can be written then, and the text's guard says so.
+    """Ban `tokens`. Where that would leave nothing, those of `eos` follow that are not banned;
+    where none is left, the row stays as it was: nothing can be written then, and the text's guard
+    says so.
 
     Reduces to: the identity without tokens. Raises RequestError for a negative id.
     Source: Hugging Face transformers, GenerationConfig.suppress_tokens.
@@ -38,20 +39,58 @@ class BannedTokensRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Ban the tokens.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``, -inf at the banned tokens; EOS alone where nothing else is
+            left.
+        """
         out_V = logw_V.clone()
         out_V[token_id_index(token_id_array(self.tokens), logw_V)] = NEG_INF
+        # Where nothing is left, the text may end, but not with a banned id.
         return or_end(out_V, logw_V, [x for x in self.eos if x not in self.tokens])
 
     def forbids(self, state: None, token: int) -> bool:
+        """Tell whether a token is banned.
+
+        Args:
+            state: None.
+            token: Token id to look up.
+
+        Returns:
+            True where the token must not be written.
+        """
         return token in self.tokens
 
 
 def make_banned_tokens_rule(
     setting: SamplingRuleContext, *, bad_token_ids: Tokens = ()
 ) -> BannedTokensRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request: its EOS ids are read.
+        bad_token_ids: Token ids that are never written. Default: none.
+
+    Returns:
+        The rule, or None where no token is banned.
+    """
     if bad_token_ids:
         return BannedTokensRule(bad_token_ids, setting.eos)
     return None

@@ -18,14 +18,15 @@ from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 @dataclass(frozen=True)
 class ConstraintRule:
-    """Ban every token with which the answer is no beginning of a text of `language`, and ends before it is whole.
+    """Ban every token with which the answer is no beginning of a text of `language`, and ends
+    before it is whole.
 
-    The answer begins behind the prompt: what the prompt holds is no part of it. Where an earlier shaper has left no allowed
-    token, those of `eos` follow that are allowed; where none is, the row stays as it was: nothing can be written then, and the
-    text's guard says so.
+    The answer begins behind the prompt: what the prompt holds is no part of it. Where an earlier
+    shaper has left no allowed token, those of `eos` follow that are allowed; where none is, the row
+    stays as it was: nothing can be written then, and the text's guard says so.
 
-    What is left is made to add up to 1 at every token. That is not the model's law of the texts that are allowed: see
-    docs/constraints.md.
+    What is left is made to add up to 1 at every token. That is not the model's law of the texts
+    that are allowed: see docs/constraints.md.
 
     Reduces to: the identity where all texts are allowed.
     Source: Willard and Louf, "Efficient guided generation for large language models", 2023.
@@ -40,14 +41,42 @@ class ConstraintRule:
         return self.language.start()
 
     def step(self, state: Any, token: int) -> Any:
+        """Advance the state of the language by one token of the answer.
+
+        Args:
+            state: State of the language behind the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer answer.
+        """
         return self.language.step(state, token)
 
     def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        """Ban every token with which the answer cannot become a text of the language.
+
+        Args:
+            state: State of the language behind the answer so far.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``, -inf at the tokens that are not allowed.
+        """
+        # The language gives its mask on the host, bool, shape [V].
         mask_V = self.language.mask(state).to(logw_V.device)
         out_V = torch.where(mask_V, logw_V, NEG_INF)
         return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows(state, x)])
 
     def forbids(self, state: Any, token: int) -> bool:
+        """Tell whether the language does not allow a token.
+
+        Args:
+            state: State of the language behind the answer so far.
+            token: Token id to look up.
+
+        Returns:
+            True where the token must not be written.
+        """
         return not self.language.allows(state, token)
 
 

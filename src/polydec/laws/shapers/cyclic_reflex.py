@@ -46,12 +46,15 @@ State = tuple[int, bool]  # tokens of the answer, and whether the thinking is ov
 
 @dataclass(frozen=True)
 class CyclicReflexRule:
-    """w + delta(u) for `tokens` while none of `ends` stands in the answer, u = frac(n / period + shift) at token n of it
-    (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0 at 1/2, -amplitude at 3/4.
+    """w + delta(u) for `tokens` while none of `ends` stands in the answer, u = frac(n / period +
+    shift) at token n of it (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0
+    at 1/2, -amplitude at 3/4.
 
-    amplitude: -100 to 100; period: tokens, at least 1; shift: 0 to 1; until: from this token on nothing is added.
+    amplitude: -100 to 100; period: tokens, at least 1; shift: 0 to 1; until: from this token on
+    nothing is added.
     Reduces to: the identity at amplitude 0. Raises RequestError outside the ranges.
-    Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling", 2025.
+    Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling",
+    2025.
     """
 
     amplitude: float
@@ -73,10 +76,29 @@ class CyclicReflexRule:
         return 0, False
 
     def step(self, state: State, token: int) -> State:
+        """Count one more token, and note whether the thinking is over.
+
+        Args:
+            state: Tokens of the answer so far, and whether an end of thinking stands among them.
+            token: Token id that follows.
+
+        Returns:
+            The state behind it.
+        """
         return state[0] + 1, state[1] or token in self.ends
 
     def shape(self, state: State, logw_V: Tensor) -> Tensor:
+        """Add the bias of this place to the words of reflection.
+
+        Args:
+            state: Tokens of the answer so far, and whether the thinking is over.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``; the row itself where nothing is added any more.
+        """
         n, over = state
+        # Behind the thinking, and after `until` tokens, nothing is added.
         if over or n >= self.until:
             return logw_V
         at = token_id_index(token_id_array(self.tokens), logw_V)
@@ -86,19 +108,32 @@ class CyclicReflexRule:
 
     def bias(self, n: int) -> float:
         """What is added at token n of the answer."""
+        # A triangle wave of u in [0, 1): up to 1/4, down to 3/4, up to 1.
         u = (n / self.period + self.shift) % 1.0
         return 4.0 * self.amplitude * (u if u <= 0.25 else 0.5 - u if u <= 0.75 else u - 1.0)
 
 
 def reflection_word_ids(words: TokenCodec | None, wanted: Sequence[str]) -> tuple[int, ...]:
-    """Ids of the words that are one token, bare or behind a space; none without a tokenizer. What counts is how a token reads,
-    not what was encoded: where a tokenizer puts a space before every text, the token of a bare word has one, and the bare word
-    itself is found behind a line's end."""
+    """Find the ids of words that are one token, alone or with a space before them.
+
+    What counts is how a token reads, not what was encoded: where a tokenizer puts a space before
+    every text, the token of a bare word has one, and the bare word itself is found after a line
+    break.
+
+    Args:
+        words: The tokenizer; None where there is none.
+        wanted: The words.
+
+    Returns:
+        Token ids, each once, in the order found; none without a tokenizer.
+    """
     ids = dict[int, None]()
     if words is None:
         return ()
     for word in wanted:
+        # A token is taken if it reads as the word with or without a space before it.
         reads = (word.encode(), f" {word}".encode())
+        # The last token of each spelling is looked at; what comes before it only separates.
         for text in (word, f" {word}", f"\n{word}"):
             try:
                 last = words.encode(text, special=False)[-1:]
@@ -117,13 +152,23 @@ def thinking_end_ids(words: TokenCodec | None) -> tuple[int, ...]:
             tokens = words.encode(END, special=False)
     except PolydecError:
         return ()
+    # Where the mark takes several tokens, no single id says that the thinking is over.
     if len(tokens) == 1:
         return tuple(tokens)
     return ()
 
 
 def has_words(shaper: CyclicReflexRule, setting: SamplingRuleContext) -> None:
-    """Raise RequestError where no word of reflection is known."""
+    """Check that a word of reflection is known.
+
+    Args:
+        shaper: The rule.
+        setting: What is known of the target; not read.
+
+    Raises:
+        RequestError: The rule has no token to act on.
+    """
+    # Without such a token the rule would do nothing, and nobody would notice.
     if not shaper.tokens:
         raise RequestError(
             "reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "
@@ -141,6 +186,24 @@ def make_cyclic_reflex_rule(
     reflex_token_ids: Tokens = None,
     reflex_end_ids: Ends = None,
 ) -> CyclicReflexRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request: the tokenizer finds the
+            words.
+        reflex_amplitude: Most that is added to the logits, -100 to 100; 0 turns the rule off.
+            Default 0.
+        reflex_period: Tokens of a period, at least 1. Default 1,200.
+        reflex_shift: Where in the period an answer begins, 0 to 1. Default 0.
+        reflex_until: Tokens of the answer after which nothing is added. Default 8,192.
+        reflex_token_ids: Ids of the words of reflection; None: wait, but and alternatively, as the
+            tokenizer spells them.
+        reflex_end_ids: Ids after which the model no longer thinks; None: </think>, where that is
+            one token.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if not reflex_amplitude:
         return None
     if reflex_token_ids is None:

@@ -43,15 +43,17 @@ Breakers = Annotated[
 
 @dataclass(frozen=True)
 class DryRule:
-    """w - multiplier * base ** (m - allowed_length) for a token that followed an earlier occurrence of the last m tokens
-    of prompt and output, m >= allowed_length being the longest such; a match reaches back to a breaker (left out) or
-    to the window's edge. An occurrence may overlap the end of the text.
+    """w - multiplier * base ** (m - allowed_length) for a token that followed an earlier
+    occurrence of the last m tokens of prompt and output, m >= allowed_length being the longest
+    such; a match reaches back to a breaker (left out) or to the window's edge. An occurrence may
+    overlap the end of the text.
 
-    multiplier >= 0 (usual 0.8), base >= 1, allowed_length >= 1, window: tokens looked at (None: all), breakers: token
-    ids. A step and a shape cost O(window).
+    multiplier >= 0 (usual 0.8), base >= 1, allowed_length >= 1, window: tokens looked at (None:
+    all), breakers: token ids. A step and a shape cost O(window).
 
     Reduces to: the identity at multiplier 0. Raises RequestError outside the ranges.
-    Source: p-e-w, "DRY: a modern repetition penalty", text-generation-webui pull request 5677, 2024.
+    Source: p-e-w, "DRY: a modern repetition penalty", text-generation-webui pull request 5677,
+    2024.
     """
 
     multiplier: float
@@ -74,10 +76,14 @@ class DryRule:
 
     def start(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
+        # Matches never reach beyond the window.
         if self.window is not None:
             text_n = text_n[max(0, len(text_n) - self.window) :]
+        # run_n[i]: how many tokens up to place i equal as many tokens at the end of the text.
         run_n = np.zeros_like(text_n)
+        # Every place but the last, which equals the end of the text in any case.
         at = np.arange(len(text_n) - 1)
+        # One token further back at a time: places stay while that token matches, too.
         for back in range(len(text_n)):
             at = at[at >= back]
             at = at[text_n[at - back] == text_n[len(text_n) - 1 - back]]
@@ -87,8 +93,20 @@ class DryRule:
         return text_n, run_n
 
     def step(self, state: State, token: int) -> State:
+        """Append a token, and update the lengths of the matches.
+
+        Args:
+            state: Token ids in the window, and for each place how many tokens before and at it
+                equal the end of the text.
+            token: Token id that follows.
+
+        Returns:
+            The state behind the longer text.
+        """
         text_n, run_n = state
         longer_n = np.zeros(len(text_n) + 1, dtype=np.int64)
+        # A breaker ends every match. Otherwise a place matches one token more than its left
+        # neighbour did if it holds the new token.
         if token not in self.breakers:
             longer_n[1:-1] = run_n[:-1]
             longer_n[:-1] += 1
@@ -101,22 +119,35 @@ class DryRule:
         return text_n, longer_n
 
     def shape(self, state: State, logw_V: Tensor) -> Tensor:
+        """Take a penalty off every token that would continue a repetition.
+
+        Args:
+            state: The window of the text, and the match length at each of its places.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         text_n, run_n = state
         run_n = np.minimum(
             run_n, np.arange(1, len(run_n) + 1)
         )  # what a match may take of the window
+        # Places whose match is long enough; the token behind each of them gets the penalty.
         at = np.flatnonzero(run_n >= self.allowed_length)
         if not len(at) or not self.multiplier:
             return logw_V
+        # base ** length overflows to inf for long matches; the limit below makes it finite.
         with np.errstate(over="ignore"):
             penalty_n = self.multiplier * np.power(
                 self.base, (run_n[at] - self.allowed_length).astype(np.float64)
             )
+        # In ascending order, so that the last entry of a token in the dict is its largest penalty.
         order = np.argsort(
             penalty_n, kind="stable"
         )  # of a token that followed twice the largest one counts
         worst = dict(
             zip(
+                # The token that followed the earlier occurrence is the one that would continue it.
                 text_n[at + 1][order].tolist(),
                 np.minimum(penalty_n, LARGEST)[order].tolist(),
                 strict=True,
@@ -139,6 +170,22 @@ def make_dry_rule(
     dry_penalty_last_n: Window = -1,
     dry_sequence_breakers: Breakers = (),
 ) -> DryRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        dry_multiplier: Penalty of the shortest repetition that counts, 0 or more; 0 turns the rule
+            off. Default 0.
+        dry_base: Factor for each token that a repetition is longer, at least 1. Default 1.75.
+        dry_allowed_length: Length in tokens of the shortest repetition that counts, at least 1.
+            Default 2.
+        dry_penalty_last_n: How many of the last tokens are looked at; -1: all. Default -1.
+        dry_sequence_breakers: Token ids across which no repetition reaches. Default: none.
+
+    Returns:
+        The rule, or None where it is off.
+    """
+    # A negative length means the complete text.
     if dry_penalty_last_n < 0:
         window = None
     else:

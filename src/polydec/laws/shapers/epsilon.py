@@ -26,8 +26,8 @@ Least = Annotated[
 
 @dataclass(frozen=True)
 class EpsilonCutoffRule:
-    """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
-    always stays.
+    """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to
+    9e-4); the likeliest always stays.
 
     Reduces to: the identity at 0. Raises RequestError outside the range.
     Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
@@ -44,11 +44,31 @@ class EpsilonCutoffRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Cut off the tokens whose probability is below epsilon.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
+        # log 0 has no value: at 0 every token stays.
         if self.epsilon == 0.0:
             return logw_V
+        # The edge is log epsilon, but at most the largest log-weight: the likeliest token stays.
         return at_least(
             logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max())
         )
@@ -57,6 +77,16 @@ class EpsilonCutoffRule:
 def make_epsilon_cutoff_rule(
     setting: SamplingRuleContext, *, epsilon_cutoff: Least = 0.0
 ) -> EpsilonCutoffRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        epsilon_cutoff: Smallest probability that stays, 0 to below 1; 0 turns the rule off. Default
+            0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if epsilon_cutoff:
         return EpsilonCutoffRule(epsilon_cutoff)
     return None

@@ -24,10 +24,14 @@ Penalty = Annotated[
 
 @dataclass(frozen=True)
 class FrequencyPenaltyRule:
-    """w - penalty * count, count being how often the token stands in the output (the prompt does not count); a negative
-    penalty rewards.
+    """w - penalty * count, count being how often the token stands in the output (the prompt does
+    not count); a negative penalty rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Source: OpenAI API reference.
+
+    Attributes:
+        penalty: What each occurrence costs, -2 to 2.
     """
 
     penalty: float
@@ -41,9 +45,28 @@ class FrequencyPenaltyRule:
         return token_id_array()
 
     def step(self, state: Ids, token: int) -> Ids:
+        """Append the token to the text that the rule remembers.
+
+        Args:
+            state: Token ids of the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            A new array; the old one stays as it is.
+        """
         return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        """Take the penalty off each token as often as it stands in the answer.
+
+        Args:
+            state: Token ids of the answer so far.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
+        # Each token once, with its count: values differ, so an index may not repeat.
         token_n, count_n = np.unique(state, return_counts=True)
         at = token_id_index(token_n, logw_V)
         out_V = logw_V.clone()
@@ -54,6 +77,15 @@ class FrequencyPenaltyRule:
 def make_frequency_penalty_rule(
     setting: SamplingRuleContext, *, frequency_penalty: Penalty = 0.0
 ) -> FrequencyPenaltyRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        frequency_penalty: What each occurrence costs, -2 to 2; 0 turns the rule off. Default 0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if frequency_penalty:
         return FrequencyPenaltyRule(frequency_penalty)
     return None

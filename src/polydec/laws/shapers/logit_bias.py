@@ -27,7 +27,8 @@ Bias = Annotated[
 class LogitBiasRule:
     """w + b for the given tokens: {id: b} or pairs (id, b), b in -100 to 100.
 
-    Reduces to: the identity where all b are 0. Raises RequestError for a bias out of range, or a negative id.
+    Reduces to: the identity where all b are 0. Raises RequestError for a bias out of range, or a
+    negative id.
     Source: OpenAI API reference.
     """
 
@@ -37,15 +38,34 @@ class LogitBiasRule:
 
     def __init__(self, bias: Mapping[int, float] | Sequence[tuple[int, float]]) -> None:
         pairs: dict[int, float] = convert_annotated_value("logit_bias", dict(bias), Bias)
+        # In order of ids, so that equal biases make equal rules.
         object.__setattr__(self, "bias", tuple(sorted(pairs.items())))
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Add the bias to the tokens that have one.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         out_V = logw_V.clone()
         out_V[token_id_index(self._ids, logw_V)] += self._added.to(logw_V)
         return out_V
@@ -62,6 +82,15 @@ class LogitBiasRule:
 def make_logit_bias_rule(
     setting: SamplingRuleContext, *, logit_bias: Bias | None = None
 ) -> LogitBiasRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        logit_bias: What is added, by token id, -100 to 100; None or empty turns the rule off.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if logit_bias:
         return LogitBiasRule(logit_bias)
     return None

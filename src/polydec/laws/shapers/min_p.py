@@ -26,8 +26,10 @@ Fraction = Annotated[
 class MinPRule:
     """Keep a token where its probability is at least `p` times that of the likeliest, 0 <= p <= 1.
 
-    Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises RequestError outside the range.
-    Source: Nguyen et al., "Turning up the heat: min-p sampling for creative and coherent LLM outputs", 2024.
+    Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises RequestError
+    outside the range.
+    Source: Nguyen et al., "Turning up the heat: min-p sampling for creative and coherent LLM
+    outputs", 2024.
     """
 
     p: float
@@ -41,15 +43,44 @@ class MinPRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Cut off the tokens below a fraction of the largest probability.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
+        # log 0 has no value: at 0 every token stays.
         if self.p == 0.0:
             return logw_V
+        # A ratio of probabilities is a difference of log-weights: nothing needs to be normalised.
         return at_least(logw_V, logw_V.max() + math.log(self.p))
 
 
 def make_min_p_rule(setting: SamplingRuleContext, *, min_p: Fraction = 0.0) -> MinPRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        min_p: Fraction of the largest probability, 0 to 1; 0 turns the rule off. Default 0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if min_p:
         return MinPRule(min_p)
     return None

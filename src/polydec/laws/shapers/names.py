@@ -19,18 +19,28 @@ def own_sampling_fields() -> Mapping[str, Option]:
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
-    """Raise RequestError for a field that no rule has, or a value out of its range. Fields of other packages' rules are left to
-    `Sampling`, which loads those."""
+    """Raise RequestError for a field that no rule has, or a value out of its range. Fields of
+    other packages' rules are left to `Sampling`, which loads those.
+    """
     known = own_sampling_fields()
     for name, value in values.items():
         if name in known:
             known[name].convert(value)
+        # Another package may bring such a field; where none brings rules, the name is wrong.
         elif not plugins.has_plugins("shapers"):
             raise unknown_field_error(name, known)
 
 
 def unknown_field_error(name: str, known: Collection[str]) -> RequestError:
-    """What is said of a field that there is not."""
+    """Make the error for a field that no rule has.
+
+    Args:
+        name: The unknown name.
+        known: Names of all fields, for a suggestion.
+
+    Returns:
+        The error; the caller raises it.
+    """
     return RequestError(
         f"sampling has no field {short_repr(name)}: {name_suggestion(name, known, 'its fields')}"
     )

@@ -19,9 +19,10 @@ from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 @dataclass(frozen=True)
 class NoRepeatNgramRule:
-    """Ban every token that followed an earlier occurrence of the last size - 1 tokens of prompt and output, size >= 1
-    (1: no token twice). Where that would leave nothing, those of `eos` follow that are not banned; where none
-    is left, the row stays as it was: nothing can be written then, and the text's guard says so.
+    """Ban every token that followed an earlier occurrence of the last size - 1 tokens of prompt
+    and output, size >= 1 (1: no token twice). Where that would leave nothing, those of `eos` follow
+    that are not banned; where none is left, the row stays as it was: nothing can be written then,
+    and the text's guard says so.
 
     Reduces to: the identity while no n-gram begins again. Raises RequestError outside the range.
     Source: Paulus, Xiong and Socher, "A deep reinforced model for abstractive summarization", 2018.
@@ -42,16 +43,36 @@ class NoRepeatNgramRule:
         return token_id_array(prompt)
 
     def step(self, state: Ids, token: int) -> Ids:
+        """Append the token to the text that the rule remembers.
+
+        Args:
+            state: Token ids of prompt and answer so far.
+            token: Token id that follows.
+
+        Returns:
+            A new array; the old one stays as it is.
+        """
         return append_token_id(state, token)
 
     def _banned(self, state: Ids) -> Ids:
         """The tokens that would end an n-gram of the text once more."""
         at = np.arange(self.size - 1, len(state))  # where the last token of an n-gram stands
+        # Places stay where the size - 1 tokens before them equal the end of the text.
         for back in range(1, self.size):
             at = at[state[at - back] == state[-back]]
         return state[at]
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        """Ban the tokens that would complete an n-gram of the text once more.
+
+        Args:
+            state: Token ids of prompt and answer so far.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``; EOS alone where nothing else is left.
+        """
+        # A text shorter than an n-gram repeats none.
         if len(state) >= self.size:
             banned = self._banned(state)
         else:
@@ -60,9 +81,19 @@ class NoRepeatNgramRule:
             return logw_V
         out_V = logw_V.clone()
         out_V[token_id_index(banned, logw_V)] = NEG_INF
+        # The text may end, unless that would repeat an n-gram, too.
         return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
 
     def forbids(self, state: Ids, token: int) -> bool:
+        """Tell whether a token would complete an n-gram of the text once more.
+
+        Args:
+            state: Token ids of prompt and answer so far.
+            token: Token id to look up.
+
+        Returns:
+            True where the token must not be written.
+        """
         return len(state) >= self.size and token in self._banned(state)
 
 
@@ -76,6 +107,16 @@ def make_repeated_ngram_rule(
         "no n-gram of this length twice, prompt included",
     ] = 0,
 ) -> NoRepeatNgramRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request: its EOS ids are read.
+        no_repeat_ngram_size: Length of the n-grams in tokens, 0 or more; 0 turns the rule off.
+            Default 0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if no_repeat_ngram_size:
         return NoRepeatNgramRule(no_repeat_ngram_size, setting.eos)
     return None

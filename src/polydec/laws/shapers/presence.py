@@ -23,9 +23,14 @@ Penalty = Annotated[
 
 @dataclass(frozen=True)
 class PresencePenaltyRule:
-    """w - penalty for every token of the output (the prompt does not count); a negative penalty rewards.
+    """w - penalty for every token of the output (the prompt does not count); a negative penalty
+    rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite. Source: OpenAI API reference.
+    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Source: OpenAI API reference.
+
+    Attributes:
+        penalty: What a token of the output costs, -2 to 2.
     """
 
     penalty: float
@@ -39,11 +44,30 @@ class PresencePenaltyRule:
         return token_id_array()
 
     def step(self, state: Ids, token: int) -> Ids:
+        """Append the token to the text that the rule remembers.
+
+        Args:
+            state: Token ids of the answer so far.
+            token: Token id that follows.
+
+        Returns:
+            A new array; the old one stays as it is.
+        """
         return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        """Take the penalty off every token that stands in the answer.
+
+        Args:
+            state: Token ids of the answer so far.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         at = token_id_index(state, logw_V)
         out_V = logw_V.clone()
+        # Ids may repeat in the index: each write is the same value, so a token pays once.
         out_V[at] = logw_V[at] - self.penalty
         return out_V
 
@@ -51,6 +75,16 @@ class PresencePenaltyRule:
 def make_presence_penalty_rule(
     setting: SamplingRuleContext, *, presence_penalty: Penalty = 0.0
 ) -> PresencePenaltyRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        presence_penalty: What a token of the answer costs, -2 to 2; 0 turns the rule off. Default
+            0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if presence_penalty:
         return PresencePenaltyRule(presence_penalty)
     return None

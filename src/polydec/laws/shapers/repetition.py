@@ -24,14 +24,16 @@ Penalty = Annotated[
 
 @dataclass(frozen=True)
 class RepetitionPenaltyRule:
-    """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS too).
+    """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS
+    too).
 
-    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on logits: it looks at their
-    sign, so it belongs before anything that normalises; after a target that makes its own law it acts on that law's
-    log-weights.
+    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on
+    logits: it looks at their sign, so it belongs before anything that normalises; after a target
+    that makes its own law it acts on that law's log-weights.
 
     Reduces to: the identity at 1. Raises RequestError outside the range.
-    Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
+    Source: Keskar et al., "CTRL: a conditional transformer language model for controllable
+    generation", 2019.
     """
 
     penalty: float
@@ -45,11 +47,30 @@ class RepetitionPenaltyRule:
         return token_id_array(prompt)
 
     def step(self, state: Ids, token: int) -> Ids:
+        """Append the token to the text that the rule remembers.
+
+        Args:
+            state: Token ids of prompt and answer so far.
+            token: Token id that follows.
+
+        Returns:
+            A new array; the old one stays as it is.
+        """
         return append_token_id(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        """Make every token of the text less likely: divide positive logits, multiply negative ones.
+
+        Args:
+            state: Token ids of prompt and answer so far.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         at = token_id_index(state, logw_V)
         out_V = logw_V.clone()
+        # Gather, bend, scatter: ids that repeat get the same value.
         z = logw_V[at]
         out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
         return out_V
@@ -58,6 +79,15 @@ class RepetitionPenaltyRule:
 def make_repetition_penalty_rule(
     setting: SamplingRuleContext, *, repetition_penalty: Penalty = 1.0
 ) -> RepetitionPenaltyRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        repetition_penalty: The factor, 0.001 to 1,000; 1 turns the rule off. Default 1.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if repetition_penalty != 1.0:
         return RepetitionPenaltyRule(repetition_penalty)
     return None

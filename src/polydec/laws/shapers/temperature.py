@@ -21,7 +21,8 @@ Positive = Annotated[float, InRange(GREEDY_BELOW, HIGHEST), ValueNote("Greedy is
 
 @dataclass(frozen=True)
 class TemperatureRule:
-    """w / temperature, temperature in 0.00001 to a million (for 0 take Greedy): further out floats would not hold.
+    """w / temperature, temperature in 0.00001 to a million (for 0 take Greedy): further out floats
+    would not hold.
 
     Reduces to: the identity at 1, Greedy in the limit of 0. Raises RequestError outside the range.
     Source: Ackley, Hinton and Sejnowski, "A learning algorithm for Boltzmann machines", 1985.
@@ -38,9 +39,27 @@ class TemperatureRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Divide the log-weights by the temperature.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         return logw_V / self.temperature
 
 
@@ -54,6 +73,16 @@ def make_temperature_rule(
         "below 1 sharper, above flatter; greedy below 0.00001",
     ] = 1.0,
 ) -> GreedyRule | TemperatureRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        temperature: 0 to a million; below 0.00001 is greedy, 1 turns the rule off. Default 1.
+
+    Returns:
+        The greedy rule, the temperature rule, or None at 1.
+    """
+    # Below this a division would overflow: the limit of temperature 0 is taken.
     if temperature < GREEDY_BELOW:
         return GreedyRule()
     if temperature != 1.0:

@@ -17,10 +17,12 @@ from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 @dataclass(frozen=True)
 class TopKRule:
-    """Keep every token as likely as the k-th likeliest (k >= 1): all of those that tie with it, so more than k may stay.
+    """Keep every token as likely as the k-th likeliest (k >= 1): all of those that tie with it, so
+    more than k may stay.
 
-    Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises RequestError
-    outside the range. Source: Fan, Lewis and Dauphin, "Hierarchical neural story generation", 2018.
+    Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties.
+    Raises RequestError outside the range. Source: Fan, Lewis and Dauphin, "Hierarchical neural
+    story generation", 2018.
     """
 
     k: int
@@ -37,11 +39,30 @@ class TopKRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Cut off the tokens that are less likely than the k-th likeliest.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         if self.k >= logw_V.shape[-1]:
             return logw_V
+        # The smallest of the k largest weights is the edge; what ties with it stays.
         return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
 
 
@@ -55,6 +76,15 @@ def make_top_k_rule(
         "keep so many of the likeliest tokens",
     ] = 0,
 ) -> TopKRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        top_k: How many of the likeliest tokens stay; 0 or -1 turns the rule off. Default 0.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if top_k > 0:
         return TopKRule(top_k)
     return None

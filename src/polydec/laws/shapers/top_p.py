@@ -25,8 +25,9 @@ Mass = Annotated[
 
 @dataclass(frozen=True)
 class TopPRule:
-    """In descending order of probability (lower ids first among equals) a token stays where those before it have less
-    than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
+    """In descending order of probability (lower ids first among equals) a token stays where those
+    before it have less than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as
+    are needed.
 
     Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises RequestError outside the range.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
@@ -43,19 +44,48 @@ class TopPRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Cut off the tokens after the fewest likeliest ones that have the mass p together.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
+        # All of the mass: rounding must not cut anything off.
         if self.p == 1.0:
             return logw_V
         edge, equals = by_mass(logw_V, normalise_log_weights(logw_V), self.p)
         out_V = at_least(logw_V, edge)
+        # Of the tokens at the edge the lowest ids stay, as many as the mass needs.
         if equals is not None:
             out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
         return out_V
 
 
 def make_top_p_rule(setting: SamplingRuleContext, *, top_p: Mass = 1.0) -> TopPRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request; not read.
+        top_p: The mass, above 0 and at most 1; 1 turns the rule off. Default 1.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if top_p < 1.0:
         return TopPRule(top_p)
     return None

@@ -39,18 +39,21 @@ Pool = Annotated[int, AtLeast(1), "Top-W: how many of the likeliest tokens may s
 
 @dataclass(frozen=True)
 class TopWRule:
-    """Keeps the set S that minimises g W(p, S) + entropy H(p | S) - mass log p(S), W being the mean distance of a token to the
-    nearest one in S, and a distance 1 - the cosine of two standardised embeddings. With W's potential f held fixed the best
-    set is a prefix of the tokens in descending order of g f + entropy log p, which one scan finds; then f is that of the new
-    set, until nothing changes (9 times at most).
+    """Keeps the set S that minimises g W(p, S) + entropy H(p | S) - mass log p(S), W being the
+    mean distance of a token to the nearest one in S, and a distance 1 - the cosine of two
+    standardised embeddings. With W's potential f held fixed the best set is a prefix of the tokens
+    in descending order of g f + entropy log p, which one scan finds; then f is that of the new set,
+    until nothing changes (9 times at most).
 
-    mass: beta, 0 to 100; entropy: lambda, 0 to 100 (at or above beta one token is left); scale: g, 0 to 100; pool: how many
-    of the likeliest tokens may stay; geometry: of the target's embeddings, None where nobody gave it (`shape` needs it).
-    Equals count in the order of their ids. The likeliest token always stays.
+    mass: beta, 0 to 100; entropy: lambda, 0 to 100 (at or above beta one token is left); scale: g,
+    0 to 100; pool: how many of the likeliest tokens may stay; geometry: of the target's embeddings,
+    None where nobody gave it (`shape` needs it). Equals count in the order of their ids. The
+    likeliest token always stays.
 
-    Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy. Raises RequestError outside
-    the ranges.
-    Source: "Top-W: geometry-aware decoding with Wasserstein-regularized truncation and mass penalties", 2026.
+    Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy.
+    Raises RequestError outside the ranges.
+    Source: "Top-W: geometry-aware decoding with Wasserstein-regularized truncation and mass
+    penalties", 2026.
     """
 
     mass: float
@@ -71,10 +74,29 @@ class TopWRule:
         return None
 
     def step(self, state: None, token: int) -> None:
+        """Return None: this rule does not depend on the text before a token.
+
+        Args:
+            state: None.
+            token: Token id that follows; not read.
+
+        Returns:
+            None.
+        """
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        """Cut off every token outside the set that the rule finds.
+
+        Args:
+            state: None.
+            logw_V: Log-weights, shape ``[V]``; not written to.
+
+        Returns:
+            Log-weights, shape ``[V]``.
+        """
         token_M = self._pooled(logw_V)
+        # Of the complete law: the pool need not add up to 1.
         logp_M = normalise_log_weights(logw_V.double())[token_M]
         kept_M = self._kept(logp_M, self._directions(token_M.tolist()))
         out_V = torch.full_like(logw_V, NEG_INF)
@@ -84,6 +106,8 @@ class TopWRule:
     def _pooled(self, logw_V: Tensor) -> Tensor:
         """The likeliest tokens that have any weight, in descending order, equals by their ids."""
         size = min(self.pool, len(logw_V))
+        # topk breaks ties in no fixed order, so the edge alone is taken from it, and equals are
+        # sorted by id.
         edge = logw_V.topk(size).values[-1]
         token_N = ((logw_V >= edge) & (logw_V > NEG_INF)).nonzero()[:, 0]
         return token_N[logw_V[token_N].sort(descending=True, stable=True).indices][:size]
@@ -99,19 +123,27 @@ class TopWRule:
             logp_M.exp(),
             self.entropy * logp_M.clamp(min=-27.631),
         )  # the logarithm of 1e-12
+        # The first set: the likeliest tokens that have 99.9 % of the mass of the pool together.
         kept_M = p_M.cumsum(0) - p_M < FIRST * p_M.sum()
         for _ in range(ROUNDS):
+            # How far each token of the pool lies from the nearest one that stays; the potential f
+            # is minus this distance.
             far_M = torch.zeros_like(p_M)
             if self.scale and not kept_M.all():
                 far_M[~kept_M] = 1.0 - (where_MH[~kept_M] @ where_MH[kept_M].T).amax(1)
+            # g f + entropy log p: the best set is a prefix of the tokens in descending order of
+            # this.
             worth_M = prior_M - self.scale * far_M
             order_M = worth_M.sort(descending=True, stable=True).indices
+            # For every prefix S: sum over S of p (entropy log p + g f) / p(S) + (mass - entropy)
+            # log p(S), which is the objective with its sign turned.
             mass_M = p_M[order_M].cumsum(0)
             score_M = (p_M * worth_M)[order_M].cumsum(0) / mass_M + (
                 self.mass - self.entropy
             ) * mass_M.log()
             best_M = torch.zeros_like(kept_M)
             best_M[order_M[: int(score_M.argmax()) + 1]] = True
+            # A set that finds itself again is a fixed point.
             if torch.equal(best_M, kept_M):
                 break
             kept_M = best_M
@@ -122,7 +154,15 @@ NO_TABLE = "top_w needs the target's table of embeddings: this target has none, 
 
 
 def has_table(shaper: TopWRule, setting: SamplingRuleContext) -> None:
-    """Raise RequestError where the target has no table of embeddings."""
+    """Check that the target has a table of embeddings.
+
+    Args:
+        shaper: The rule; not read.
+        setting: What is known of the target: its geometry is read.
+
+    Raises:
+        RequestError: There is no table.
+    """
     try:
         if setting.geometry is not None:
             setting.geometry.directions((0,))
@@ -140,6 +180,21 @@ def make_top_w_rule(
     top_w_scale: Scale = 0.6,
     top_w_pool: Pool = 1200,
 ) -> TopWRule | None:
+    """Make the rule.
+
+    Args:
+        setting: What the rule may know of the target and the request: its geometry is read.
+        top_w: What the logarithm of the mass that stays is worth (beta), 0 to 100; 0 turns the rule
+            off. Default 0.
+        top_w_entropy: What the entropy of the tokens that stay costs (lambda), 0 to 100. Default
+            2.2.
+        top_w_scale: What the distance from a token to the nearest one that stays costs (g), 0 to
+            100. Default 0.6.
+        top_w_pool: How many of the likeliest tokens may stay, at least 1. Default 1,200.
+
+    Returns:
+        The rule, or None where it is off.
+    """
     if top_w:
         return TopWRule(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry)
     return None

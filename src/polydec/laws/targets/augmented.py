@@ -16,16 +16,32 @@ NOTHING = ScoreRequest(law=RowDetail.NOTHING)
 
 
 class PrefixCoprocessor(Protocol):
-    """A coprocessor (models/learned/kinds/coprocessor.py)."""
+    """Make vectors from what a model has cached of a prompt (models/learned/kinds/coprocessor.py)."""
 
-    def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor: ...
+    def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
+        """Compute the vectors.
+
+        Args:
+            memory: Keys and values of every layer, each of shape ``[kv heads, T, head size]``.
+            count: How many vectors, at least 1.
+
+        Returns:
+            The vectors in the place of embeddings, shape ``[count, H]``.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class CacheAugmentationMaker:
-    """The prompt is fed, `maker` reads what every layer holds of it, and its vectors enter the first
-    layer behind it, so that every layer holds entries of them, too. layers: of the model; size: of its
-    vocabulary; count: of the vectors, 0: none are made."""
+    """Feed the prompt, let a coprocessor read what every layer holds of it, and feed its vectors
+    behind it, so that every layer holds entries of them, too.
+
+    Attributes:
+        maker: The coprocessor.
+        layers: Number of layers of the model.
+        size: Size of the model's vocabulary; ids from there on stand for vectors.
+        count: How many vectors; 0: none are made.
+    """
 
     maker: PrefixCoprocessor
     layers: int
@@ -33,10 +49,19 @@ class CacheAugmentationMaker:
     count: int
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+        """Commit the root of the prompt, and the vectors behind it.
+
+        Args:
+            session: A session on the prompt, with nothing committed.
+            prompt: Token ids of the prompt; the last one is the root.
+        """
+        # Nothing is made: the root is committed as it would be anyway.
         if not self.count:
             session.commit((prompt[-1],))
             return
         await session.prefill(NOTHING)
+        # The root was committed to be read; where the entries were lost, it is taken back and
+        # scored again.
         while not (memory := await self._memory(session, prompt)):
             session.rewind(1)
         made_LH = self.maker.made(memory, self.count)
@@ -45,11 +70,13 @@ class CacheAugmentationMaker:
     async def _memory(
         self, session: Session, prompt: tuple[int, ...]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Of every layer what it holds of the prompt, whose last token is committed; nothing where the
-        session was evicted behind the pass that wrote it."""
+        """Of every layer what it holds of the prompt, whose last token is committed; nothing where
+        the session was evicted behind the pass that wrote it.
+        """
         await session.score(Draft.chain(prompt[-1]), NOTHING)
         session.commit((prompt[-1],))
         memory = [session.memory(at) for at in range(self.layers)]
+        # Fewer entries than tokens: the session was evicted behind the pass that wrote them.
         if memory[0][0].shape[1] == len(prompt):
             return memory
         return []

@@ -25,8 +25,13 @@ WHITE = frozenset(b" \n\t\r")
 
 @dataclass(frozen=True)
 class SplitPrompt:
-    """A prompt in two: what is read as it stands, at least one token, and the symbols that are followed behind it; lead: the
-    bytes that the tokenizer writes before these."""
+    """A prompt in two parts.
+
+    Attributes:
+        tokens: Token ids that are read as they stand, at least one.
+        left: Symbols behind them, which are followed in all their spellings.
+        lead: Bytes that the tokenizer writes before `left`.
+    """
 
     tokens: tuple[int, ...]
     left: tuple[int, ...]
@@ -35,27 +40,32 @@ class SplitPrompt:
 
 @dataclass(frozen=True)
 class ByBytesTarget:
-    """What `target` writes, byte by byte: symbol b < 256 is a byte, 256 + k the mark k, for which no bytes stand (the end of a
-    text, what a chat template sets between turns).
+    """What `target` writes, byte by byte: symbol b < 256 is a byte, 256 + k the mark k, for which
+    no bytes stand (the end of a text, what a chat template sets between turns).
 
-    The chance of a byte adds up all tokens that go on with it, behind every sequence of tokens that spells the text so far or
-    a beginning of it. width: how many sequences that end with the same byte are followed: those that the tokenizer would write
-    first, then those of the fewest tokens. Which ones is decided by the bytes alone, never by weights, so that a whole draft of
-    bytes is one tree of tokens and one pass.
+    The chance of a byte adds up all tokens that go on with it, behind every sequence of tokens that
+    spells the text so far or a beginning of it. width: how many sequences that end with the same
+    byte are followed: those that the tokenizer would write first, then those of the fewest tokens.
+    Which ones is decided by the bytes alone, never by weights, so that a whole draft of bytes is
+    one tree of tokens and one pass.
 
-    marks: of each mark the tokens of `target` that mean it, none where it has no such token; words: what symbols mean as text;
-    ends: the marks that end a text; lead: bytes that the tokenizer writes before every text (a space), which a text that
-    begins with nothing fixed begins with; start: tokens that are read before such a text, at least one where nothing else is
-    ever read first; names: how each mark is written in a text, for a model that has no such token; instead: a prompt, and what
-    is read in its place (one of several models may have a prompt of its own).
+    marks: of each mark the tokens of `target` that mean it, none where it has no such token; words:
+    what symbols mean as text; ends: the marks that end a text; lead: bytes that the tokenizer
+    writes before every text (a space), which a text that begins with nothing fixed begins with;
+    start: tokens that are read before such a text, at least one where nothing else is ever read
+    first; names: how each mark is written in a text, for a model that has no such token; instead: a
+    prompt, and what is read in its place (one of several models may have a prompt of its own).
 
-    A prompt is read as the tokenizer spells it up to its last mark, or up to the last of the bytes `breaks` (a space, a line
-    break) that follows a word; what comes behind that is followed in all its spellings, so a prompt may end inside a word.
+    A prompt is read as the tokenizer spells it up to its last mark, or up to the last of the bytes
+    `breaks` (a space, a line break) that follows a word; what comes behind that is followed in all
+    its spellings, so a prompt may end inside a word.
 
-    Exact: law, where width is no limit; else that of the target restricted to the sequences that are followed.
+    Exact: law, where width is no limit; else that of the target restricted to the sequences that
+    are followed.
     Reduces to: `target`, where every token is one byte.
-    Source: Phan et al., "Exact byte-level probabilities from tokenized language models for FIM-tasks and model ensembles"
-    (2024), who follow the tokenizer's own spelling only; the width, and choosing by bytes alone, are ours.
+    Source: Phan et al., "Exact byte-level probabilities from tokenized language models for
+    FIM-tasks and model ensembles" (2024), who follow the tokenizer's own spelling only; the width,
+    and choosing by bytes alone, are ours.
     """
 
     target: Any
@@ -70,7 +80,9 @@ class ByBytesTarget:
     instead: tuple[tuple[int, ...], SplitPrompt] | None = None
 
     def pressed(self, press: Any) -> ByBytesTarget:
-        """The law over bytes of its target over caches that are pressed. Raises RequestError where that cannot read them."""
+        """The law over bytes of its target over caches that are pressed. Raises RequestError where
+        that cannot read them.
+        """
         return replace(self, target=self.target.pressed(press))
 
     @property
@@ -124,7 +136,9 @@ class ByBytesTarget:
         )
 
     def fixed(self, prompt: Sequence[int]) -> SplitPrompt:
-        """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or that no token spells."""
+        """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or
+        that no token spells.
+        """
         head = self._split(self._written(prompt))
         known = self.alphabet.spelling.known
         unspelled = (x for x in head.left if x < BYTES and x not in known)
@@ -136,16 +150,21 @@ class ByBytesTarget:
 
     def _split(self, symbols: tuple[int, ...]) -> SplitPrompt:
         stop = self._boundary(symbols)
+        # The longest beginning that ends at a boundary and is text is read in the tokenizer's own
+        # spelling.
         while stop:
             try:
                 tokens = self._spelled(symbols[:stop])
             except UnicodeDecodeError as why:  # what is no text is followed byte by byte
                 stop = self._boundary(symbols[: why.start])
                 continue
+            # A text that begins behind a mark begins with the tokenizer's lead, such as a space.
             begins = symbols[stop - 1] >= BYTES and stop < len(symbols)
             return SplitPrompt(tokens, symbols[stop:], self.lead if begins else b"")
         if self.start:
             return SplitPrompt(self.start, symbols, self.lead)
+        # The prompt has no boundary: one first token is read as it stands, the longest that spells
+        # its beginning.
         mark = next((at for at, x in enumerate(symbols) if x >= BYTES), len(symbols))
         begun = bytes(symbols[:mark])
         for n in range(len(begun), 0, -1):  # nothing is read before a first token
@@ -157,14 +176,17 @@ class ByBytesTarget:
     def _boundary(self, symbols: Sequence[int]) -> int:
         """How many symbols stand before the last place that no token reaches across."""
         for at in range(len(symbols) - 1, -1, -1):
+            # No token reaches across a mark.
             if symbols[at] >= BYTES:
                 return at + 1
+            # White space that follows a word begins the next token in usual tokenizers.
             if at and symbols[at] in self.breaks and symbols[at - 1] not in WHITE:
                 return at
         return 0
 
     def _written(self, prompt: Sequence[int]) -> tuple[int, ...]:
         """The symbols of a prompt; a mark that the model has not is written out."""
+        # Symbols are checked before anything is looked up by them.
         bad = next((x for x in prompt if not 0 <= x < self.vocab.size), None)
         if bad is not None:
             raise RequestError(
@@ -174,13 +196,16 @@ class ByBytesTarget:
         for x in prompt:
             if x < BYTES or self.marks[x - BYTES]:
                 out.append(x)
+            # A mark without a token is read as text.
             elif self.names:
                 out += self.names[x - BYTES].encode()
         return tuple(out)
 
     def _spelled(self, symbols: Sequence[int]) -> tuple[int, ...]:
-        """The tokenizer's tokens of some symbols. Raises UnicodeDecodeError, counted from the first of them, where bytes
-        between two marks are no text."""
+        """The tokenizer's tokens of some symbols. Raises UnicodeDecodeError, counted from the
+        first of them, where bytes between two marks are no text.
+        """
+        # `run` collects the bytes between two marks; the tokenizer spells each run in one call.
         words, out, run = self.alphabet.spelling.words, list[int](), bytearray()
 
         def spell(stop: int) -> None:
@@ -189,6 +214,7 @@ class ByBytesTarget:
             try:
                 out.extend(words.encode(run.decode(), special=False))
             except UnicodeDecodeError as why:
+                # The position of the first wrong byte, counted in symbols of the prompt.
                 first = stop - len(run) + why.start
                 raise UnicodeDecodeError(
                     "utf-8", bytes(run), first, first + 1, why.reason
@@ -220,9 +246,11 @@ class ByBytesTarget:
         return ByBytesSession(self, prompt)
 
     def begun(self, prompt: Sequence[int]) -> tuple[SplitPrompt, int, bool]:
-        """What a text begins with: what is read first, how many of its symbols that stands for, and whether the text's last
-        symbol, its root, is among them."""
+        """What a text begins with: what is read first, how many of its symbols that stands for,
+        and whether the text's last symbol, its root, is among them.
+        """
         if self.instead is not None:
+            # A model with a prompt of its own reads that in place of the given one.
             known, head = self.instead
             if tuple(prompt[: len(known)]) == known:
                 return head, len(known), len(prompt) == len(known)
@@ -231,14 +259,21 @@ class ByBytesTarget:
 
 
 class ByBytesSession(LawsOnlySession):
-    """The session of the inner law stands at the last token that all covers of the text have in common; the sequences in which
-    they differ, and those of a draft, are its staged tree.
+    """A session over bytes; its inner session reads tokens.
 
-    text: what is committed, the root left out; base: the covers behind as much of it as has been looked at, unread: the rest.
-    whole: what is read first stands for the root as well, so that nothing is added for it. node: where tips stand in the
-    inner tree; scored: whether the inner session holds that tree. draft, covers: what was scored last, and the covers behind
-    each of its nodes; begun: those before its root. gone: the text was cut inside of what is read first, so that all of it
-    is opened anew when it is scored.
+    The inner session stands at the last token that all covers of the text have in common. The
+    sequences in which they differ, and those of a draft, are its staged tree.
+
+    `_text` is what is committed, the root left out. `_base` holds the covers behind as much of it
+    as has been looked at, `_unread` the rest. `_whole`: what is read first stands for the root as
+    well, so nothing is added for it. `_node` says where tips stand in the inner tree, `_scored`
+    whether the inner session holds that tree. `_draft` and `_covers` are what was scored last, and
+    the covers behind each of its nodes; `_begun` are those before its root. `_gone`: the text was
+    cut inside of what is read first, so all of it is opened anew when it is scored.
+
+    Args:
+        law: The law over bytes.
+        prompt: Symbols of the prompt; the last one is the root.
     """
 
     def __init__(self, law: ByBytesTarget, prompt: Sequence[int]) -> None:
@@ -251,8 +286,11 @@ class ByBytesSession(LawsOnlySession):
         self._head = head
         self._gone = False
         self._text = list(prompt[:-1])
+        # The lead and the left symbols of the prompt are followed when the first draft is scored.
         self._unread = [*head.lead, *head.left, *self._text[self._fixed :]]
         self._inner = self._law.target.open(head.tokens)
+        # The last token that is read as it stands is the root of the inner tree, from which all
+        # tips descend.
         anchor = TokenSequenceTip(head.tokens[-1])
         self._node, self._tree = {anchor: 0}, Draft.chain(anchor.token)
         self._scored = False
@@ -266,15 +304,20 @@ class ByBytesSession(LawsOnlySession):
         self._covers: list[Covers] = []
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
+        # The rows of the prompt need covers behind each of its symbols; a second session makes
+        # them.
         if want.prompt and self._text:
             return await self._rows(self._text[:1], self._text[1:])
         await self._inner.prefill(SILENT)
         if want.last and self._text:
+            # The row before the pending root alone: the committed text is read as a prompt.
             return await self._rows(self._text, ())
         return _scores([], self._law.alphabet)
 
     async def _rows(self, prompt: Sequence[int], text: Sequence[int]) -> DraftScores:
-        """The rows behind a prompt and behind each symbol of a text, which a session of their own makes."""
+        """The rows behind a prompt and behind each symbol of a text, which a session of their own
+        makes.
+        """
         twin = self._law.open(prompt)
         try:
             return await twin.score(Draft.chain(prompt[-1], text), ROW)
@@ -282,16 +325,34 @@ class ByBytesSession(LawsOnlySession):
             twin.close()
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a tree of symbols in one pass of the inner law.
+
+        The sequences of tokens to follow are decided by the bytes alone, so the tree of tokens is
+        known before the pass.
+
+        Args:
+            draft: Tree of symbols; its root is the last symbol of the text.
+            want: Not read: every row can be made.
+
+        Returns:
+            The law of the next symbol at every node, made when somebody looks.
+
+        Raises:
+            RequestError: The draft has states, which belong to tokens.
+        """
         if draft.state is not None:
             raise RequestError("state is given: what stands for a byte is a matter of tokens")
         self._begin(draft.token[0])
         alphabet = self._law.alphabet
         known = 0
         new = list[tuple[TokenSequenceTip, TokenSequenceTip]]()
+        # A draft that extends the last one keeps the covers of its old nodes.
         if self._draft is not None and draft.extends(self._draft):
             known = len(self._draft)
             begun = self._begun
         else:
+            # Another draft: tips of the old one leave the inner tree before symbols are followed
+            # anew.
             self._shrink([self._base])
             begun = self._base
             for symbol in self._unread:
@@ -299,6 +360,7 @@ class ByBytesSession(LawsOnlySession):
                 new += more
         covers = self._covers[:known]
         for i in range(known, len(draft)):
+            # The root is part of what was read first: its covers are those of the beginning.
             if not i and self._whole:
                 covers.append(begun)
                 continue
@@ -319,10 +381,12 @@ class ByBytesSession(LawsOnlySession):
         """Let the inner law answer for these tips, each below the other."""
         anchor = next(iter(self._node))
         node = dict(self._node)
+        # Everything that is needed is known already: no pass is due.
         if anchor.known and not new:
             return
         token = list(self._tree.token)
         parent = list(self._tree.parent)
+        # A new tip stands below the tip that it extends, which is older and therefore has a node.
         for tip, above in new:
             node[tip] = len(token)
             token.append(tip.token)
@@ -330,6 +394,7 @@ class ByBytesSession(LawsOnlySession):
         tree = Draft.certain(token, parent)
         scores = await self._inner.score(tree, ROW)
         if not anchor.known:
+            # Rows are stored at the tips, so that later drafts find them without a pass.
             anchor.learn(scores, 0, None)
         for tip, above in new:
             tip.learn(scores, node[tip], above)
@@ -338,20 +403,25 @@ class ByBytesSession(LawsOnlySession):
         self._scored = True
 
     def _shrink(self, kept: Sequence[Covers]) -> None:
-        """Only what these covers stand on is left of the inner tree; what all of them have in common is committed there."""
+        """Only what these covers stand on is left of the inner tree; what all of them have in
+        common is committed there.
+        """
         if not self._scored:
             return
+        # The path of each tip that some cover still stands on.
         paths = [
             (0, *self._tree.path_to(self._node[tip]))
             for tip in dict.fromkeys(c.tip for covers in kept for c in covers)
         ]
         common = 0
+        # The last node on the common beginning of all paths: what lies above is certain.
         for step in zip(*paths):
             if len(set(step)) > 1:
                 break
             common = step[0]
         nodes = sorted({i for path in paths for i in path} | {0})
         if not common and len(nodes) == len(self._tree):
+            # Nothing would become shorter.
             return
         _, stay, _ = self._tree.below(common, nodes)
         self._tree = self._inner.keep(nodes, common)
@@ -375,10 +445,12 @@ class ByBytesSession(LawsOnlySession):
         else:
             path = self._draft.nodes_of(tokens)
         if path:
+            # The draft has covers behind the committed path; symbols beyond it are followed later.
             self._base = self._covers[path[-1]]
             self._unread = list(tokens[len(path) :])
         else:
             if self._whole:
+                # The root that was read already is not added a second time.
                 self._unread += tokens[1:]
             else:
                 self._unread += tokens
@@ -387,17 +459,31 @@ class ByBytesSession(LawsOnlySession):
         self._forget()
 
     def spelled(self, node: int) -> tuple[float, int]:
-        """Of the text up to a node of the draft that was scored last: the log-probability that a text begins so, behind what
-        was read first, and the tokens of its likeliest spelling there."""
+        """Of the text up to a node of the draft that was scored last: the log-probability that a
+        text begins so, behind what was read first, and the tokens of its likeliest spelling there.
+        """
         return self._law.alphabet.spelled(self._covers[node])
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            RequestError: Nothing was scored since the last commit.
+        """
         draft = self._draft
         if draft is None:
             raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         path, stay, left = draft.below(root, nodes)
+        # Covers before the new root are those behind its parent.
         if root:
             self._begun = self._covers[draft.parent[root]]
             self._whole = False
@@ -406,6 +492,7 @@ class ByBytesSession(LawsOnlySession):
         self._text += [draft.token[i] for i in path]
         self._draft = left
         self._covers = [self._covers[i] for i in stay]
+        # Tips below the dropped nodes leave the inner tree.
         self._shrink([self._begun, *self._covers])
         return left
 
@@ -415,11 +502,13 @@ class ByBytesSession(LawsOnlySession):
                 f"n is {n}: it must lie in 0 to {len(self._text)}, the committed bytes"
             )
         text = self._text[: len(self._text) - n]
+        # The text now ends inside of what was read as it stands: its spelling changes.
         if len(text) < self._fixed:
             self._text = text
             self._gone = True
             self._forget()
             return
+        # Covers of the shorter text are not stored, so it is opened anew.
         self._inner.close()
         self._open((self._head, self._fixed, False), (*text, 0))  # a root, whichever it is
 
@@ -427,6 +516,15 @@ class ByBytesSession(LawsOnlySession):
         return _of_tokens(what)
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+        """Return the rows: nothing is shaped over bytes.
+
+        Args:
+            draft: The draft whose nodes the rows belong to.
+            scores: The rows to shape, such as those of a drafter.
+
+        Returns:
+            `scores` themselves.
+        """
         return scores
 
     def fork(self, choice: int | None = None) -> ByBytesSession:
@@ -454,12 +552,21 @@ def _of_tokens(what: str) -> RequestError:
 
 
 class RowsOnlyScores:
-    """What scores of bytes have beside their rows: nothing. base: these scores themselves."""
+    """What scores of bytes have besides their rows: nothing. `base` is these scores themselves."""
 
     hidden_NH = None
     base: Any
 
     def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+        """Refuse: a byte has no layers of its own.
+
+        Args:
+            depth: Not read.
+            nodes: Not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise _of_tokens("exits")
 
 

@@ -15,9 +15,15 @@ from polydec.models.sessions.soft import make_soft_tokens
 
 @dataclass(frozen=True, eq=False)
 class HiddenThoughtMaker:
-    """The model `thinker` reads the prompt, and a mark behind it; of its state there, behind the
-    final norm, `thought` makes one vector (hidden chain of thought, 2024). Nothing of the chain is
-    written. size: of the decoding model's vocabulary; count: 1, or 0 where no vector is made."""
+    """Commit one vector that another model makes of the prompt (hidden chain of thought, 2024).
+    Nothing of the chain is written.
+
+    Attributes:
+        thinker: The model that reads the prompt, and a mark behind it.
+        thought: Projects its state there, after the final norm, to the vector.
+        size: Size of the decoding model's vocabulary; ids from there on stand for vectors.
+        count: 1, or 0 where no vector is made.
+    """
 
     thinker: Target
     thought: ThoughtProjection
@@ -25,6 +31,12 @@ class HiddenThoughtMaker:
     count: int = 1
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+        """Commit the root of the prompt, and the thought behind it.
+
+        Args:
+            session: A session of the decoding model on the prompt, with nothing committed.
+            prompt: Token ids of the prompt; the last one is the root.
+        """
         if self.count:
             vectors = await self._vectors(prompt)
         else:
@@ -32,6 +44,7 @@ class HiddenThoughtMaker:
         session.commit((prompt[-1], *vectors))
 
     async def _vectors(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        # The state is read at a mark behind the prompt, on which the projection was trained.
         mark = self.thought.mark
         session = self.thinker.open((*prompt, mark))
         try:

@@ -15,19 +15,33 @@ STATE = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 @dataclass(frozen=True)
 class ContinuousThoughtMaker:
-    """`count` continuous thoughts (Coconut; "Reasoning by superposition", 2025). Each is the state
-    behind the final norm of the token or the thought before it, fed as it is; it takes a pass of
-    the model, and the last one rides with what comes next. size: of the vocabulary."""
+    """Commit `count` continuous thoughts (Coconut; "Reasoning by superposition", 2025).
+
+    Each is the state after the final norm of the token or the thought before it, fed as it is. A
+    thought takes a pass of the model, and the last one is fed with what comes next.
+
+    Attributes:
+        count: How many thoughts, at least 0.
+        size: Size of the vocabulary; ids from there on stand for vectors.
+    """
 
     count: int
     size: int
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+        """Commit the root of the prompt, and the thoughts behind it.
+
+        Args:
+            session: A session on the prompt, with nothing committed.
+            prompt: Token ids of the prompt; the last one is the root.
+        """
         root = prompt[-1]
         done = 0
         try:
+            # The prompt is read without rows: only its last state is needed.
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             for _ in range(self.count):
+                # The state of the root becomes the next root: one pass for each thought.
                 state_H = state_behind(await session.score(Draft.chain(root), STATE), session)
                 session.commit((root,))
                 done += 1

@@ -27,27 +27,46 @@ class ContrastRule(Protocol):
     """Whether there are rows of the first law at which the others are not asked (see `opens`)."""
 
     def opens(self, logp_V: Tensor) -> bool:
-        """Whether the others are asked where the first law has this row; else the row stands as it is."""
+        """Whether the others are asked where the first law has this row; else the row stands as it
+        is.
+        """
         ...
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """Log-weights of the new law, from log-probabilities of the first and of the others. A token that the first law rules
-        out stays out; no weight is NaN or infinite, but for -inf."""
+        """Mix the rows of several laws into one.
+
+        A token that the first law rules out stays out. No weight is NaN, and none is infinite but
+        -inf.
+
+        Args:
+            first_V: Log-probabilities of the first law, shape ``[V]``.
+            others: Log-probabilities of the other laws, each of shape ``[V]``.
+
+        Returns:
+            Log-weights of the new law, shape ``[V]``.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class ContrastTarget:
-    """The rows of `target` and of `others`, mixed by `rule`. A Target: sessions of all of them are kept in step, so any
-    drafter, verifier or search decodes it, and their passes are merged with everybody's.
+    """The rows of several laws that read one text, mixed by a rule.
 
-    All of them score the same draft, at the same time where the rule is not gated. Under a gated rule the others are asked only
-    for a draft that has a row where the gate is open; until then what was written waits, and is fed in one pass.
+    Sessions of all laws are kept in step, so any drafter, verifier or search decodes it, and their
+    passes are merged with those of other requests. All of them score the same draft, at the same
+    time where the rule is not gated. Under a gated rule the others are asked only for a draft that
+    has a row where the gate is open; until then what was written waits, and is fed in one pass.
 
-    What is read beside the law (rows of the prompt, states, embeddings, the model's own rows, exits) is that of `target`.
+    What is read besides the law (rows of the prompt, states, embeddings, the model's own rows,
+    exits) is that of `target`.
 
     Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
     Reduces to: `target` under a rule that gives back the first row.
+
+    Attributes:
+        target: The first law.
+        others: The other laws, as many as the rule mixes, over the same vocabulary.
+        rule: Mixes their rows.
     """
 
     target: Target
@@ -59,6 +78,7 @@ class ContrastTarget:
             raise RequestError(
                 f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}"
             )
+        # Rows are mixed id by id, so ids must mean the same in all laws.
         for other in self.others:
             self.target.vocab.require_same(other.vocab, "the second model")
 
@@ -78,8 +98,16 @@ class ContrastTarget:
 
 
 class ContrastSession(DelegatingSession):
-    """draft: what was scored last, None where nothing is staged; asked: whether the others scored it too; rows: what they said,
-    none where that is not known."""
+    """The sessions of all laws, in step.
+
+    `_draft` is what was scored last, None where nothing is staged. `_asked` says whether the others
+    scored it too. `_rows` holds their scores, and is empty where they are not known.
+
+    Args:
+        rule: Mixes the rows.
+        first: Session of the first law.
+        others: Sessions of the other laws.
+    """
 
     def __init__(self, rule: ContrastRule, first: Session, others: Sequence[Session]) -> None:
         self._rule = rule
@@ -93,6 +121,7 @@ class ContrastSession(DelegatingSession):
         self._asked = bool(rows)
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
+        # Under a gated rule the others read the prompt when they are first asked.
         if self._rule.gated:
             waiting = ()
         else:
@@ -104,13 +133,27 @@ class ContrastSession(DelegatingSession):
         )[0]
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a draft under all laws and mix their rows.
+
+        Under a gated rule the others are asked only where the gate opens at some node.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            The mixed law at every node.
+        """
+        # No rows are read: the others need not see this draft.
         if want.law is RowDetail.NOTHING:
             scores = await self._inner.score(draft, want)
             self._stage(draft)
             return scores
+        # Mixing needs complete rows, whatever the caller reads of the result.
         now = replace(want, law=RowDetail.ROW)
         rows = list[DraftScores]()
         if self._rule.gated:
+            # The gate looks at the first law, so the others have to wait for it.
             first = await self._inner.score(draft, now)
             if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
                 rows = await gather_coroutines(*(caught_up(s, draft) for s in self._others))
@@ -127,9 +170,19 @@ class ContrastSession(DelegatingSession):
         self._stage(None)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last, in all sessions.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+        """
         draft = self._draft
         left = self._inner.keep(nodes, root)
         assert draft is not None, "the first law keeps what it never scored"
+        # A session that has not scored the draft commits the path as plain tokens.
         path = [draft.token[i] for i in draft.below(root, nodes)[0]]
         for session in self._others:
             if self._asked:
@@ -145,7 +198,18 @@ class ContrastSession(DelegatingSession):
             session.evict()
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
-        """Mixed at nodes that were scored last; elsewhere nobody knows what the others say, and rows stay as they are."""
+        """Shape rows, then mix them at the nodes that were scored last.
+
+        Elsewhere nobody knows what the other laws say, and rows stay as the first session shapes
+        them.
+
+        Args:
+            draft: The draft whose nodes the rows belong to.
+            scores: The rows to shape, such as those of a drafter.
+
+        Returns:
+            The shaped rows.
+        """
         inner = self._inner.bend(draft, scores)
         if self._draft is None or not self._rows:
             return inner
@@ -171,6 +235,16 @@ class ContrastSession(DelegatingSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Refuse: layers of several laws that are kept in step cannot run alone.
+
+        Args:
+            layers: Not read.
+            without: Not read.
+            together: Not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError("layers cannot run alone where a law is made of several")
 
     def close(self) -> None:
@@ -179,13 +253,30 @@ class ContrastSession(DelegatingSession):
 
 
 async def caught_up(session: Session, draft: Draft) -> DraftScores:
-    """What a session says of a draft that may have missed much of the text before it: that is fed in chunks first."""
+    """Score a draft with a session that may have missed much of the text before it; that is fed in
+    chunks first.
+
+    Args:
+        session: The session.
+        draft: The token tree.
+
+    Returns:
+        The law at every node, complete rows.
+    """
     await session.prefill(SILENT)
     return await session.score(draft, ROW)
 
 
 def matching_nodes(draft: Draft, known: Draft) -> list[int]:
-    """Of each node of a draft the node of `known` that ends the same text; -1 where there is none."""
+    """Match the nodes of a draft to those of a known draft that end the same text.
+
+    Args:
+        draft: The draft to look up.
+        known: The draft whose rows are known.
+
+    Returns:
+        For each node of `draft` the node of `known`; -1 where there is none.
+    """
     out = list[int]()
     for i in range(len(draft)):
         nodes = known.nodes_of([draft.token[0], *(draft.token[j] for j in draft.path_to(i))])
@@ -195,7 +286,14 @@ def matching_nodes(draft: Draft, known: Draft) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class ContrastRowMaker:
-    """Row i of a mixed law. at: of each node its row in those of the others; -1: the others were not asked there."""
+    """Make rows of a mixed law.
+
+    Attributes:
+        rule: Mixes the rows.
+        first: Rows of the first law.
+        rows: Rows of the other laws; empty where they were not asked.
+        at: For each node its row in those of the others; -1: they were not asked there.
+    """
 
     rule: ContrastRule
     first: DraftScores
@@ -204,6 +302,7 @@ class ContrastRowMaker:
 
     def __call__(self, i: int) -> Tensor:
         first_V = self.first.row(i)
+        # Where the others were not asked, or the gate is closed, the first law stands.
         if not self.rows or self.at[i] < 0 or (self.rule.gated and not self.rule.opens(first_V)):
             return first_V
         return self.rule.mix(first_V, [scores.row(self.at[i]) for scores in self.rows])
@@ -216,7 +315,12 @@ class RowMaker(Protocol):
 
 
 class MadeScores:
-    """Scores whose rows somebody makes; each is made when it is first looked at. inner: what all else is read of."""
+    """Scores whose rows a function makes; each row is made when it is first looked at.
+
+    Args:
+        make: Makes the log-weights of row i.
+        inner: What everything else is read of (exits, states, base).
+    """
 
     __slots__ = ("_inner", "_make", "_row", "_weights")
 
@@ -243,18 +347,54 @@ class MadeScores:
         return int(self.weights(i).argmax())
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row of the made law.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         row_V = self.row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
+        """Find the likeliest tokens of several rows of the made law.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
         return [list(self.topk(i, k)[0]) for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Look up log-probabilities of some tokens of one row of the made law.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+        """Read the law of the first layers alone, as the inner scores have it: it is not mixed.
+
+        Args:
+            depth: How many layers; it must have been wanted of the score.
+            nodes: Nodes of the draft, in the order of the rows.
+
+        Returns:
+            Scores whose row j belongs to ``nodes[j]``.
+        """
         return self._inner.exit(depth, nodes)
 
     @property

@@ -17,15 +17,16 @@ from polydec.laws.targets.contrast import ContrastRule, MadeScores, matching_nod
 
 @dataclass(frozen=True)
 class LayerContrastTarget:
-    """The row behind all layers and that of one of `exits`, mixed by `rule`: at each node the exit whose law differs most from
-    the last layer's (Jensen-Shannon divergence, the first on a tie). Exits are read through the final norm and the head, from
-    the pass that runs anyway.
+    """The row behind all layers and that of one of `exits`, mixed by `rule`: at each node the exit
+    whose law differs most from the last layer's (Jensen-Shannon divergence, the first on a tie).
+    Exits are read through the final norm and the head, from the pass that runs anyway.
 
     exits: ascending depths, at least one, below the target's layers; rule: of one other law.
 
     Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
     Reduces to: `target` under a rule that gives back the first row.
-    Source: Chuang et al., "DoLa: decoding by contrasting layers improves factuality in large language models", 2023.
+    Source: Chuang et al., "DoLa: decoding by contrasting layers improves factuality in large
+    language models", 2023.
     """
 
     target: Target
@@ -56,8 +57,16 @@ class LayerContrastTarget:
 
 
 class LayeredSession(DelegatingSession):
-    """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
-    each node its row in them (-1: it has none)."""
+    """The inner session; what is scored there brings the exits along.
+
+    `_draft` is what was scored last. `_rows` and `_at` are its exits, and for each node its row in
+    them (-1: it has none).
+
+    Args:
+        exits: Ascending depths in layers.
+        rule: Mixes two rows.
+        inner: The session of the model.
+    """
 
     def __init__(self, exits: tuple[int, ...], rule: ContrastRule, inner: Session) -> None:
         self._exits = exits
@@ -68,10 +77,20 @@ class LayeredSession(DelegatingSession):
         self._at: Sequence[int] = ()
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a draft, and mix each row with that of an exit.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            The mixed law at every node.
+        """
         if want.law is RowDetail.NOTHING:
             self._draft = None
             self._rows = ()
             return await self._inner.score(draft, want)
+        # The exits come from the pass that runs anyway.
         both = tuple(sorted({*want.exits, *self._exits}))
         scores = await self._inner.score(draft, replace(want, law=RowDetail.ROW, exits=both))
         tokens, self._at = text_nodes(draft)
@@ -84,15 +103,35 @@ class LayeredSession(DelegatingSession):
         self._rows = ()
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last; its exits are forgotten.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+        """
         self._draft = None
         self._rows = ()
         return self._inner.keep(nodes, root)
 
     def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
-        """Mixed at nodes that were scored last; elsewhere nobody knows the exits, and rows stay as they are."""
+        """Shape rows, then mix them at the nodes that were scored last.
+
+        Elsewhere the exits are not known, and rows stay as the inner session shapes them.
+
+        Args:
+            draft: The draft whose nodes the rows belong to.
+            scores: The rows to shape, such as those of a drafter.
+
+        Returns:
+            The shaped rows.
+        """
         inner = self._inner.bend(draft, scores)
         if self._draft is None:
             return inner
+        # From a node to the staged node of the same text, then to its row in the exits.
         at = [-1 if j < 0 else self._at[j] for j in matching_nodes(draft, self._draft)]
         return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
 
@@ -110,8 +149,9 @@ class LayeredSession(DelegatingSession):
 
 
 def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
-    """The nodes that are tokens of a text, and of each node its place among them. A state that stands in for a token may enter
-    above the exits, and no token is ever read behind it: -1."""
+    """The nodes that are tokens of a text, and of each node its place among them. A state that
+    stands in for a token may enter above the exits, and no token is ever read behind it: -1.
+    """
     nodes = [i for i in range(len(draft)) if draft.state is None or draft.state[i] is None]
     at = [-1] * len(draft)
     for place, i in enumerate(nodes):
@@ -121,7 +161,14 @@ def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class LayerMixing:
-    """Row i of the mixed law. at: of each node its row in those of the exits; -1: not known."""
+    """Make rows of the mixed law.
+
+    Attributes:
+        rule: Mixes two rows.
+        last: Rows of all layers.
+        rows: Rows of the exits.
+        at: For each node its row in those of the exits; -1: not known.
+    """
 
     rule: ContrastRule
     last: DraftScores
@@ -134,5 +181,6 @@ class LayerMixing:
         if at < 0:
             return last_V
         early = [scores.row(at) for scores in self.rows]
+        # DoLa: the premature layer is the one whose law differs most from the last layer's.
         apart = [jensen_shannon_divergence(last_V, row_V) for row_V in early]
         return self.rule.mix(last_V, [early[apart.index(max(apart))]])

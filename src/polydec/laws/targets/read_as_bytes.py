@@ -19,7 +19,11 @@ EMPTY = (BYTES,)
 
 @dataclass(frozen=True)
 class ByteWords:
-    """What symbols mean as text: bytes, and behind them so many marks that mean nothing."""
+    """What symbols mean as text: bytes, and behind them marks that mean nothing.
+
+    Attributes:
+        marks: How many marks. Default 1.
+    """
 
     marks: int = 1
 
@@ -28,6 +32,15 @@ class ByteWords:
         return (*EVERY, *(None,) * self.marks)
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """Turn a text into its UTF-8 bytes.
+
+        Args:
+            text: The text.
+            special: Not read: no marks are added. Default True.
+
+        Returns:
+            The bytes.
+        """
         return tuple(text.encode())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -35,15 +48,26 @@ class ByteWords:
 
 
 def read_as_bytes(law: Target, covers: int, who: str) -> ByBytesTarget:
-    """A law of tokens as one of bytes (see `ByBytesTarget`), in which the prompt `EMPTY` stands for the beginning of a text.
+    """Read a law of tokens as one of bytes (see `ByBytesTarget`).
 
-    covers: how many sequences of tokens are followed that end with the same byte; who: whose law it is, for errors. Raises
-    RequestError where it is not known what its tokens spell, or which of them begins a text.
+    The prompt `EMPTY` stands for the beginning of a text.
+
+    Args:
+        law: The law of tokens.
+        covers: How many sequences of tokens are followed that end with the same byte, at least 1.
+        who: Whose law it is, for error messages.
+
+    Returns:
+        The law of bytes; its mark 256 ends a text.
+
+    Raises:
+        RequestError: It is not known what its tokens spell, or which of them begins or ends a text.
     """
     words = law.vocab.words
     if words is None or not any(words.pieces):
         raise RequestError(f"{who} has no tokens of which the bytes are known: name another model")
     ends = tuple(sorted(law.vocab.eos))
+    # What the tokenizer puts before a text; a model without that begins behind an end.
     start = words.encode("") or ends[:1]
     if not start:
         raise RequestError(f"{who} has no token that begins or ends a text: name another model")

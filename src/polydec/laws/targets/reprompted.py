@@ -13,11 +13,13 @@ from polydec.laws.targets.behind import PrefixSession
 
 @dataclass(frozen=True)
 class SecondPromptTarget:
-    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place; any other text as it is. It is
-    the second stream of a contrast: the same answer behind a prompt without the condition, without the passage, without the
-    examples. The two may differ in length and in their last token.
+    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place;
+    any other text as it is. It is the second stream of a contrast: the same answer behind a prompt
+    without the condition, without the passage, without the examples. The two may differ in length
+    and in their last token.
 
-    prompt, instead: at least one token each. Rows of the prompt (prefill with want.prompt) are those of `instead`.
+    prompt, instead: at least one token each. Rows of the prompt (prefill with want.prompt) are
+    those of `instead`.
 
     Exact: the law of `target` behind another prompt, no approximation of it.
     Reduces to: `target` where the prompts are the same.
@@ -42,10 +44,12 @@ class SecondPromptTarget:
 
     def open(self, prompt: Sequence[int]) -> RepromptedSession:
         n = len(self.prompt)
+        # Any other text is read as it is.
         if tuple(prompt[:n]) == self.prompt:
             text = (*self.instead, *prompt[n:])
         else:
             text = tuple(prompt)
+        # The root is the last token of both texts; it differs where nothing follows the prompt.
         return RepromptedSession(self.target.open(text), (prompt[-1], text[-1]))
 
 
@@ -62,4 +66,14 @@ class RepromptedSession(PrefixSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Refuse: they would read the text without the other prompt.
+
+        Args:
+            layers: Not read.
+            without: Not read.
+            together: Not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError("layers cannot run alone behind another prompt")

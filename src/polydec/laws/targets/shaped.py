@@ -24,13 +24,16 @@ KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind d
 
 @dataclass(frozen=True, init=False)
 class ShapedTarget:
-    """`target` bent by `shapers`, the first one written being the first applied; a Target, so it nests.
+    """`target` bent by `shapers`, the first one written being the first applied; a Target, so it
+    nests.
 
-    The first shaper receives the inner law's log-weights: a model's logits, on which rules that look at signs (the
-    repetition penalty) are defined. Over a target that makes its own law they act on that law's log-weights.
+    The first shaper receives the inner law's log-weights: a model's logits, on which rules that
+    look at signs (the repetition penalty) are defined. Over a target that makes its own law they
+    act on that law's log-weights.
 
-    Prompt rows (prefill with want.prompt) come unshaped: the shaped law is defined behind the prompt only. Rewinding
-    into the prompt shortens it: the next root ends it, as if the session had been opened there.
+    Prompt rows (prefill with want.prompt) come unshaped: the shaped law is defined behind the
+    prompt only. Rewinding into the prompt shortens it: the next root ends it, as if the session had
+    been opened there.
 
     Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
     Reduces to: `target` without shapers.
@@ -75,11 +78,18 @@ class ShapedTarget:
 
 
 class ShaperStateNode:
-    """One token of the text, and what the shapers know after it (`states`, None until somebody asks).
+    """One token of the text, and what the shapers know after it (`states`, None until somebody
+    asks).
 
-    Nodes are linked upwards to the token before and downwards to the tokens that have been tried after it, as in a draft.
-    depth: 0 for the prompt's last token, where shapers begin (`start`), then 1 more for each token. The node above that
-    (depth -1) holds the rest of the prompt.
+    Nodes are linked upwards to the token before and downwards to the tokens that have been tried
+    after it, as in a draft. `depth` is 0 for the prompt's last token, where shapers begin
+    (`start`), and 1 more for each token. The node above that (depth -1) holds the rest of the
+    prompt.
+
+    Args:
+        above: The node of the token before; None: this is the head.
+        token: Token id.
+        prompt: Of the head, the prompt without its last token. Default: none.
     """
 
     __slots__ = ("above", "depth", "kids", "prompt", "states", "token")
@@ -105,15 +115,18 @@ class ShaperStateNode:
 
     def look(self, shapers: Shapers) -> tuple[Any, ...]:
         """The state of each shaper after this token."""
+        # Up to the nearest token whose states are known, or to the start of the answer.
         node = self
         behind = list[ShaperStateNode]()
         while node.states is None and node.depth:
             behind.append(node)
             node = node.above
+        # The shapers begin at the last token of the prompt.
         if node.states is None:
             prompt = (*node.above.prompt, node.token)
             node.states = tuple(s.start(prompt) for s in shapers)
         states = node.states
+        # Down again, a step for each token. Only the asked node and every 32nd store their states.
         while behind:
             node = behind.pop()
             states = tuple(s.step(x, node.token) for s, x in zip(shapers, states, strict=True))
@@ -125,8 +138,9 @@ class ShaperStateNode:
 class TextTrail:
     """Where a session stands in the text.
 
-    tip: the node of the last committed token; the text is read from it upwards. draft: what was scored last. A session that
-    runs only some layers of another one writes the same text, so the two share one trail.
+    tip: the node of the last committed token; the text is read from it upwards. draft: what was
+    scored last. A session that runs only some layers of another one writes the same text, so the
+    two share one trail.
     """
 
     __slots__ = ("draft", "tip")
@@ -137,6 +151,7 @@ class TextTrail:
 
     def nodes(self, draft: Draft) -> list[ShaperStateNode]:
         """Of each node of a draft its node in the text. What two drafts have in common is shared."""
+        # A node of the text is made once, whichever draft asks for it first.
         out = [self.tip.next(draft.token[0])]
         for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
             out.append(out[p].next(x))
@@ -147,6 +162,8 @@ class TextTrail:
         for x in tokens:
             kid = self.tip.next(x)
             self.tip.kids.clear()
+            # The states of a token that lies further back are only needed after a rewind; most are
+            # dropped.
             if kid.states is not None and self.tip.depth % KEEP:
                 self.tip.states = None
             self.tip = kid
@@ -156,11 +173,18 @@ class TextTrail:
             self.tip = self.tip.above
             n -= 1
         if n:
+            # The rewind reaches into the prompt: the shortened prompt gets a new head.
             self.tip = ShaperStateNode(None, -1, self.tip.prompt[:-n])
 
 
 class ShapedSession(DelegatingSession):
-    """The inner session, and where each of its nodes stands in the text."""
+    """The inner session, and where each of its nodes stands in the text.
+
+    Args:
+        shapers: The shapers, the first one applied first.
+        inner: The session of the law that is shaped.
+        trail: Where the session stands in the text.
+    """
 
     def __init__(self, shapers: Shapers, inner: Session, trail: TextTrail) -> None:
         self._shapers = shapers
@@ -177,12 +201,27 @@ class ShapedSession(DelegatingSession):
         )  # what was wanted last, and what that is of the inner law
 
     async def prefill(self, want: ScoreRequest) -> DraftScores:
+        # Rows of the prompt come unshaped: of the inner law as much is needed as of its base.
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
 
     async def score(self, draft: Draft, want: ScoreRequest) -> ShapedScores:
+        """Score a draft; rows are shaped when somebody looks at them.
+
+        Of the inner law no more is asked than the shapers need: only its argmax where all of them
+        leave it where it is.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            The shaped law at every node.
+        """
+        # Requests are mostly the same object from step to step: the translation is remembered.
         if want is not self._asked:
             law = want.law
             if law is not RowDetail.NOTHING and self._shapers:
+                # No shaper can move the argmax, and nothing but the argmax is read.
                 if self._same and (self._greedy or law is RowDetail.ARGMAX):
                     law = RowDetail.ARGMAX
                 else:
@@ -204,14 +243,34 @@ class ShapedSession(DelegatingSession):
             self._trail.commit(tokens)
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last, and follow the committed path in the
+        text.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+        """
         left = self._inner.keep(nodes, root)
         trail = self._trail
+        # Where no state is ever read, the text is not followed either.
         if trail.draft is not None and not self._blind:
             trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]])
         trail.draft = left
         return left
 
     def bend(self, draft: Draft, scores: DraftScores) -> ShapedScores:
+        """Shape rows with the shapers of this session, each in its state at the node.
+
+        Args:
+            draft: The draft whose nodes the rows belong to.
+            scores: The rows to shape, such as those of a drafter.
+
+        Returns:
+            The shaped rows.
+        """
         inner = self._inner.bend(draft, scores)
         return ShapedScores(
             self._shapers,
@@ -227,6 +286,7 @@ class ShapedSession(DelegatingSession):
             self._trail.rewind(n)
 
     def fork(self, choice: int | None = None) -> ShapedSession:
+        # Rules that draw take the stream of the new choice.
         if choice is None:
             shapers = self._shapers
         else:
@@ -238,13 +298,33 @@ class ShapedSession(DelegatingSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> ShapedSession:
+        """Open a part of the inner session, whose rows are shaped, too. It writes the same text,
+        so it shares the trail.
+
+        Args:
+            layers: Indices of the layers that run.
+            without: Halves of layers that are left out: 2 i is the attention of layer i, 2 i + 1
+                its MLP.
+            together: How many consecutive attentions read the same input. Default 1.
+
+        Returns:
+            The shaped session over the same cache.
+        """
         return ShapedSession(
             self._shapers, self._inner.part(layers, without, together), self._trail
         )
 
 
 class ShapedScores:
-    """Scores of the shaped law; a row is bent when it is first looked at."""
+    """Scores of the shaped law; a row is shaped when it is first looked at.
+
+    Args:
+        shapers: The shapers, the first one applied first.
+        inner: Scores of the law that is shaped.
+        nodes: For each node of the draft its node in the text; empty where no state is read.
+        greedy: Whether the last shaper leaves the argmax only.
+        same: Whether no other shaper can move the argmax.
+    """
 
     __slots__ = ("_certain", "_greedy", "_inner", "_nodes", "_row", "_same", "_shapers", "_weights")
 
@@ -267,6 +347,7 @@ class ShapedScores:
 
     def _bend(self, i: int, shapers: Shapers) -> Tensor:
         w_V = self._inner.weights(i)
+        # Half-precision logits are shaped in float32.
         if w_V.dtype != torch.float64:
             w_V = w_V.float()
         if shapers:
@@ -285,6 +366,7 @@ class ShapedScores:
 
     def row(self, i: int) -> Tensor:
         if i not in self._row:
+            # Without shapers the inner row is normalised already.
             if self._shapers:
                 self._row[i] = normalise_log_weights(self.weights(i))
             else:
@@ -292,6 +374,7 @@ class ShapedScores:
         return self._row[i]
 
     def certain(self, i: int) -> int | None:
+        # The argmax is that of the inner law, which may know it without a row.
         if self._same:
             if self._greedy:
                 return self._inner.argmax(i)
@@ -299,6 +382,7 @@ class ShapedScores:
         if not self._greedy:
             return None
         if i not in self._certain:
+            # A greedy law over shaped weights: all shapers but the last make the row.
             self._certain[i] = int(self._bend(i, self._shapers[:-1]).argmax())
         return self._certain[i]
 
@@ -311,21 +395,58 @@ class ShapedScores:
         return x
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row of the shaped law.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         row_V = self.row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
+        """Find the likeliest tokens of several rows of the shaped law.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
         return [self.weights(i).topk(min(k, len(self.weights(i)))).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Look up log-probabilities of some tokens of one row of the shaped law.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
         only = self.certain(i)
+        # A law with one token: its log-probability is 0, all others -inf, without a row.
         if only is not None:
             return tuple(0.0 if x == only else NEG_INF for x in tokens)
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
+        """Read the law that the first layers alone give, shaped as the rows of all layers are.
+
+        Args:
+            depth: How many layers; it must have been wanted of the score.
+            nodes: Nodes of the draft, in the order of the rows.
+
+        Returns:
+            Scores whose row j belongs to ``nodes[j]``.
+        """
         if self._nodes:
             mine = [self._nodes[i] for i in nodes]
         else:

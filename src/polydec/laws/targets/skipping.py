@@ -13,14 +13,20 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 @dataclass(frozen=True)
 class SkippingTarget:
-    """The prompt passes every layer of `target`; from then on only these layers run, each over its own keys and values.
+    """A model whose generated tokens pass some of its layers only; the prompt passes all of them.
 
-    keep: ascending indices. `target` must offer parts (session.part). The first generated token comes from the whole
-    model, as its row ends the prompt.
+    Each layer that runs has its own keys and values. The first generated token comes from all
+    layers, as its row ends the prompt.
 
-    Exact: approximate. No verification holds the text to the whole model; perplexity says how far it went.
+    Exact: approximate. No verification holds the text to the whole model; perplexity says how far
+    it went.
     Reduces to: `target` with all layers.
-    Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
+    Source: Liu et al., "Accelerating inference in large language models with a unified layer
+    skipping strategy" (2024).
+
+    Attributes:
+        target: The model; its sessions must offer parts (`Session.part`).
+        keep: Indices of the layers that run, ascending.
     """
 
     target: Target
@@ -39,18 +45,38 @@ class SkippingTarget:
 
 
 class SkippingSession(DelegatingSession):
-    """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
+    """A session that runs some layers behind the prompt.
+
+    Args:
+        whole: The session of all layers.
+        layers: Indices of the layers that run.
+        prompt: Tokens of the prompt, at least 1.
+    """
 
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
         self._inner = whole
         self._layers = layers
         self._prompt = prompt
+        # The part writes to the cache of the complete session.
         self._part = whole.part(layers)
+        # The last token of the prompt is the root, all others count as committed.
         self._length = prompt - 1
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a draft with the chosen layers; the root that ends the prompt passes all layers
+        first.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            The law at every node.
+        """
+        # What was committed without a score is fed first, as a chain, and becomes part of the
+        # cache.
         if self._unread:
             unread = self._unread
             self._unread = []
@@ -73,6 +99,7 @@ class SkippingSession(DelegatingSession):
         if draft is None or self._unread:
             known = 0
         else:
+            # Committed tokens that the scored draft holds are in the cache; the rest waits.
             known = len(draft.nodes_of(tokens))
         if known:
             self._part.commit(tokens[:known])
@@ -81,6 +108,18 @@ class SkippingSession(DelegatingSession):
         self._scored = None
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            RequestError: Nothing was scored since the last commit.
+        """
         if self._scored is None:
             raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
@@ -97,9 +136,11 @@ class SkippingSession(DelegatingSession):
             )
         self._scored = None
         self._length = self._length - n
+        # Tokens that wait were never in the cache: they go first.
         cut = min(n, len(self._unread))
         self._unread = self._unread[: len(self._unread) - cut]
         self._part.rewind(n - cut)
+        # A rewind into the prompt shortens it: its new last token passes all layers again.
         self._prompt = min(self._prompt, self._length + 1)
 
     def fork(self, choice: int | None = None) -> SkippingSession:
@@ -112,4 +153,14 @@ class SkippingSession(DelegatingSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Refuse: the layers that run have been chosen already.
+
+        Args:
+            layers: Not read.
+            without: Not read.
+            together: Not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError("layers of a model that skips layers cannot be chosen again")

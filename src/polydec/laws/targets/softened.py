@@ -15,15 +15,21 @@ from polydec.laws.targets.behind import PrefixSession
 
 @dataclass(frozen=True)
 class SoftPromptTarget:
-    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place. This is the one place that
-    decides what those see who know words: they are given `prompt`, and the model reads `instead`. Both end with the same token.
+    """A target that reads a prompt in which some tokens are vectors.
 
-    prompt: at least one id; instead: ids of which some stand for vectors (models/sessions/soft.py);
-    rows: of every token of the prompt but the last, the place in `instead` that its row is read at,
-    ascending.
+    A text that begins with `prompt` is read with `instead` in its place. This is the one place that
+    decides what is read: whoever works with words is given `prompt`, and the model reads `instead`.
 
     Exact: the law of `target` behind these vectors, no approximation of it.
     Reduces to: `target` where no vector stands in the prompt.
+
+    Attributes:
+        target: The law to read.
+        prompt: Token ids of the prompt, at least one.
+        instead: Ids of which some stand for vectors (models/sessions/soft.py); the last one is that
+            of `prompt`.
+        rows: For every token of the prompt but the last, the place in `instead` at which its row is
+            read, ascending.
     """
 
     target: Target
@@ -56,13 +62,21 @@ class SoftPromptTarget:
         n = len(self.prompt)
         if tuple(prompt[:n]) != self.prompt:
             return self.target.open(prompt)
+        # Tokens behind the prompt stand as many places behind `instead`.
         more = range(len(self.instead) - 1, len(self.instead) - 1 + len(prompt) - n)
         inner = self.target.open((*self.instead, *prompt[n:]))
         return SoftenedSession(inner, prompt[-1], (*self.rows, *more))
 
 
 class SoftenedSession(PrefixSession):
-    """root: the last token of the prompt, which both end with; rows: of `SoftPromptTarget`."""
+    """A session on a prompt with vectors.
+
+    Args:
+        inner: The session that reads the vectors.
+        root: The last token of the text that was given.
+        rows: For every token of the text but the last, the place at which its row is read.
+        done: Tokens committed since the prompt. Default 0.
+    """
 
     prompt = "a prompt with vectors"
 
@@ -83,7 +97,12 @@ class SoftenedSession(PrefixSession):
 
 
 class ScoresAt:
-    """Some rows of others, in another order."""
+    """Some rows of other scores, in another order.
+
+    Args:
+        inner: The scores.
+        at: For each row the row of `inner` that it is.
+    """
 
     def __init__(self, inner: DraftScores, at: Sequence[int]) -> None:
         self._inner = inner
@@ -102,15 +121,51 @@ class ScoresAt:
         return self._inner.argmax(self._at[i])
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         return self._inner.topk(self._at[i], k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """Find the likeliest tokens of several rows.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
         return self._inner.topk_rows([self._at[i] for i in rows], k)
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Look up log-probabilities of some tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
         return self._inner.logp(self._at[i], tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+        """Read the law that the first layers alone give.
+
+        Args:
+            depth: How many layers; it must have been wanted of the score.
+            nodes: Nodes of the draft, in the order of the rows.
+
+        Returns:
+            Scores whose row j belongs to ``nodes[j]``.
+        """
         return self._inner.exit(depth, [self._at[i] for i in nodes])
 
     @property

@@ -22,27 +22,40 @@ PAIRS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class SpellingRun:
-    """How tokens go on that stand in a row and begin alike. ends: of each byte that may come next, three places in the
-    spelling's order: where the tokens begin that go on with it, where those end that it completes, and where all of them end;
-    counts: how many there are of each."""
+    """How the tokens of a run go on, which stand in a row and begin alike.
+
+    Attributes:
+        ends: For each byte that may come next, three places in the spelling's order: where the
+            tokens begin that go on with it, where those end that it completes, and where all of
+            them end.
+    """
 
     ends: Mapping[int, tuple[int, int, int]]
 
     @cached_property
     def next_R(self) -> Tensor:
         """The next byte of each token of the run."""
+        # The run is ordered by the next byte, so each byte stands as often as it has tokens.
         counts = torch.tensor([hi - lo for lo, _, hi in self.ends.values()])
         return torch.tensor(list(self.ends)).repeat_interleave(counts)
 
 
 class VocabularySpelling:
-    """Tokens in the order of their bytes, so that those which begin alike stand in one run [lo, hi) of that order."""
+    """Tokens in the order of their bytes: those which begin alike stand in one run [lo, hi) of that
+    order.
+
+    Args:
+        words: The tokenizer.
+        size: How many token ids the vocabulary has.
+    """
 
     def __init__(self, words: TokenCodec, size: int) -> None:
+        # In the order of their bytes; tokens that write nothing are left out.
         known = sorted((piece, i) for i, piece in enumerate(words.pieces[:size]) if piece)
         self.bytes = [piece for piece, _ in known]
         self.id = [i for _, i in known]
         self.words = words
+        # The caches belong to this spelling, and are freed with it.
         self.run = lru_cache(RUNS)(self._run)
         self.usual = lru_cache(PAIRS)(self._usual)
 
@@ -67,13 +80,17 @@ class VocabularySpelling:
         return None
 
     def _run(self, lo: int, hi: int, depth: int) -> SpellingRun:
-        """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more behind these."""
+        """Of the tokens in [lo, hi), which have their first `depth` bytes in common and more
+        behind these.
+        """
         ends = dict[int, tuple[int, int, int]]()
         at = lo
         while at < hi:
             begun = self.bytes[at][: depth + 1]
+            # Tokens that end with this byte sort before those that go on behind it.
             whole = bisect_right(self.bytes, begun, at, hi)
             last = begun[-1]
+            # No byte is larger than 255: the last group reaches to the end of the run.
             if last == 255:
                 stop = hi
             else:
@@ -83,12 +100,14 @@ class VocabularySpelling:
         return SpellingRun(ends)
 
     def _usual(self, a: int, b: int) -> bool:
-        """Whether the tokenizer spells the bytes of these two tokens with these two. A token without bytes stands between two
-        texts: then the second token alone is looked at."""
+        """Whether the tokenizer spells the bytes of these two tokens with these two. A token
+        without bytes stands between two texts: then the second token alone is looked at.
+        """
         first = self.words.pieces[a]
         second = self.words.pieces[b]
         if second is None:
             return True
+        # A token behind one without bytes begins a text of its own.
         tokens = (b,) if first is None else (a, b)
         try:
             text = ((first or b"") + second).decode()
@@ -102,5 +121,13 @@ class VocabularySpelling:
 
 @lru_cache(maxsize=8)
 def vocabulary_spelling(words: TokenCodec, size: int) -> VocabularySpelling:
-    """The spelling of a vocabulary's first `size` tokens; made once."""
+    """Look up the spelling of a vocabulary; it is made once.
+
+    Args:
+        words: The tokenizer.
+        size: How many token ids the vocabulary has.
+
+    Returns:
+        The spelling of the first `size` tokens.
+    """
     return VocabularySpelling(words, size)

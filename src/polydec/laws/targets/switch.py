@@ -21,7 +21,9 @@ S = TypeVar("S")
 
 
 class SwitchRule(Protocol[S]):
-    """Who speaks, as a function of the text. A state belongs to a token; `entropies` says whether `step` looks at them."""
+    """Who speaks, as a function of the text. A state belongs to a token; `entropies` says whether
+    `step` looks at them.
+    """
 
     @property
     def entropies(self) -> bool: ...
@@ -30,7 +32,16 @@ class SwitchRule(Protocol[S]):
         ...
 
     def step(self, state: S, entropy: float) -> S:
-        """The state of the next token, where the active model's row before shaping has this entropy (bits)."""
+        """Advance the state by one token.
+
+        Args:
+            state: The state of the token before.
+            entropy: Entropy of the active model's row before shaping, in bits; 0 where `entropies`
+                is False.
+
+        Returns:
+            The state of the next token.
+        """
         ...
 
     def large(self, state: S) -> bool:
@@ -40,15 +51,21 @@ class SwitchRule(Protocol[S]):
 
 @dataclass(frozen=True)
 class EntropySwitchRule:
-    """The large model while the active one's entropy, a mean over the last `window` tokens, is above a threshold.
+    """Give a token to the large model while the active model's mean entropy is above a threshold.
 
-    tau: bits, of the small model's mean, above which the large one takes over (None: never); tau_down: of the large model's
-    mean, at or below which the small one does (None: tau); window: 1 to 256 tokens, fewer at the start; hold: tokens that a
-    model keeps at least after a switch, 1 to 4096. The small model begins, unless tau is negative, which no entropy is. The
-    window goes on over a switch.
+    The small model begins, unless tau is negative, which no entropy is. The window goes on over a
+    switch.
 
-    Source: "Entropy Adaptive Decoding: dynamic model switching for efficient inference" (2025): window 5; tau_down and the
-    value of `hold` are ours.
+    Source: "Entropy Adaptive Decoding: dynamic model switching for efficient inference" (2025):
+    window 5; tau_down and the value of `hold` are ours.
+
+    Attributes:
+        tau: Bits of the small model's mean entropy above which the large one takes over. None:
+            never.
+        tau_down: Bits of the large model's mean entropy at or below which the small one takes over.
+            None: tau.
+        window: Tokens over which the mean is taken, 1 to 256; fewer at the start. Default 5.
+        hold: Tokens that a model writes at least after a switch, 1 to 4,096. Default 10.
     """
 
     tau: float | None = 1.0
@@ -78,15 +95,29 @@ class EntropySwitchRule:
     def step(
         self, state: tuple[bool, int, tuple[float, ...]], entropy: float
     ) -> tuple[bool, int, tuple[float, ...]]:
+        """Advance the window, and switch where the mean crosses the threshold.
+
+        Args:
+            state: Whether the large model writes, tokens since the last switch, and the entropies
+                in the window.
+            entropy: Entropy of the row, in bits.
+
+        Returns:
+            The state of the next token.
+        """
         large, since, last = state
+        # The window holds the last entropies, across a switch as well.
         last = (*last, entropy)[-self.window :]
         since += 1
+        # Going down has a threshold of its own, so that the models do not switch back and forth.
         if large and self.tau_down is not None:
             tau = self.tau_down
         elif self.tau is None:
             tau = math.inf
         else:
             tau = self.tau
+        # A model writes `hold` tokens at least, and goes on while its side of the threshold is
+        # right.
         if since < self.hold or (sum(last) / len(last) > tau) == large:
             return large, since, last
         return not large, 0, last
@@ -97,10 +128,13 @@ class EntropySwitchRule:
 
 @dataclass(frozen=True)
 class RandomSwitchRule:
-    """Random runs: each `run` tokens belong to the large model with probability `share`, whatever they are. It is what a
-    rule that looks at the text has to beat.
+    """Give random runs of tokens to the large model, whatever the text is. It is what a rule that
+    looks at the text has to beat.
 
-    share: 0 to 1; run: 1 to 4096 tokens; seed: names the randomness (the same for each request).
+    Attributes:
+        share: Probability that a run belongs to the large model, 0 to 1.
+        run: Tokens of a run, 1 to 4,096. Default 10.
+        seed: Names the randomness, the same for each request. Default 0.
     """
 
     share: float
@@ -118,21 +152,35 @@ class RandomSwitchRule:
         return 0
 
     def step(self, state: int, entropy: float) -> int:
+        """Count one more token.
+
+        Args:
+            state: Tokens so far.
+            entropy: Not read.
+
+        Returns:
+            The count behind it.
+        """
         return state + 1
 
     def large(self, state: int) -> bool:
+        # One coin for each run, named by its number, so that the answer does not depend on the
+        # draft.
         return bool(Rng.of(self.seed).at("switch", state // self.run).bernoulli(self.share))
 
 
 @dataclass(frozen=True)
 class SwitchTarget:
-    """After each token the law of `small` or of `big`, as `rule` says. A Target: whose turn it is follows from the text.
+    """After each token the law of `small` or of `big`, as `rule` says. A Target: whose turn it is
+    follows from the text.
 
-    Entropies are those of the models before shaping; shape both models, or the switch. The model that waits is fed what
-    it has missed in one pass when its turn comes (the prompt included). Of a tree both models score every node where they
-    would not agree on whose turn it is, else one of them does.
+    Entropies are those of the models before shaping; shape both models, or the switch. The model
+    that waits is fed what it has missed in one pass when its turn comes (the prompt included). Of a
+    tree both models score every node where they would not agree on whose turn it is, else one of
+    them does.
 
-    Exact: approximate. The law lies between the two models; no verification holds it to the large one.
+    Exact: approximate. The law lies between the two models; no verification holds it to the large
+    one.
     Reduces to: `small` without tau or share 0, `big` at tau < 0 or share 1.
     """
 
@@ -160,9 +208,16 @@ class SwitchTarget:
 
 
 class SwitchSession(LawsOnlySession):
-    """both: the small model's session (False) and the large one's (True). What is asked of one session, that one answers whose
-    turn it is. states: of every token from the prompt's last one on, the coming root included. What was committed without a
-    score waits in `_unread` until it is known who would have spoken there."""
+    """The sessions of both models.
+
+    What is asked of one session is answered by the one whose turn it is. What was committed without
+    a score waits in `_unread` until it is known who would have spoken there.
+
+    Args:
+        rule: Says whose turn it is.
+        both: The small model's session (False) and the large one's (True).
+        states: States of every token from the last one of the prompt on, the coming root included.
+    """
 
     def __init__(self, rule: SwitchRule[Any], both: dict[bool, Session], states: list[Any]) -> None:
         self._rule = rule
@@ -180,10 +235,24 @@ class SwitchSession(LawsOnlySession):
         return await self._both[self._rule.large(self._states[0])].prefill(want)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
+        """Score a draft; each node takes the law of the model whose turn it is there.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            For each node the row of its model.
+
+        Raises:
+            RequestError: A single depth is wanted.
+        """
         if want.exits:
             raise RequestError(
                 f"exits is {want.exits}: the depths of two models that take turns cannot be looked at"
             )
+        # Whose turn it was at these tokens depends on rows that have not been read yet: they are
+        # scored first.
         if self._unread:
             chain = Draft.chain(self._unread[0], self._unread[1:])
             self._scored = await self._score(chain, want)
@@ -196,11 +265,14 @@ class SwitchSession(LawsOnlySession):
         self, draft: Draft, want: ScoreRequest
     ) -> tuple[Draft, SwitchScores, list[Any]]:
         """The draft, its scores, and the state of each node."""
+        # Entropies are those of the rows before shaping.
         if self._rule.entropies:
             want = replace(want, base=RowDetail.ROW)
         states = list[Any]()
         scores = dict[bool, DraftScores]()
         turn = list[bool]()
+        # Parents come first, so the state of a parent is known. A model is asked when the first
+        # node is its own.
         for p in draft.parent:
             states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
             turn.append(self._rule.large(states[-1]))
@@ -222,6 +294,7 @@ class SwitchSession(LawsOnlySession):
         if self._scored is not None and not self._unread:
             path = self._scored[0].nodes_of(tokens)
             self._step(path)
+            # Both sessions commit what the draft holds; the rest waits until it is scored.
             for session in self._both.values():
                 session.commit(tokens[: len(path)])
         self._scored = None
@@ -234,6 +307,18 @@ class SwitchSession(LawsOnlySession):
             self._turn([*self._states, *(self._next(states[i], scores, i) for i in path)])
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last, in both sessions.
+
+        Args:
+            nodes: Nodes that stay, ascending, each node's parent among them.
+            root: The new root, one of `nodes`. Default 0: the root stays.
+
+        Returns:
+            The draft as it now stands.
+
+        Raises:
+            RequestError: Nothing was scored since the last commit.
+        """
         if self._scored is None:
             raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
@@ -241,6 +326,7 @@ class SwitchSession(LawsOnlySession):
         draft, scores, states = self._scored
         path, stay, left = draft.below(root, nodes)
         self._step(path)
+        # A model that has not scored this draft commits the path as plain tokens.
         asked = {self._rule.large(s) for s in states}
         for turn, session in self._both.items():
             if turn in asked:
@@ -265,10 +351,12 @@ class SwitchSession(LawsOnlySession):
 
     def rewind(self, n: int) -> None:
         self._scored = None
+        # Tokens that wait were fed to no model: they go first.
         waiting = min(n, len(self._unread))
         del self._unread[len(self._unread) - waiting :]
         for session in self._both.values():
             session.rewind(n - waiting)
+        # The state of the prompt's last token always stays.
         self._turn(self._states[: max(1, len(self._states) - (n - waiting))])
 
     def fork(self, choice: int | None = None) -> SwitchSession:
@@ -286,7 +374,12 @@ class SwitchSession(LawsOnlySession):
 
 @dataclass(frozen=True)
 class SwitchScores:
-    """of: for each node the scores of the model whose turn it is there; at: which row of those it is."""
+    """Scores of two models, node by node.
+
+    Attributes:
+        of: For each node the scores of the model whose turn it is there.
+        at: For each node its row in those scores.
+    """
 
     of: Sequence[DraftScores]
     at: Sequence[int]
@@ -309,15 +402,51 @@ class SwitchScores:
         return self.of[i].argmax(self.at[i])
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         return self.of[i].topk(self.at[i], k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """Find the likeliest tokens of several rows.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
         return [self.of[i].topk_rows((self.at[i],), k)[0] for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Look up log-probabilities of some tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
         return self.of[i].logp(self.at[i], tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
+        """Refuse: the two models have no depth in common.
+
+        Args:
+            depth: How many layers.
+            nodes: Nodes of the draft; not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
 
     @property

@@ -23,9 +23,15 @@ class LatentPrefixMaker(Protocol):
     def count(self) -> int: ...
 
     async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
-        """Called for a session that was opened on a prompt and of which nothing was committed.
-        Commits the prompt's last token, which was the root, and `count` vectors (models/sessions/soft.py)
-        behind it: the next root stands behind these."""
+        """Commit the last token of a prompt, which was the root, and vectors behind it.
+
+        It is called once, for a session on which nothing was committed. The next root stands behind
+        the `count` vectors (models/sessions/soft.py).
+
+        Args:
+            session: The session on the prompt.
+            prompt: Token ids of the prompt; the last one is the root.
+        """
         ...
 
 
@@ -66,6 +72,7 @@ class LatentPrefixTarget:
         n = len(self.prompt)
         if tuple(prompt[:n]) != self.prompt:
             return self.target.open(prompt)
+        # The prompt is opened without its last token, before which the vectors stand.
         inner = self.target.open(prompt[: n - 1])
         return ThinkingSession(
             inner, self.thinker, self.prompt[:-1], prompt[-1], len(prompt) - n, prompt[n - 1 : -1]
@@ -73,9 +80,17 @@ class LatentPrefixTarget:
 
 
 class ThinkingSession(PrefixSession):
-    """thinker: of `LatentPrefixTarget`; before: the prompt without its last token; root: the last token that
-    was given, `more` of them behind the prompt; waits: what is committed once the thoughts stand,
-    None: they do."""
+    """A session that thinks before its first pass.
+
+    Args:
+        inner: The session on the prompt without its last token.
+        thinker: Makes the vectors.
+        before: The prompt without its last token.
+        root: The last token of the text that was given.
+        more: How many tokens of that text stand behind the prompt.
+        waits: What is committed once the vectors stand; None: they do.
+        done: Tokens committed since the text was given. Default 0.
+    """
 
     prompt = "a prompt with thoughts"
 
@@ -103,6 +118,7 @@ class ThinkingSession(PrefixSession):
         if self._waits is None:
             return
         await self._thinker.think(self._inner, self._before)
+        # Tokens that were committed before the vectors stood follow them now.
         if self._waits:
             self._inner.commit(self._waits)
         self._waits = None
@@ -112,18 +128,31 @@ class ThinkingSession(PrefixSession):
         scores = await self._inner.prefill(want)
         if not want.prompt:
             return scores
+        # The row of the token before the last one is read behind the vectors; earlier rows stay in
+        # place.
         last = len(self._before) - 1
         count = self._thinker.count
+        # Rows behind the vectors: of the prompt's last token, and of what was committed.
         behind = range(last + count, last + count + 1 + self._more + self._done)
         return ScoresAt(scores, (*range(last), *behind))
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a draft; the vectors are made first, unless they stand already.
+
+        Args:
+            draft: The token tree; its root is the last token of the text.
+            want: What the caller is going to read.
+
+        Returns:
+            The law at every node.
+        """
         await self._thought()
         return await super().score(draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
         if self._waits is None:
             return super().commit(tokens)
+        # The vectors come first in the cache, so the tokens wait.
         self._waits += tuple(tokens)
         self._done += len(tokens)
         return None
@@ -151,14 +180,34 @@ class ThinkingSession(PrefixSession):
     def part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
+        """Refuse: they would read the text without the vectors.
+
+        Args:
+            layers: Not read.
+            without: Not read.
+            together: Not read.
+
+        Raises:
+            RequestError: Always.
+        """
         raise RequestError(
             "layers cannot run alone behind thoughts: these would be read without them"
         )
 
 
 def state_behind(scores: DraftScores, session: Session) -> Tensor:
-    """The state of the last node that was scored, behind the final norm [H], as the head reads it.
-    Raises RequestError where the model shows none."""
+    """Read the state of the last scored node, after the final norm, as the head reads it.
+
+    Args:
+        scores: Scores of a draft, with hidden states.
+        session: The session that scored it.
+
+    Returns:
+        The state, shape ``[H]``, float32.
+
+    Raises:
+        RequestError: The model gives no states.
+    """
     hidden_NH = scores.hidden_NH
     if hidden_NH is None:
         raise RequestError("the model shows no states: it cannot think in vectors")

@@ -7,8 +7,10 @@ from polydec.laws.targets.shaped import ShapedTarget
 
 
 def drop_constraint_rule(target: Target) -> Target:
-    """The target without the shaper that keeps its texts within a language (it says so by its `language`), for methods that
-    weigh whole texts: a mask makes what is left add up to 1 at every token, whatever comes after."""
+    """The target without the shaper that keeps its texts within a language (it says so by its
+    `language`), for methods that weigh whole texts: a mask makes what is left add up to 1 at every
+    token, whatever comes after.
+    """
     if not isinstance(target, ShapedTarget):
         return target
     left = [s for s in target.shapers if getattr(s, "language", None) is None]
