@@ -57,7 +57,8 @@ class OtherTokenizerReader:
             ids = words_of(self.draft.vocab, "the draft").encode(string)
         except PolydecError:
             return None
-        if len(ids) - self.start > self.context:  # begin again with the last half
+        # Begin again with the last half.
+        if len(ids) - self.start > self.context:
             self.start = len(ids) - self.context // 2
             self.close()
         ids = ids[min(self.start, len(ids) - 1) :]

@@ -166,7 +166,8 @@ class StateGuess:
     grower: NativeTreeGrower | None = None
     end: TipState | None = None
     bent: bool = True
-    price = 0.0  # its passes are priced by whoever weighs them: see Priced
+    # Its passes are priced by whoever weighs them: see Priced.
+    price = 0.0
 
     @property
     def want(self) -> ScoreRequest:
@@ -183,7 +184,8 @@ class StateGuess:
             self.drafter.laws(self), root, position, replace(budget, depth=depth), rng
         )
         if self.cache is not None:
-            self.cache.truncate(self.cache.length)  # what was drafted is forgotten
+            # What was drafted is forgotten.
+            self.cache.truncate(self.cache.length)
         return draft
 
     def _grows(self, root: int, budget: DraftBudget) -> bool:
@@ -282,7 +284,8 @@ class StateGuess:
 
     def close(self) -> None:
         if self.cache is not None:
-            self.cache = self.cache.fork(0)  # what nobody else reads is given back
+            # What nobody else reads is given back.
+            self.cache = self.cache.fork(0)
 
 
 class _LookedAt(RequestError):

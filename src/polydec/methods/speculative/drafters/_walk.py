@@ -32,9 +32,8 @@ def likeliest_first(
     most = budget.depth
     nodes = budget.nodes
     count = 0
-    heap = list[
-        tuple[float, int, int, float, int, S]
-    ]()  # -product, found when, node above, chance, token, state
+    # -product, found when, node above, chance, token, state.
+    heap = list[tuple[float, int, int, float, int, S]]()
     node = 0
     product = 1.0
     while True:

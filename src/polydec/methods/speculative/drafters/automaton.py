@@ -133,5 +133,6 @@ class SuffixStore:
 
     def add(self, tokens: Sequence[int]) -> None:
         """Append a sequence; no match runs over its ends."""
-        for x in (*tokens, -1 - self.automaton.size):  # a separator that never comes back
+        # A separator that never comes back.
+        for x in (*tokens, -1 - self.automaton.size):
             self.automaton.extend(x)

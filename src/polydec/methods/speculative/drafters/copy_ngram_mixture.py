@@ -94,19 +94,16 @@ class CopyNGramMixtureGuess:
             for p, x, to in copier.after(automaton, state, length):
                 chance_of[x], match_of[x] = p, to
                 left -= p
-            if (
-                product * left >= floor
-            ):  # else nothing that only the table says can be likely enough
+            # Else nothing that only the table says can be likely enough.
+            if product * left >= floor:
                 for p, x in config.table.after(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
             likely = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(likely) > 1:
                 likely = sorted(likely, key=_likelier)[: config.width]
             out = list[tuple[float, int, Place]]()
-            for (
-                p,
-                x,
-            ) in likely:  # what only the table says may stand in the text as well, after less
+            # What only the table says may stand in the text as well, after less.
+            for p, x in likely:
                 match = match_of.get(x) or automaton.step(state, length, x)
                 out.append((p, x, (*match, [*tail, x][-order:])))
             return out

@@ -236,21 +236,22 @@ class CostAwareGuess:
         two_rows = costs.share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
-        if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
+        # Even what is certain would not pay (in a large batch, say).
+        if now.saved_ms < row:
             now.silent = True
             now.spent_ms = one_row
             return Draft.chain(root)
-        least = min(
-            DOUBT * row / now.saved_ms, 1.0
-        )  # of a path that may be worth a row, whatever it is believed
+        # Of a path that may be worth a row, whatever it is believed.
+        least = min(DOUBT * row / now.saved_ms, 1.0)
         likely = DraftBudget(
             budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
         )
         draft, keep, ms = await self._from_free(root, position, likely, rng)
+        # Were it sure.
         pays = (
             self.paid is not None
             and self.paid.price + costs.draft_ms + two_rows - one_row < now.saved_ms
-        )  # were it sure
+        )
         if (
             self.paid is not None
             and pays
@@ -280,9 +281,8 @@ class CostAwareGuess:
         """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
         now = self.round
         ms = self.free.price
-        hopeless = (
-            ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
-        )  # were all of it accepted
+        # Were all of it accepted.
+        hopeless = ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
             return Draft.chain(root), [0], 0.0
@@ -301,7 +301,8 @@ class CostAwareGuess:
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
         for draft, verdict in self.round.missed:
-            self.free.learn(draft, cast(DraftScores, None), verdict)  # it said that it reads none
+            # It said that it reads none.
+            self.free.learn(draft, cast(DraftScores, None), verdict)
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
@@ -319,7 +320,8 @@ class CostAwareGuess:
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        if len(draft.token) == 1:  # nothing was proposed
+        # Nothing was proposed.
+        if len(draft.token) == 1:
             return [0]
         now = self.round
         believed = self.ledger.paths
@@ -335,12 +337,12 @@ class CostAwareGuess:
         fixed = _fixed(draft)
         rows = [0] * len(value)
         for i in bearer:
-            rows[i] += 1  # fed with node i: itself and its probes
+            # Fed with node i: itself and its probes.
+            rows[i] += 1
         size = sum(rows[i] for i in fixed)
         candidates = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
-        candidates.sort(
-            key=value.__getitem__, reverse=True
-        )  # stable: parents stay before their children
+        # Stable: parents stay before their children.
+        candidates.sort(key=value.__getitem__, reverse=True)
         best = 0
         most = 0.0
         saved = 0.0
@@ -388,7 +390,8 @@ class CostAwareGuess:
             root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")
         )
         now.chain += zip(chain.token[1:], (chain.chance or ())[1:])
-        if any(law is not None for law in chain.law):  # drawn: it goes in as it is, and alone
+        # Drawn: it goes in as it is, and alone.
+        if any(law is not None for law in chain.law):
             now.candidates = None
             return chain, list(range(len(chain)))
         now.without_paid, self.ledger.paid.waited[plain.step] = plain, 0
@@ -448,9 +451,8 @@ class CostAwareGuess:
                 break
         self._see_paths(truth)
         text = (draft.token[0], *truth)
-        if (
-            now.without_free is not None
-        ):  # beside a pass of one row, which asking nobody would have been
+        # Beside a pass of one row, which asking nobody would have been.
+        if now.without_free is not None:
             plain = now.without_free
             ledger.free.observe(
                 0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms

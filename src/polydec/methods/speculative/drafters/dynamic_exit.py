@@ -169,10 +169,10 @@ class DynamicGuess(DraftGuess):
         nodes = (0, *verdict.path)
         if not self.begun:
             nodes = nodes[-self.config.prompt :]
-        shadows = {
-            exit: scores.exit(exit, nodes) for exit in self.counts
-        }  # all asked for before one is looked at
-        if not self.begun:  # the prompt, read as a chain that was accepted whole
+        # All asked for before one is looked at.
+        shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}
+        # The prompt, read as a chain that was accepted whole.
+        if not self.begun:
             truth = scores.exit(self.config.layers, nodes)
             right = [truth.argmax(k) for k in range(len(nodes))]
         else:

@@ -80,7 +80,8 @@ class LayerLaws:
     def _put(self, nodes: Sequence[int], k: int, answer: NetworkAnswer) -> None:
         above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
-        if state_NH is None:  # the layer has a head of its own
+        # The layer has a head of its own.
+        if state_NH is None:
             self._laws.put(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
         elif self._weights.normed:
             self._laws.add_normed(nodes, state_NH)
@@ -92,9 +93,8 @@ class LayerLaws:
         weights = self._weights
         while new := self._laws.new(draft):
             level = [i for i in new if draft.parent[i] < new[0]]
-            slots = known.cache.stage(
-                [draft.parent[i] - 1 for i in level]
-            )  # node 0 is the last committed entry
+            # Node 0 is the last committed entry.
+            slots = known.cache.stage([draft.parent[i] - 1 for i in level])
             paths = [(*known.text, *[draft.token[j] for j in draft.path_to(i)]) for i in level]
             above_NH = torch.stack([self._above[draft.parent[i]] for i in level])
             entering = weights.below(

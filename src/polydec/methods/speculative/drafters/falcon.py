@@ -69,7 +69,8 @@ class BlockLaws:
             level = [i for i in new if draft.depth[i] == depth]
             if depth and depth % block == 0:
                 await self._feed(draft, level)
-            of = dict[int, list[int]]()  # nodes below the end of one block share a law
+            # Nodes below the end of one block share a law.
+            of = dict[int, list[int]]()
             for i in level:
                 of.setdefault(self._end(draft, i), []).append(i)
             for end, nodes in of.items():
@@ -88,9 +89,8 @@ class BlockLaws:
         nodes = range(self._fed, max(ends) + 1)
         state_NH = torch.stack([self._guess_of(draft, i) for i in nodes])
         rows = self._weights.enter(known.embed([(draft.token[i],) for i in nodes]), state_NH)
-        first = known.cache.stage(
-            [draft.parent[i] - 1 for i in nodes]
-        )  # node 0 is the last committed entry
+        # Node 0 is the last committed entry.
+        first = known.cache.stage([draft.parent[i] - 1 for i in nodes])
         answer = await known.feed(first, rows, [i - self._fed for i in ends])
         self._states |= dict(zip(ends, self._blocks(answer.hidden_RH), strict=True))
         self._fed = max(ends) + 1

@@ -89,10 +89,12 @@ class FilledGapsGuess(DraftGuess):
             return Draft.chain(root)
         known = (*self.text[-(denoiser.context - most - len(mark)) :], *mark)
         room = most
-        if denoiser.block:  # a block-causal model drafts to the end of its block
+        # A block-causal model drafts to the end of its block.
+        if denoiser.block:
             room = min(most, -len(known) % denoiser.block or denoiser.block)
         looked_RV = await self._look(known, len(mark), room)
-        logw_RV = looked_RV[:, : denoiser.vocab.size]  # a mark of the model's own is never drawn
+        # A mark of the model's own is never drawn.
+        logw_RV = looked_RV[:, : denoiser.vocab.size]
         if not self.config.heat:
             logp_R, token_R = normalise_log_weights(logw_RV).max(-1)
             return Draft.certain(

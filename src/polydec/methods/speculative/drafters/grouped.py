@@ -66,9 +66,8 @@ class GroupedGuess(DraftGuess):
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        await self.session.prefill(
-            ScoreRequest(law=RowDetail.NOTHING)
-        )  # in chunks; nothing is left to feed from the second time on
+        # In chunks; nothing is left to feed from the second time on.
+        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         return await self.config.tree.grow(self.laws, root, position, budget, rng)
 
     @property

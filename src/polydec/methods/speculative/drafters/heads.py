@@ -74,7 +74,8 @@ class HeadLaws:
         else:
             state = known.true_H[None]
         assert state is not None, "a draft is asked for before the target has read the prompt"
-        if weights.normed and known.tip is None:  # a layer has read normed states already
+        # A layer has read normed states already.
+        if weights.normed and known.tip is None:
             state = known.session.normed(state)
         self._weights = weights
         self._laws = StateLaws(known.session, known.bent)

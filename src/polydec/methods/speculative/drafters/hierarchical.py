@@ -174,7 +174,8 @@ class HierarchicalGuess:
             self._small.commit(unfed)
         left = len(verdict.path)
         whole = left == sum(len(step.tokens) for step in steps)
-        if whole and not self._of_states:  # nobody's row but the target's follows the last token
+        # Nobody's row but the target's follows the last token.
+        if whole and not self._of_states:
             self._inner.learn(draft, scores, verdict)
             return
         for step in steps:

@@ -53,9 +53,8 @@ class JacobiGuess(DraftGuess):
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         done = len(verdict.path)
-        nodes = draft.nodes_of(
-            (draft.token[0], *self.guess)
-        )  # less than all where an end or other drafters cut it
+        # Less than all where an end or other drafters cut it.
+        nodes = draft.nodes_of((draft.token[0], *self.guess))
         if verdict.path == tuple(nodes[1 : done + 1]):
             new = [
                 *[scores.argmax(i) for i in nodes[done + 1 :]],

@@ -37,9 +37,8 @@ class LongSpecDrafter:
 
     @property
     def want(self) -> ScoreRequest:
-        return ScoreRequest(
-            law=RowDetail.NOTHING, last=True
-        )  # so that the prompt's keys are there in the first round
+        # So that the prompt's keys are there in the first round.
+        return ScoreRequest(law=RowDetail.NOTHING, last=True)
 
     def open(self, prompt: Sequence[int], session: Session) -> LongSpecGuess:
         read = tuple(prompt[-self.weights.window :])
@@ -65,7 +64,8 @@ class LongSpecGuess:
     stop: int
     pending: tuple[int, ...]
     state_W: Tensor | None = None
-    price = 0.0  # its passes are priced by whoever weighs them: see Priced
+    # Its passes are priced by whoever weighs them: see Priced.
+    price = 0.0
 
     @property
     def want(self) -> ScoreRequest:
@@ -121,11 +121,13 @@ class LongSpecGuess:
         return await ForwardQuery(weights.network, asked, len(tokens))
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        if not verdict.prompt:  # the prompt is known from the beginning
+        # The prompt is known from the beginning.
+        if not verdict.prompt:
             self.pending = (*self.pending, *verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> LongSpecGuess:
-        return replace(self, session=session)  # tensors are never written to
+        # Tensors are never written to.
+        return replace(self, session=session)
 
     def close(self) -> None:
         self.kv = self.kv[:, :, :0].clone()

@@ -58,9 +58,8 @@ class LookaheadDrafter:
     @property
     def nodes(self) -> int:
         """The most nodes of a draft, root left out."""
-        columns = range(
-            self.window, self.window + self.ngram - 1
-        )  # the more of them, the fewer levels above
+        # The more of them, the fewer levels above.
+        columns = range(self.window, self.window + self.ngram - 1)
         cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
         return cells + self.guesses * (self.ngram - 1)
 
@@ -86,10 +85,8 @@ class LookaheadGuess(DraftGuess):
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
         candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
-        tree, place = (
-            TreeBuilder(root),
-            dict[tuple[int, ...], int]({(): 0}),
-        )  # of each path from the root its node
+        # Of each path from the root its node.
+        tree, place = (TreeBuilder(root), dict[tuple[int, ...], int]({(): 0}))
 
         def lay(path: tuple[int, ...]) -> None:
             for n in range(1, len(path) + 1):
@@ -124,12 +121,14 @@ class LookaheadGuess(DraftGuess):
             node = 0
             for x in path:
                 below = at.get((node, x))
-                if below is None:  # this window was not fed
+                # This window was not fed.
+                if below is None:
                     return
                 node = below
             new.append(scores.argmax(node))
         levels = self.levels
-        if len(levels) < self.config.ngram - 1:  # one more level, and every column one to the left
+        # One more level, and every column one to the left.
+        if len(levels) < self.config.ngram - 1:
             self.levels[:] = [level[1:] for level in (*levels, new)]
             return
         if self.config.guesses:

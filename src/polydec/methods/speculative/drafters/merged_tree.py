@@ -85,7 +85,8 @@ class TreeMerger:
 
     def take(self, draft: Draft, first: int, rates: ChanceCalibration, whole: bool) -> None:
         """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
-        tree, place = self.tree, [0]  # of each node of the draft its node here, -1: left out
+        # Of each node of the draft its node here, -1: left out.
+        tree, place = self.tree, [0]
         for i in range(1, len(draft.token)):
             at = place[draft.parent[i]]
             token = draft.token[i]
@@ -110,9 +111,8 @@ class TreeMerger:
 
     def weigh(self) -> None:
         """Each chance becomes less beside a sibling that has one."""
-        chances = [
-            min(c, 0.999) for c in self.tree.chance
-        ]  # nothing is so sure that it outweighs all else
+        # Nothing is so sure that it outweighs all else.
+        chances = [min(c, 0.999) for c in self.tree.chance]
         for kids in self.tree.children:
             if len(kids) > 1:
                 first, second = sorted([chances[i] for i in kids.values()], reverse=True)[:2]
@@ -127,9 +127,8 @@ class TreeMerger:
         for p, c in zip(self.tree.parent[1:], self.tree.chance[1:]):
             value.append(value[p] * c)
         likely = [i for i in range(whole, len(value)) if value[i] >= floor]
-        if (
-            whole + len(likely) > most + 1
-        ):  # parents come before their children on a tie: the sort is stable
+        # Parents come before their children on a tie: the sort is stable.
+        if whole + len(likely) > most + 1:
             likely = sorted(
                 sorted(likely, key=value.__getitem__, reverse=True)[: max(most + 1 - whole, 0)]
             )
@@ -183,7 +182,8 @@ class MergedTreeGuess:
         return out.only(keep)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        for merged in self.last:  # none at the prompt
+        # None at the prompt.
+        for merged in self.last:
             node = 0
             for x in verdict.tokens(draft):
                 children = merged.tree.children[node]

@@ -60,9 +60,8 @@ class ModelGuess(DraftGuess):
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        await self.session.prefill(
-            ScoreRequest(law=RowDetail.NOTHING)
-        )  # in chunks; nothing is left to feed from the second time on
+        # In chunks; nothing is left to feed from the second time on.
+        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         return await self.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:

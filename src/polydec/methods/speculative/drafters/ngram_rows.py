@@ -109,10 +109,8 @@ class NgramRowsGuess(DraftGuess):
         return None
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        tree, place = (
-            TreeBuilder(root),
-            list[int | None]([0]),
-        )  # of each node of the template its node in the draft
+        # Of each node of the template its node in the draft.
+        tree, place = (TreeBuilder(root), list[int | None]([0]))
         context = [tuple(self.text[-self.config.longest :])]
         counts = [
             sum(above == i for above, _ in self.config.template)

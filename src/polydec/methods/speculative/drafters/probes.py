@@ -114,7 +114,8 @@ class ProbesGuess:
             for copy in range(probes.copies)
             for j in range(count)
         ]
-        chains.sort(key=lambda probe: probe[0])  # what enters further up stands behind
+        # What enters further up stands behind.
+        chains.sort(key=lambda probe: probe[0])
         more = len(chains)
         place = {probe[1:]: n + i for i, probe in enumerate(chains)}
         if not more:
@@ -228,7 +229,8 @@ def allot_probes(
         if draft.depth[i] + j < depth
     ]
     counts = [0] * len(draft)
-    for _, j, i in sorted(useful):  # a node's probes come in their order: worth falls
+    # A node's probes come in their order: worth falls.
+    for _, j, i in sorted(useful):
         if sum(counts) < room and counts[i] == j:
             counts[i] += 1
     return counts

@@ -119,9 +119,8 @@ class RecyclingGuess(DraftGuess):
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         tree = TreeBuilder(root)
         rates = self.config.rates
-        place: list[int | None] = [
-            0
-        ]  # of each node of the template its node in the draft, None: left out
+        # Of each node of the template its node in the draft, None: left out.
+        place: list[int | None] = [0]
         for above, rank in self.config.template:
             p = place[above]
             if p is None:

@@ -100,7 +100,8 @@ class SortedGuess(DraftGuess):
         """The exit's scores, and how sure it is of the token after the draft's last."""
         bars = (*self.config.thresholds, 0.0)
         for exit, bar in zip(self.config.exits, bars, strict=True):
-            if bar > 1.0:  # never sure enough: its head has nothing to say
+            # Never sure enough: its head has nothing to say.
+            if bar > 1.0:
                 continue
             scores = await self.session.part(range(exit)).score(
                 draft, ScoreRequest(base=RowDetail.ROW)

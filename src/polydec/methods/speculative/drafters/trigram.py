@@ -159,9 +159,8 @@ class TrigramSearchNode:
 
     def choose(self) -> TrigramSearchNode:
         """The child to visit."""
-        if self.visits <= len(
-            self.kids or ()
-        ):  # each visit but the first opened a child, the likeliest first
+        # Each visit but the first opened a child, the likeliest first.
+        if self.visits <= len(self.kids or ()):
             fresh = next((k for k in self.kids or () if not k.visits), None)
             if fresh is not None:
                 return fresh

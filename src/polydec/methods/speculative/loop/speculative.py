@@ -102,7 +102,8 @@ async def _write(
             if into.told(ForcedEvent) and (forced := _forced(guard, before, r, new)):
                 into.on(ForcedEvent(choice, forced))
         if text.finish_reason is not None:
-            walk.close()  # at once: what it holds is free for those that go on
+            # At once: what it holds is free for those that go on.
+            walk.close()
             return text.result(count.stats)
         walk.take(r)
 

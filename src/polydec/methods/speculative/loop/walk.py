@@ -155,9 +155,8 @@ class Walk:
         if not tokens:
             return
         verdict = round.verdict
-        if len(tokens) <= len(
-            verdict.path
-        ):  # the last of them was drafted: it is what follows the others
+        # The last of them was drafted: it is what follows the others.
+        if len(tokens) <= len(verdict.path):
             verdict = replace(verdict, path=verdict.path[: len(tokens) - 1], bonus=tokens[-1])
         self._session.commit((self.root, *tokens[:-1]))
         self._guess.learn(round.draft, round.scores, verdict)

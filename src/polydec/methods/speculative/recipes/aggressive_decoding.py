@@ -60,7 +60,8 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    end = len(kit.source) if stop is None and kit.source else stop  # a source of its own: all of it
+    # A source of its own: all of it.
+    end = len(kit.source) if stop is None and kit.source else stop
     drafter = with_source_text(InputGuidedDrafter(start, end, near, eager, block), kit.source)
     return SpeculativeDecoder(
         kit.target,

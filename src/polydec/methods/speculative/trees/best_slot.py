@@ -49,7 +49,8 @@ class BestSlotTree:
         scores = None
         here = rng.at("draft", position)
         open_ = {}
-        places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
+        # Value, depth of the parent, parent.
+        places = [(-1.0, 0, 0)] if budget.depth else []
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
             if node not in open_:

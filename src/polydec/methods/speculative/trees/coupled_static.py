@@ -33,7 +33,8 @@ class CoupledStaticTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        noise: dict[int, GumbelNoise] = {}  # one a position, whatever the node
+        # One a position, whatever the node.
+        noise: dict[int, GumbelNoise] = {}
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             if depth not in noise:

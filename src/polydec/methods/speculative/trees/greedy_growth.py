@@ -48,10 +48,8 @@ class GreedyGrowthTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, tips = (
-            Draft.chain(root),
-            [(1.0, 0)],
-        )  # nodes that may have children, and what a first one is worth
+        # Nodes that may have children, and what a first one is worth.
+        draft, tips = (Draft.chain(root), [(1.0, 0)])
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break
@@ -68,6 +66,7 @@ class GreedyGrowthTree:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[tuple[float, int]]]:
+        # A heap; of one node never two places at once.
         places = [
             (
                 -value,
@@ -76,7 +75,7 @@ class GreedyGrowthTree:
                 draw_siblings(scores, node, rng.at(*path_tokens(draft, node)), self.width),
             )
             for value, node in sorted(tips, key=lambda tip: (-tip[0], tip[1]))
-        ]  # a heap; of one node never two places at once
+        ]
         kept: list[tuple[float, int]] = []
         while places and len(draft) <= budget.nodes:
             value, node, rank, more = heappop(places)

@@ -54,9 +54,8 @@ class RankedTree:
     ) -> Draft:
         tree = TreeBuilder(root)
         fed = Draft.chain(root)
-        tips: dict[Path, tuple[int, int]] = {
-            (): (0, 0)
-        }  # of each path that goes on its node in the tree, and in `fed`
+        # Of each path that goes on its node in the tree, and in `fed`.
+        tips: dict[Path, tuple[int, int]] = {(): (0, 0)}
         inner = {path[:-1] for path in self.paths}
         for depth in range(1, budget.depth + 1):
             level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][
@@ -73,7 +72,8 @@ class RankedTree:
             }
             for path in level:
                 token, q, graded = (*ranks[path[:-1]], *[(0, 0.0, 0.0)] * most)[path[-1]]
-                if q == 0.0:  # the law has no such rank
+                # The law has no such rank.
+                if q == 0.0:
                     continue
                 node, at = tips[path[:-1]]
                 new = tree.add(node, token, q)

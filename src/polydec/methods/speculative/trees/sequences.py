@@ -38,18 +38,15 @@ class SequencesTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, at = (
-            Draft.chain(root),
-            dict.fromkeys(range(self.count), 0),
-        )  # of each sequence that goes on its node
+        # Of each sequence that goes on its node.
+        draft, at = (Draft.chain(root), dict.fromkeys(range(self.count), 0))
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
             scores = await laws.score(draft, tree_score_want(budget))
             below = dict[int, int]()
-            first: dict[
-                tuple[int, int], int
-            ] = {}  # (parent, token): the child that has the tree below
+            # (parent, token): the child that has the tree below.
+            first: dict[tuple[int, int], int] = {}
             for i, node in at.items():
                 if len(draft) > budget.nodes:
                     break

@@ -58,10 +58,8 @@ class StochasticBeamTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
-        draft, beam = (
-            Draft.chain(root),
-            [(0, 1.0, True)],
-        )  # in order of arrival: node, its path's probability, go on?
+        # In order of arrival: node, its path's probability, go on?
+        draft, beam = (Draft.chain(root), [(0, 1.0, True)])
         for depth in range(1, budget.depth + 1):
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):

@@ -43,9 +43,8 @@ class WidestTree:
     ) -> Draft:
         tree = TreeBuilder(root)
         fed = Draft.chain(root)
-        tips = [
-            (1.0, 0, 0)
-        ]  # of each path that goes on: its probability, its nodes in `tree` and `fed`
+        # Of each path that goes on: its probability, its nodes in `tree` and `fed`.
+        tips = [(1.0, 0, 0)]
         for depth, width in enumerate(self.widths[: budget.depth], 1):
             room = min(width, budget.nodes + 1 - len(tree))
             if not tips or room < 1:

@@ -60,9 +60,8 @@ def _down(
         return draft.child(node, only), only
     p_V = float64_probabilities(scores.row(node))
     children = draft.children[node]
-    left: dict[
-        int, Tensor
-    ] = {}  # of each law that is drawn without replacement: what is left of it
+    # Of each law that is drawn without replacement: what is left of it.
+    left: dict[int, Tensor] = {}
     drawn = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0)
     for k, child in enumerate(children[:drawn]):
         token = draft.token[child]
@@ -74,10 +73,12 @@ def _down(
             else:
                 q_V = float64_probabilities(law_V)
         if q_V is not None and not float(q_V.sum()) > 0.0:
-            q_V = None  # the last of its law: a point mass, as a certain one is
+            # The last of its law: a point mass, as a certain one is.
+            q_V = None
         p = float(p_V[token])
         q = 1.0 if q_V is None else float(q_V[token])
-        share = 1.0 if law_V is None else lenience  # what is certain was drawn from no law
+        # What is certain was drawn from no law.
+        share = 1.0 if law_V is None else lenience
         if q > 0.0:
             chance = min(1.0, p / (share * q))
         else:

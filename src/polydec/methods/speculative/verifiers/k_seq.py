@@ -63,9 +63,8 @@ class KSeqVerifier:
                 q_V = left.get(id(law_V))
             if law_V is not None and q_V is None:
                 q_V = float64_probabilities(law_V)
-            if (
-                q_V is None or not float(q_V.sum()) > 0.0
-            ):  # certain, or the last of its law: a point mass
+            # Certain, or the last of its law: a point mass.
+            if q_V is None or not float(q_V.sum()) > 0.0:
                 q_V = torch.zeros_like(p_V).index_fill_(
                     0, torch.tensor([token], device=p_V.device), 1.0
                 )
@@ -98,12 +97,8 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
     both = (p_V > 0.0) & (q_V > 0.0)
     p = p_V[both]
     q = q_V[both]
-    low, high, whole, part = (
-        1.0,
-        float(k),
-        0.0,
-        0.0,
-    )  # min(q, p / rho) summed is whole + part / rho + that of p, q
+    # Min(q, p / rho) summed is whole + part / rho + that of p, q.
+    low, high, whole, part = (1.0, float(k), 0.0, 0.0)
 
     def gives_too_much(rho: float) -> bool:
         beta = min(
@@ -114,7 +109,8 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
     if not gives_too_much(low):
         return low
     while high - low > 1e-12 * high:
-        if len(p):  # most tokens are on one side of the bend for all that is left of (low, high)
+        # Most tokens are on one side of the bend for all that is left of (low, high).
+        if len(p):
             sure = q * high <= p
             weak = q * low >= p
             whole, part = whole + float(q[sure].sum()), part + float(p[weak].sum())
