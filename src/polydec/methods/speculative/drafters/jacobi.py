@@ -60,7 +60,8 @@ class JacobiGuess(DraftGuess):
                 *[scores.argmax(i) for i in nodes[done + 1 :]],
                 *self.guess[max(len(nodes), done + 1) :],
             ]
-        else:  # the text took another way
+        else:
+            # The text left the guess: what was guessed behind that place is only moved up.
             new = self.guess[done + 1 :]
         missing = len(self.guess) - len(new)
         self.guess[:] = [*new, *spread_prompt_tokens(self.prompt, missing)]

@@ -26,7 +26,29 @@ class CoupledVerifier:
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Follow the tokens that the target draws with the shared noise.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            rng: Random stream of the text. The noise of each position is that of ``rng.at("token",
+                position)``, which a coupled tree uses as well.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The accepted nodes and the first drawn token that was not drafted.
+        """
+
         def pick(node: int, depth: int) -> int:
+            """The target's token after a node.
+
+            Args:
+                node: Index of the node.
+                depth: Levels below the root, which give the position of the token.
+
+            Returns:
+                The argmax of log-probabilities plus the position's Gumbel noise.
+            """
             only = scores.certain(node)
             if only is not None:
                 return only

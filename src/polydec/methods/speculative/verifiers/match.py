@@ -27,7 +27,29 @@ class MatchVerifier:
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Draw the target's own tokens as long as they were drafted.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            rng: Random stream of the text. Each token is drawn at ``rng.at("token", position)``, as
+                plain decoding draws it.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The accepted nodes and the first drawn token that was not drafted.
+        """
+
         def pick(node: int, depth: int) -> int:
+            """The target's token after a node.
+
+            Args:
+                node: Index of the node.
+                depth: Levels below the root, which give the position of the token.
+
+            Returns:
+                The token id.
+            """
             only = scores.certain(node)
             if only is None:
                 return rng.at("token", position + depth).categorical(

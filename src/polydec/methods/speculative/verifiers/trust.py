@@ -27,6 +27,17 @@ class TrustVerifier:
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Accept the first child of each node, down to a node without children.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores. The row of the last accepted node alone is read.
+            rng: Random stream of the text.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The accepted nodes and a token drawn from the target's law after them.
+        """
         path = list[int]()
         node = 0
         while draft.children[node]:
