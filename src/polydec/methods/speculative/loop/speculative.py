@@ -134,9 +134,7 @@ async def _write(
 
 
 def _kept(guard: TextGuard, states: Any, r: WalkRound, count: int) -> list[float]:
-    """Of the first `count` tokens of a round, the log-probability of all that the rules allow
-    there.
-    """
+    """Of the first `count` tokens of a round, the log-probability of all that rules allow there."""
     out = list[float]()
     for node, x in zip(r.nodes, r.tokens[:count], strict=False):
         out.append(guard.kept(states, r.scores.base.row(node)))

@@ -22,7 +22,6 @@ class ConfidencePolicy:
         threshold: Least probability to go on below, 0 to 1. Default 0.4.
         depth: Most levels, 0 to 64. Default 8.
         nodes: Nodes in all, 0 to 1024. None: as many as depth.
-        unexercised: What tests need not see of this policy, and why.
 
     Exact: law: where a draft stops depends on what was drawn, what is kept does not.
     Reduces to: `fixed` at threshold 0; a draft of one level at threshold 1 under any draft that

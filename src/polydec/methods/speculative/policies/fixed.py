@@ -18,7 +18,6 @@ class FixedPolicy:
     Attributes:
         depth: Levels of a draft, 0 to 64. Default 4.
         nodes: Nodes in all, the root left out, 0 to 1024. None: as many as depth.
-        unexercised: What tests need not see of this policy, and why.
 
     Exact: law: the budget depends on nothing.
     Reduces to: plain decoding at depth 0.

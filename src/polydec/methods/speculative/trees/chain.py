@@ -29,6 +29,19 @@ class ChainTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Draw one path, token by token.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. The token of each depth is drawn at ``rng.at("draft",
+                position, depth)``.
+
+        Returns:
+            The chain.
+        """
         return await grow_single_path(
             laws, root, budget, lambda depth: categorical_pick(rng.at("draft", position, depth))
         )

@@ -29,7 +29,23 @@ class CoupledChainTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Draw one path with the target's noise.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. The noise of a token is that of its own position, which
+                the verifier uses again.
+
+        Returns:
+            The chain.
+        """
+
         def pick(depth: int) -> Pick:
+            """The argmax of a row plus the noise of the position at this depth."""
+            # Depth 1 is the first drafted token, at `position`.
             return lambda law_V: (
                 rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
             )

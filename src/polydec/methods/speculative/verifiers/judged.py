@@ -58,8 +58,7 @@ class JudgeVerifier:
         kept = set[int]()
 
         def pick(node: int, depth: int) -> int:
-            """The token after a node: the target's own, or the one of a child that the judge
-            accepts.
+            """The token after a node: the target's own, or that of a child which the judge accepts.
 
             Args:
                 node: Index of the node.
@@ -89,5 +88,4 @@ class JudgeVerifier:
             return token
 
         verdict = follow_draft_path(draft, pick)
-        # Equal siblings: only nodes that the walk really took count as judged.
         return replace(verdict, judged=tuple(i for i in verdict.path if i in kept))

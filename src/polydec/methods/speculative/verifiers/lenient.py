@@ -15,16 +15,15 @@ from polydec.methods.speculative.verifiers.exact import walk_by_rejection
 
 @dataclass(frozen=True)
 class LenientVerifier:
-    """As `exact`, but a drawn child is accepted more often, with probability min(1, p(x) /
-    (lenience q(x))).
+    """As `exact`, but a drawn child is accepted more often.
 
-    After a rejection the residual is that of `exact`, so a token whose probability the draft has
-    too high stays less likely than it was drafted. A token that the target's law does not have is
-    never accepted, so greedy decoding and cut-off rules hold. Candidates that are certain are
-    accepted as in `exact`.
+    It is accepted with probability min(1, p(x) / (lenience q(x))). After a rejection the residual
+    is that of `exact`, so a token whose probability the draft has too high stays less likely than
+    it was drafted. A token that the target's law does not have is never accepted, so greedy
+    decoding and cut-off rules hold. Candidates that are certain are accepted as in `exact`.
 
     Attributes:
-        lenience: Divisor of the draft's probability, above 0, at most 1. Default 0.5.
+        lenience: Factor of the draft's probability, above 0, at most 1. Default 0.5.
 
     Exact: approximate: of one drawn child the text has q(x) min(1, p(x) / (lenience q(x))), and the
     residual's share of the rest.

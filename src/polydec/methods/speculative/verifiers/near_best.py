@@ -44,8 +44,7 @@ class NearBestVerifier:
             raise RequestError(f"tolerance is {self.tolerance}: it must be at least 0")
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
-        """Follow the target's own draws, or where these were not drafted a token that is nearly the
-        best.
+        """Follow the target's own draws, or where these were not drafted a nearly best token.
 
         Args:
             draft: The draft that the target has scored.
@@ -59,8 +58,7 @@ class NearBestVerifier:
         """
 
         def pick(node: int, depth: int) -> int:
-            """The token after a node: the target's own, or that of a child which is nearly the
-            best.
+            """The token after a node: the target's own, or that of a nearly best child.
 
             Args:
                 node: Index of the node.
