@@ -112,9 +112,7 @@ class BestFirstTree:
 
 
 def _tree(root: int, nodes: list[Node]) -> Draft:
-    """The tree of these paths, which include all their prefixes: level by level, likelier siblings
-    first.
-    """
+    """The tree of these paths, level by level, likelier siblings first; no path lacks a prefix."""
     tree = TreeBuilder(root)
     place = dict[tuple[int, ...], int]({(): 0})
     for _, path, q in sorted(nodes, key=lambda node: len(node[1])):
