@@ -278,8 +278,8 @@ class StateGuess:
     def _grows(self, root: int, budget: DraftBudget) -> bool:
         """Whether one compiled call grows the very tree that the drafter's tree would be.
 
-        That takes a best-first tree of few tokens a level, no reason to stop early, and a law of
-        which nothing counts but the order of its likeliest tokens.
+        That takes a best-first tree of few tokens a level, no reason to stop early, and shaping
+        that reads nothing of a law but its likeliest token.
         """
         wide = getattr(self.drafter.tree, "expands", (0,))
         return (

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TokenWindowIndex:
-    """A text that grows, and where it goes on after each window of its tokens that something
-    follows.
+    """A text that grows, and where it goes on after each window of its tokens.
 
     Attributes:
         lengths: Lengths of the windows, in tokens, in the order in which they are tried.
         first: Whether a window that comes again keeps its first place; else it takes the last one.
         text: Token ids so far.
-        after: For each window, the index in the text of the token that follows it.
+        after: For each window that something follows, the index in the text of the token that does.
     """
 
     lengths: tuple[int, ...]

@@ -73,8 +73,9 @@ class SuffixAutomaton:
                 break
 
     def _split(self, p: int, q: int, token: int) -> int:
-        """Split state q: its shorter strings, which end in more places from now on, become a state
-        of their own.
+        """Split state q: its shorter strings become a state of their own.
+
+        They end in more places than the longer ones from now on.
         """
         twin = len(self.length)
         self.length.append(self.length[p] + 1)

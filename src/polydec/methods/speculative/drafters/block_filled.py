@@ -117,8 +117,7 @@ class BlockFilledGuess(DraftGuess):
         kv = self.beside.kv
         if kv is None:
             kv = self.beside.kv = await ForwardQuery(filler.encoder, self.source, len(self.source))
-        # Always the full block, as in training: gaps that see another number of gaps would be
-        # filled worse.
+        # Always the full block: its gaps were trained to see this many others.
         asked = filler.asks(kv, self.text, block)
         logits_KV = await ForwardQuery(filler, asked, len(self.text) + block)
         logp_K, token_K = normalise_log_weights(logits_KV[:most]).max(-1)

@@ -15,8 +15,9 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class CappedDrafter:
-    """A drafter with at most `depth` levels whatever the budget allows, for use among other
-    drafters.
+    """A drafter with at most `depth` levels whatever the budget allows.
+
+    It is for a drafter that is used together with others.
 
     Attributes:
         drafter: Any drafter.

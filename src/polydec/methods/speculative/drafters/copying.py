@@ -111,9 +111,7 @@ class CopyingGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
-        """(match length, tokens of the copy) that promise most tokens for their cost; (0, 0) for
-        none.
-        """
+        """(match length, tokens of the copy) that promise most for their cost; (0, 0) for none."""
         best = 1.0
         choice = (0, 0)
         if self.config.cost is None:
