@@ -237,7 +237,7 @@ class CostAwareLedger:
 
 @dataclass
 class CounterfactualStep:
-    """What a step would have been without a drafter that was asked.
+    """What a step would have been, had fewer drafters been asked.
 
     Attributes:
         draft: The draft that would have been fed.
@@ -261,10 +261,10 @@ class CostAwareRound:
         candidates: All that was proposed, fed or not. None: nothing to judge.
         said: The stated chance of each candidate's path.
         chain: The paid drafter's tokens with its own probabilities.
-        without_free: The step without the free drafter's price, where the gain of asking it is to
-            be judged.
-        without_paid: The step without the paid drafter, likewise.
-        without_tree: The step without the trained drafter, likewise.
+        without_free: The step with the free candidates alone, to be compared with a pass of one
+            row. None: nothing to judge.
+        without_paid: The step without the paid drafter. None: nothing to judge.
+        without_tree: The step without the trained drafter. None: nothing to judge.
         silent: Whether the free drafter was not asked.
         missed: Rounds that it must learn yet, for that reason.
     """
@@ -537,9 +537,7 @@ class CostAwareGuess:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int], float]:
-        """The trained drafter's tree mixed with the candidates, which nodes to feed, and its
-        milliseconds.
-        """
+        """The trained drafter's tree mixed in: all candidates, which to feed, and its milliseconds."""
         tree = self.config.tree
         now = self.round
         assert tree is not None
@@ -550,8 +548,9 @@ class CostAwareGuess:
         return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        """Let the drafters learn, and judge by the true text what was stated and what asking has
-        brought.
+        """Let the drafters learn, and judge by the true text what asking them has brought.
+
+        Chances that they stated are judged as well.
 
         Args:
             draft: The draft that the target has scored.
@@ -579,8 +578,8 @@ class CostAwareGuess:
                 break
         self._see_paths(truth)
         text = (draft.token[0], *truth)
-        # Asking no free drafter would have been a pass of one row: what its copy saved, less what
-        # it cost more than that.
+        # Had nobody been asked, the step were a pass of one row: the gain is what the free
+        # candidates save, less what they cost beyond such a pass.
         if now.without_free is not None:
             plain = now.without_free
             ledger.free.observe(
@@ -600,8 +599,9 @@ class CostAwareGuess:
         now.spent_ms = 0.0
 
     def _see_paths(self, truth: Sequence[int]) -> None:
-        """Whether each candidate's path came true, fed or not; nothing is known after the last true
-        token.
+        """Whether each candidate's path came true, fed or not.
+
+        Nothing is known after the last true token.
         """
         tree, self.round.candidates = self.round.candidates, None
         if tree is None:

@@ -169,8 +169,9 @@ class DiffusionDrafter:
         return next((i for i, x in enumerate(likeliest) if x in ends), len(likeliest))
 
     def _share(self, token: int, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
-        """How often the token followed the context, of all that did; of a shorter context where it
-        never did.
+        """How often the token followed the context, of all that did.
+
+        Where it never did, its share after a shorter context counts, times BACK_OFF.
         """
         scale = 1.0
         while context:

@@ -19,15 +19,14 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class DynamicExitDrafter:
-    """Draw a chain from an early exit; exit and length promise most tokens for each layer that
-    runs.
+    """Draw a chain from the early exit that promises most tokens for each layer that runs.
 
-    For every position whose text was right, the likeliest token at each exit (the depths every, 2
-    every, … below `layers`) is compared with the target's; hits and misses are discounted by omega
-    each round. Exit l with hit rate a is expected to give e(g) = 1 + a e(g - 1) tokens for g
-    drafts, at the cost of layers + g l + (g + 1) head. Ties go to the shallower exit, then to the
-    shorter draft. A chain also stops below a token that its exit gave less than half the sum of the
-    mean probabilities of its hits and of its misses.
+    The length of the chain is chosen likewise. For every position whose text was right, the
+    likeliest token at each exit (the depths every, 2 every, … below `layers`) is compared with the
+    target's; hits and misses are discounted by omega each round. Exit l with hit rate a is expected
+    to give e(g) = 1 + a e(g - 1) tokens for g drafts, at the cost of layers + g l + (g + 1) head.
+    Ties go to the shallower exit, then to the shorter draft. A chain also stops below a token that
+    its exit gave less than half the sum of the mean probabilities of its hits and of its misses.
 
     Attributes:
         tree: How the chain is drawn.

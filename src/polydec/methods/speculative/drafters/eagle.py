@@ -107,9 +107,7 @@ class EagleDrafter:
 
 
 class LayerLaws:
-    """The laws at the nodes of a draft, one level at a time: a node needs what was made at its
-    parent.
-    """
+    """The laws at the nodes of a draft, level by level: a node needs what was made at its parent."""
 
     def __init__(self, weights: EagleDraftWeights, known: StateGuess) -> None:
         self._weights = weights

@@ -118,8 +118,9 @@ class BlockLaws:
         return node
 
     async def _feed(self, draft: Draft, ends: Sequence[int]) -> None:
-        """Make entries of all nodes that have none yet, and the states that the blocks after these
-        ends guess.
+        """Make entries of all nodes that have none yet.
+
+        The states that the blocks after `ends` guess are stored.
         """
         known = self._known
         nodes = range(self._fed, max(ends) + 1)

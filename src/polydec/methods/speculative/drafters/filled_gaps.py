@@ -150,8 +150,9 @@ class FilledGapsGuess(DraftGuess):
         return Draft.chain(root, tokens, law)
 
     async def _look(self, known: Sequence[int], marks: int, room: int) -> Tensor:
-        """Log-weights of the gaps after what is known, whose last ids are so many marks; shape
-        ``[room, V]``.
+        """Log-weights of the gaps after what is known, shape ``[room, V]``.
+
+        The last ids of what is known are so many marks.
         """
         denoiser = self.config.denoiser
         kept = self.kept
