@@ -18,8 +18,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class GroupedDrafter:
-    """Draft with a model whose consecutive attentions read the same input, as parallel devices
-    would.
+    """Draft with a model whose consecutive attentions read the same input.
 
     Of all its layers but the first and the last, `together` consecutive attentions read what enters
     the first of them, so that as many devices could compute them at once.

@@ -206,8 +206,9 @@ class LongSpecGuess:
 
 
 class WindowLaws:
-    """The laws at the nodes of a draft: the root is the window's last entry, drafted nodes follow
-    it.
+    """The laws at the nodes of a draft.
+
+    The root is the window's last entry; drafted nodes follow it.
     """
 
     def __init__(

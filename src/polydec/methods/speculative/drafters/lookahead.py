@@ -1,4 +1,7 @@
-"""The target guesses along many futures at once, and what it said there is tried when its first token comes."""
+"""The target guesses along many futures at once.
+
+What it said there is tried when its first token comes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class LookaheadDrafter:
-    """A window of guesses that a Jacobi iteration moves along, and a pool of the n-grams that it
-    left.
+    """A window of guesses that a Jacobi iteration moves along, and a pool of n-grams from it.
 
     The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the
     root; below its column j the levels above it stand as a chain of their own, so that a cell sees

@@ -24,8 +24,7 @@ LENGTHS = 17
 
 @dataclass(frozen=True)
 class LookupDrafter:
-    """Find an earlier occurrence of the last n tokens, and propose what followed it (prompt
-    lookup).
+    """Prompt lookup: find an earlier occurrence of the last n tokens, and propose what followed it.
 
     n goes from max_ngram down to min_ngram. The budget bounds the length, and so does, where it is
     not 0, growth times n: a longer match is copied further. A token's `chance` is the rate at which

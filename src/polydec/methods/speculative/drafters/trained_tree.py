@@ -1,4 +1,4 @@
-"""The tree of whatever was trained on the target's states, as somebody grows it who weighs it with other drafts."""
+"""The tree of whatever was trained on the target's states, for use together with other drafts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ or three paths, as a further row of a level costs half as much as the level."""
 
 
 class ArtefactFinder(Protocol):
-    """Who holds a model and what was trained for it: a kit."""
+    """What holds a model and finds what was trained for it: a kit."""
 
     @property
     def target(self) -> Target: ...
@@ -29,8 +29,20 @@ class ArtefactFinder(Protocol):
 
 
 def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float] | None:
-    """The drafter, and how often it is right in its first token; None: nothing was trained that fits. It reads no prompt beyond
-    its last token, so that prompts cost nothing more, and its laws stay as they are whatever shapes the target's."""
+    """Find a drafter that was trained on the target's states.
+
+    It reads no prompt beyond its last token, so that prompts cost nothing more, and its laws stay
+    as they are whatever shapes the target's.
+
+    Args:
+        kit: The target, and what was trained for it.
+        tree: Which nodes are drawn of the drafter's laws.
+
+    Returns:
+        The drafter, and how often it is right in its first token. None: nothing was trained that
+            fits.
+    """
+    # The kinds in order of preference.
     for kind, drafts in (
         (Eagle3Model, EagleDrafter),
         (EagleModel, EagleDrafter),
@@ -43,7 +55,18 @@ def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, f
 
 
 def require_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float]:
-    """The same. Raises MissingError where nothing was trained that fits."""
+    """Find a drafter that was trained on the target's states, or fail.
+
+    Args:
+        kit: The target, and what was trained for it.
+        tree: Which nodes are drawn of the drafter's laws.
+
+    Returns:
+        The drafter, and how often it is right in its first token.
+
+    Raises:
+        MissingError: Nothing was trained that fits.
+    """
     trained = find_tree_drafter(kit, tree)
     if trained is None:
         raise MissingError(
