@@ -54,7 +54,10 @@ def of_counts(shape: Sequence[int]) -> Template:
 
 
 def template_child_counts(paths: Sequence[Path]) -> tuple[int, ...]:
-    """The shape of a template: how many children each node has, breadth first, without the zeros at its end."""
+    """How many children each node has, breadth first, without the zeros at the end.
+
+    It is the shape that `of_counts` reads; every beginning of a path must be among the paths.
+    """
     nodes = tree_template(paths)
     out = [sum(above == i for above, _ in nodes) for i in range(len(nodes) + 1)]
     while out and not out[-1]:

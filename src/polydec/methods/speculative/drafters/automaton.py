@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 CHAIN = 64
-"""Of each new token this many suffixes, the longest ones, are counted: in a text that repeats itself there are as many as
-there are tokens."""
+"""Of each new token this many suffixes, the longest ones, are counted: in a text that repeats
+itself there are as many as there are tokens."""
 
 
 class SuffixAutomaton:
@@ -92,7 +92,10 @@ class SuffixAutomaton:
 
     @property
     def match(self) -> tuple[int, int]:
-        """(state, length) of the longest suffix that ends in an earlier place as well; (0, 0) for none."""
+        """(state, length) of the longest suffix that ends in an earlier place as well.
+
+        (0, 0) for none.
+        """
         state = max(self.link[self.tip], 0)
         return state, self.length[state]
 

@@ -1,4 +1,4 @@
-"""What followed the last few tokens in other texts: n-grams of a table, the longest that is known."""
+"""What followed the last few tokens in other texts: the longest n-gram that a table knows."""
 
 from __future__ import annotations
 

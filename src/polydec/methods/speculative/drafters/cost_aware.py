@@ -38,16 +38,19 @@ BINS = 12
 TRUST = 24.0
 """How many trials a chance is worth that was said and not yet seen."""
 LOOKS = (0.0, 0.25, 0.5, 0.75)
-"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
+"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which
+asking is judged apart."""
 EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
 RATE = 0.1
 """How fast the gain of asking follows what was seen."""
 MARGIN = 1.4
-"""How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
+"""How much more than its row a node must be worth: chances err, and all time that is not a pass is
+uncounted."""
 DOUBT = 1.4
-"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of so unlikely ones has turned
-out to be worth about half (see Belief), and each candidate that is looked for takes time."""
+"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of
+so unlikely ones has turned out to be worth about half (see Belief), and each candidate that is
+looked for takes time."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
@@ -662,7 +665,7 @@ def _class(draft: Draft) -> int:
 def _bearers(draft: Draft) -> Sequence[int]:
     """For each node the one that it is fed with.
 
-    It is the node itself, but for probes and what follows them the last node above that may be
+    That is the node itself, but for probes and what follows them the last node above that may be
     accepted.
     """
     if draft.probe is None:

@@ -16,10 +16,12 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
 PRIOR = (0.35, 0.55, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.95)
-"""The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST trials."""
+"""The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST
+trials."""
 TRUST = 4.0
 LOST = 3
-"""How many tokens after a divergence the place is still guessed, and how many tokens such a guess copies at most."""
+"""How many tokens after a divergence the place is still guessed, and how many tokens such a guess
+copies at most."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ class InputGuidedGuess(DraftGuess):
             p.lost = 0
 
     def _unique(self) -> tuple[int, int] | None:
-        """(place after it, n) of the shortest n-gram at the output's end that stands in the source exactly once."""
+        """(place after it, n) of the shortest n-gram at the output's end that is unique in the
+        source.
+        """
         for n in range(1, len(self.place.last) + 1):
             ends = self.ends.get(self.place.last[-n:], ())
             if len(ends) == 1:
@@ -180,7 +184,10 @@ class InputGuidedGuess(DraftGuess):
         return None
 
     def _nearest(self) -> tuple[int, int] | None:
-        """(place after it, n) of the longest such n-gram, where it stands nearest to the place that was left."""
+        """(place after it, n) of the longest known n-gram at the output's end.
+
+        Of its occurrences it is the one nearest to the place that was left.
+        """
         left = (self.place.at or 0) + self.place.lost + 1
         for n in range(len(self.place.last), 0, -1):
             ends = self.ends.get(self.place.last[-n:])
@@ -191,6 +198,7 @@ class InputGuidedGuess(DraftGuess):
         return None
 
     def chance(self, agreed: int) -> float:
+        """The chance of the next source token, after so many tokens that agreed."""
         i = min(agreed, len(PRIOR) - 1)
         return self.rates.chance(i, PRIOR[i])
 

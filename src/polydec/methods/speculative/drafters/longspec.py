@@ -1,4 +1,4 @@
-"""A layer drafts that stores a window of tokens, and reads the target's last-layer keys and values."""
+"""A layer drafts that stores a window of tokens, and reads the target's last keys and values."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
-"""How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
-answers of SmolLM2-135M-Instruct to questions, corrections and code edits. It counts as much as TRUST trials."""
+"""How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this
+text: measured on answers of SmolLM2-135M-Instruct to questions, corrections and code edits. It
+counts as much as TRUST trials."""
 TRUST = 4.0
 LENGTHS = 17
 """Matches have 1 to LENGTHS - 1 tokens."""
@@ -97,7 +98,10 @@ class LookupGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     def match(self) -> tuple[int, int]:
-        """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
+        """(n, where it goes on) of the longest n-gram at the end that stood before.
+
+        (0, 0) for none.
+        """
         return next(self.windows.matches(), (0, 0))
 
     def chance(self, n: int) -> float:

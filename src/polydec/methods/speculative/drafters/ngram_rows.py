@@ -44,8 +44,7 @@ class NgramRowStore:
 
 @dataclass(frozen=True)
 class NgramRowsDrafter:
-    """Average the target's rows after each n-gram, and draw a tree of fixed shape from these
-    averages.
+    """Average the target's rows after each n-gram, and draw a tree of fixed shape from them.
 
     It backs off from the last `longest` tokens to the last `shortest`: the first n-gram that was
     seen gives the law of the next token, the average of the target's rows after it, cut to the

@@ -20,8 +20,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class OtherTokenizerDrafter:
-    """Draft with a model of another tokenizer, and spell its greedy continuation in the target's
-    tokens.
+    """Draft greedily with a model of another tokenizer, and spell that in the target's tokens.
 
     The draft gets the text in its own tokens, goes on greedily (under its shaping) for as many of
     them as the budget has levels, and the target's spelling of what it wrote is proposed, with

@@ -13,16 +13,17 @@ from polydec.methods.speculative.loop.protocols import Drafter
 from polydec.methods.speculative.loop.types import DraftBudget
 
 BRINGS = (0.61, 0.55, 0.4, 0.36, 0.2, 0.0)
-"""Tokens that a drafter brings beside copies and counts which is right in `RIGHT` of its first tokens, by classes of steps: the
-best chance of a first token that these know, in six equal parts. Measured with zoo:smollm2-states on greedy answers to prompts
-that are there for tuning."""
+"""Tokens that a drafter brings beside copies and counts which is right in `RIGHT` of its first
+tokens, by classes of steps: the best chance of a first token that these know, in six equal parts.
+Measured with zoo:smollm2-states on greedy answers to prompts that are there for tuning."""
 RIGHT = 0.545
 """How often zoo:smollm2-states is right in the first token, as its file says."""
 TRUST = 12.0
 FORGET = 64.0
 """Steps that the above is worth; counts of a class are halved at so many."""
 FADE = 0.995
-"""What is kept of a class's counts in a step in which it was not worth asking, so that one bad stretch is not for good."""
+"""What is kept of a class's counts in a step in which it was not worth asking, so that one bad
+stretch is not for good."""
 DEEPEST = 8
 MOST = 24
 """Levels and tokens of its tree, at most."""

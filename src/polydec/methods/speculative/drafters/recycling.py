@@ -17,8 +17,8 @@ from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
-"""How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
-SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
+"""How often the candidate of each rank is the next token, where a row is known: measured on greedy
+answers of SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
 
 NODES = 7
 """Of a tree where nothing says how many."""
@@ -46,8 +46,7 @@ class RecyclingTable:
 
 @dataclass(frozen=True)
 class RecyclingDrafter:
-    """Unfold a table of each token's k likeliest followers, breadth first, into a tree of fixed
-    shape.
+    """Unfold a table of each token's k likeliest followers into a tree of fixed shape.
 
     The tree has the `nodes` index paths (rank of the child at each level) that are accepted most
     often if rank r is accepted at rate rates[r], which is a node's `chance`; a token that has no
@@ -195,15 +194,14 @@ class RecyclingGuess(DraftGuess):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
     def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
-        """A guess with its own copy of the table, or the same guess where the table outlives the
-        request.
+        """A guess with its own copy of the table, unless the table outlives the request.
 
         Args:
             session: Fork of the target's session, for the copy to read.
             choice: Index of the choice that the copy drafts for. None: the same choice as before.
 
         Returns:
-            The copy.
+            The copy, or the same guess where the table is shared.
         """
         if self.config.memory is not None:
             return self

@@ -16,13 +16,12 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class SelfSpeculativeDrafter:
-    """Draw a tree from some of the target's layers, with its final norm and head, over its own
-    cache.
+    """Draw a tree from some of the target's own layers, over its own cache.
 
-    The first layers alone are an early exit: what they computed stands, and verification goes on
-    after them, so that every layer runs once for an accepted token. With others (layer skip), or
-    without some of their halves, the keys and values after the first gap are wrong for the target,
-    which computes all of its layers anew.
+    Its final norm and head read what these layers give. The first layers alone are an early exit:
+    what they computed stands, and verification goes on after them, so that every layer runs once
+    for an accepted token. With others (layer skip), or without some of their halves, the keys and
+    values after the first gap are wrong for the target, which computes all of its layers anew.
 
     Attributes:
         tree: Which nodes are drawn of these layers' laws.

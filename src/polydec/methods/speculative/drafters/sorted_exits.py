@@ -17,7 +17,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class SortedExitsDrafter:
-    """Draw each token from the first of the draft's exits that is sure enough of its likeliest
+    """Draw each token from the first exit of a draft model that is sure enough of its likeliest
     token.
 
     An exit is sure where its likeliest token has at least its threshold of probability (before

@@ -1,4 +1,4 @@
-"""The longest suffix of the text that stood before, of any length, and how often what followed it."""
+"""The longest suffix of the text that stood before, of any length, and what followed it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
-"""How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
-measured on answers of SmolLM2-135M-Instruct to questions, corrections and code edits."""
+"""How often the only token that followed a match of length 1, 2, … comes back, before anything is
+known of this text: measured on answers of SmolLM2-135M-Instruct to questions, corrections and code
+edits."""
 
 
 @dataclass(frozen=True)
 class SuffixDrafter:
-    """Match the longest suffix of prompt and output that occurred before, and propose what followed
-    it.
+    """Match the longest suffix of the text that occurred before, and propose what followed it.
 
     It is looked for in prompt and output, and in a store; continuations are proposed likeliest
     first, as a tree. A continuation seen c times, the share s of all that followed a match of
@@ -115,9 +115,7 @@ class SuffixGuess(DraftGuess):
                 self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
 
     def match(self) -> tuple[SuffixAutomaton, int, int]:
-        """(automaton, state, length) of the longest suffix that stood before, in the text or the
-        store.
-        """
+        """(automaton, state, length) of the longest suffix that stood before, in text or store."""
         state, length = self.automaton.match
         if self.config.store is not None and self.at[1] > length:
             store = self.config.store.automaton

@@ -16,8 +16,9 @@ from polydec.models.learned.kinds.heads import DraftHeads
 
 WIDTH = 4
 TIPS = 1
-"""Of each level the likeliest path goes on, and four tokens are named below it: by replay that is worth 1 to 4 % more than two
-or three paths, as a further row of a level costs half as much as the level."""
+"""Of each level the likeliest path goes on, and four tokens are named below it: by replay that is
+worth 1 to 4 % more than two or three paths, as a further row of a level costs half as much as the
+level."""
 
 
 class ArtefactFinder(Protocol):

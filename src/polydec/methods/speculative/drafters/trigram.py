@@ -29,16 +29,18 @@ class TrigramFollowers(Protocol):
     """What follows two tokens in a corpus."""
 
     def row(self, pair: Pair) -> dict[int, float]:
-        """The weight of each token after these two; empty where they are not known. Not to be
-        written to.
+        """The weight of each token after these two; empty where they are not known.
+
+        It must not be written to.
         """
         ...
 
 
 @dataclass(frozen=True)
 class NgramTableFollowers:
-    """An n-gram table of contexts of two tokens or more, as `polydec train ngrams` makes it of any
-    text.
+    """An n-gram table of contexts of two tokens or more.
+
+    `polydec train ngrams` makes it of any text.
     """
 
     table: NGrams

@@ -14,8 +14,9 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class WithStatesDrafter:
-    """A drafter that has the target's states of every pass requested, for a verifier that reads
-    them.
+    """A drafter that has the target's states of every pass requested.
+
+    A verifier reads them.
 
     Attributes:
         drafter: Any drafter.

@@ -28,12 +28,14 @@ CARD = Card(
 
 
 RIGHT = 0.2
-"""How often a draft model is supposed to be right where copies and counts say little: zoo:smollm2-draft is in a third of all
-steps. A text is too short to find out, and trying took a twentieth of the speed."""
+"""How often a draft model is supposed to be right where copies and counts say little:
+zoo:smollm2-draft is in a third of all steps. A text is too short to find out, and trying took a
+twentieth of the speed."""
 
 LONG_MS = 10.0
-"""From a pass of this length on Token Recycling pays beside copies and counts: it brings about a fiftieth more tokens a pass,
-and takes 0.3 ms of each, for itself and for rows of the law that nobody else reads."""
+"""From a pass of this length on Token Recycling pays beside copies and counts: it brings about a
+fiftieth more tokens a pass, and takes 0.3 ms of each, for itself and for rows of the law that
+nobody else reads."""
 
 
 def build(

@@ -1,4 +1,4 @@
-"""Chimera: one layer over the target's states and codes of the last three tokens, and a head for each token ahead."""
+"""Chimera: a layer over the target's states, for which drafted tokens enter as codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clover: a state that every drafted token moves on, behind a layer over all true states, and few candidates."""
+"""Clover: every drafted token moves a state on, which begins after a layer over all true states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EasySpec: layers of the draft model run side by side while it drafts, and it reads anew what was accepted."""
+"""EasySpec: layers of the draft model run in parallel while it drafts."""
 
 from __future__ import annotations
 

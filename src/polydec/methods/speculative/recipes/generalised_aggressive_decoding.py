@@ -1,4 +1,4 @@
-"""Generalised aggressive decoding: a block drafter fills gaps behind the text, and the model verifies them."""
+"""Generalised aggressive decoding: a block drafter fills gaps after the text."""
 
 from __future__ import annotations
 

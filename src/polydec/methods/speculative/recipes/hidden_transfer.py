@@ -1,4 +1,4 @@
-"""Hidden Transfer: states of a middle layer, moved on by trained maps, finish the target's own pass as guesses."""
+"""Hidden Transfer: trained maps move middle states on, which finish the pass as guesses."""
 
 from __future__ import annotations
 

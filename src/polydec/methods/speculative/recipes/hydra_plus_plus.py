@@ -1,4 +1,4 @@
-"""Hydra++: heads behind a layer that reads all of the target's states, each knowing the tokens drafted before it."""
+"""Hydra++: heads after a layer over all of the target's states, which know the drafted tokens."""
 
 from __future__ import annotations
 

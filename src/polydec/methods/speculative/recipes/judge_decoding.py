@@ -1,4 +1,4 @@
-"""Judge decoding: drafted tokens that the target would not have written are kept where a probe finds them right."""
+"""Judge decoding: a probe may accept drafted tokens that the target would not have written."""
 
 from __future__ import annotations
 

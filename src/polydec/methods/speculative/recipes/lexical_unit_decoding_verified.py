@@ -1,4 +1,4 @@
-"""Lexical unit decoding, verified: spans that the model is sure of are checked in the pass that follows anyway."""
+"""Lexical unit decoding, verified: the pass that follows anyway checks each span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LongSpec: a layer with a window of its own and the target's own keys and values drafts, at any length in the same memory."""
+"""LongSpec: a layer with a window of its own drafts from the target's keys and values."""
 
 from __future__ import annotations
 

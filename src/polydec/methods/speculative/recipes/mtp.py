@@ -1,4 +1,4 @@
-"""MTP: masks with gated low-rank matrices make the target itself guess ahead, whatever was accepted."""
+"""MTP: masks with gated low-rank matrices make the target itself guess ahead."""
 
 from __future__ import annotations
 

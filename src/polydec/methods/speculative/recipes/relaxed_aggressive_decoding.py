@@ -1,4 +1,4 @@
-"""Generalised aggressive decoding with relaxed verification: drafted tokens near the likeliest are kept."""
+"""Generalised aggressive decoding with relaxed verification: nearly best tokens pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scylla: a drafter on the target's states of any depth, whose tree is as wide as pays at the batch."""
+"""Scylla: a drafter on the target's states, whose tree is as wide as pays at the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trees ask of the draft, and the tree that is one path."""
+"""What trees read of the draft, and the tree that is one path."""
 
 from __future__ import annotations
 

@@ -16,8 +16,10 @@ from polydec.methods.speculative.trees._line import grow_single_path
 
 @dataclass(frozen=True)
 class ChainTree:
-    """Draw each token from the draft's law after the ones before it, down to the budget's depth or until its go_on says
-    stop (the token that said so is kept). A greedy draft's token is proposed with certainty, unread.
+    """Draw one path: each token from the draft's law after the ones before it.
+
+    It goes down to the budget's depth, or until its go_on says stop (the token that said so stays).
+    A greedy draft's token is proposed with certainty, unread.
 
     Exact: law, under any exact verifier: every node carries the row that it was drawn from.
     Reduces to: no draft at depth 0.

@@ -16,8 +16,10 @@ from polydec.methods.speculative.trees._line import grow_single_path
 
 @dataclass(frozen=True)
 class CoupledChainTree:
-    """Each token is the argmax of the draft's row plus the noise of its position, rng.at("token", position): the
-    `coupled` verifier then draws the same token wherever the two laws are close.
+    """Draw one path with the noise that the target will use.
+
+    Each token is the argmax of the draft's row plus the noise of its position, rng.at("token",
+    position): the `coupled` verifier then draws the same token wherever the two laws are close.
 
     Exact: law, under the `coupled` verifier only, which reads no draft law.
     Reduces to: a greedy draft under a greedy target.

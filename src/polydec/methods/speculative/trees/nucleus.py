@@ -1,4 +1,4 @@
-"""Grow as long as nodes are left: of each level the likeliest paths whose tokens lie in the nucleus of their law."""
+"""Grow as long as nodes are left, by the likeliest paths of tokens in the nucleus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree of a shape that was fixed beforehand, whose nodes are the draft's likeliest tokens by rank."""
+"""A tree of fixed shape whose nodes are the draft's likeliest tokens by rank."""
 
 from __future__ import annotations
 

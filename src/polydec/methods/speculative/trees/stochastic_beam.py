@@ -19,7 +19,10 @@ from polydec.methods.speculative.trees.greedy_growth import check_width
 
 @dataclass
 class _ArrivedParent:
-    """A parent in the race: its law, its path's probability, and the share of it whose children have not arrived."""
+    """A parent in the race.
+
+    It has its law, its path's probability, and the share of its children that have not arrived.
+    """
 
     node: int
     mass: float

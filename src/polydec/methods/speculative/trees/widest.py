@@ -1,4 +1,4 @@
-"""At each level the likeliest paths of all that were drafted stay, as many as that level is wide."""
+"""At each level the likeliest paths of all that were drafted, as many as that level is wide."""
 
 from __future__ import annotations
 

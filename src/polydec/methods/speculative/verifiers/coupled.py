@@ -13,14 +13,18 @@ from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 @dataclass(frozen=True)
 class CoupledVerifier:
-    """Take the argmax of the target's row plus the position's noise and follow the child that has this token.
+    """Draw the target's tokens with shared noise, and follow the child that has each.
 
-    Meant for the coupled trees, which draw with that noise: acceptance is at least (1 - TV) / (1 + TV) a candidate.
+    The token is the argmax of the target's row plus the position's noise. It is meant for the
+    coupled trees, which draw with that noise: acceptance is at least (1 - TV) / (1 + TV) a
+    candidate, with TV the total variation distance of the two laws.
 
-    Exact: law. By the Gumbel-max identity each token is one draw from its row, under noise that is fresh for each
-    position; a seed gives the same text under any drafter (another text than `match` gives).
+    Exact: law. By the Gumbel-max identity each token is one draw from its row, under noise that is
+    fresh for each position; a seed gives the same text under any drafter (another text than `match`
+    gives).
     Reduces to: sampling by Gumbel-max without a draft.
-    Source: Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative decoding" (2024).
+    Source: Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative
+    decoding" (2024).
     """
 
     exactness: ClassVar[Exactness] = Exactness.LAW

@@ -16,17 +16,20 @@ from polydec.methods.speculative.loop.types import Verdict
 
 @dataclass(frozen=True)
 class ExactVerifier:
-    """Try the children in the order drawn, each against what its rejected siblings left of the target's law.
+    """Rejection sampling with residuals, for chains and trees of any kind of candidates.
 
-    A child drawn from q is accepted with probability min(1, p(x) / q(x)); a rejection leaves p = (p - q)+ renormalised.
-    Siblings drawn without replacement see q without the ones before them. A certain child is a point mass. Once only
-    certain children remain, the token is drawn from p at rng.at("token", position) and the child that has it is
-    followed, so that certain drafts give the text of plain decoding. Arithmetic is float64.
+    The children of a node are tried in the order drawn, each against what its rejected siblings
+    left of the target's law. A child drawn from q is accepted with probability min(1, p(x) / q(x));
+    a rejection leaves p = (p - q)+ renormalised. Siblings drawn without replacement see q without
+    the ones before them. A certain child is a point mass. Once only certain children remain, the
+    token is drawn from p at rng.at("token", position) and the child that has it is followed, so
+    that certain drafts give the text of plain decoding. Arithmetic is float64.
 
     Exact: law. The acceptance rule and the residual add up to p at every node.
     Reduces to: `match` on certain candidates; plain sampling without a draft.
-    Source: Leviathan et al. (2023) and Chen et al. (2023) for chains; SpecInfer (Miao et al., 2023) for independent
-    siblings; recursive rejection sampling (Jeon et al., 2024) for siblings without replacement.
+    Source: Leviathan et al. (2023) and Chen et al. (2023) for chains; SpecInfer (Miao et al., 2023)
+    for independent siblings; recursive rejection sampling (Jeon et al., 2024) for siblings without
+    replacement.
     """
 
     exactness: ClassVar[Exactness] = Exactness.LAW

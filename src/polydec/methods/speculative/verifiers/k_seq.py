@@ -1,4 +1,4 @@
-"""Sequential selection with one threshold for all candidates, for several independent draws from one law."""
+"""Sequential selection with one threshold for several independent draws from one law (k-SEQ)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 @dataclass(frozen=True)
 class KSeqVerifier:
-    """A run of k siblings that were drawn independently from one q is tried in the order drawn: x is accepted with
-    probability min(1, p(x) / (rho q(x))), with the smallest rho in 1 to k under which what is accepted stays below p. If
-    none is, p becomes what that leaves of it. A token that is drawn in the end, from what is left or otherwise, is looked
-    up among all children: a rejected one may come back, and the tree below it is as good as any. Equal siblings count as
-    often as they stand there; the first of them has the tree below. Other candidates are tried as `exact` does. Arithmetic
-    is float64.
+    """Accept one of several independent draws, with one divisor for all of them.
 
-    Accepts at least 1 - (1 - 1/k)^k of what the best coupling of k draws with p accepts, so at least 1 - 1/e.
+    A run of k siblings that were drawn independently from one q is tried in the order drawn: x is
+    accepted with probability min(1, p(x) / (rho q(x))), with the smallest rho in 1 to k under which
+    what is accepted stays below p. If none is, p becomes what that leaves of it. A token that is
+    drawn in the end, from what is left or otherwise, is looked up among all children: a rejected
+    one may come back, and the tree below it is as good as any. Equal siblings count as often as
+    they stand there; the first of them has the tree below. Other candidates are tried as `exact`
+    does. Arithmetic is float64.
 
-    Exact: law. What the k trials accept and what is left of p add up to p at every node, and below a node the tree was
-    drawn without a look at its siblings.
+    It accepts at least 1 - (1 - 1/k)^k of what the best coupling of k draws with p accepts, so at
+    least 1 - 1/e.
+
+    Exact: law. What the k trials accept and what is left of p add up to p at every node, and below
+    a node the tree was drawn without a look at its siblings.
     Reduces to: `exact` where siblings come alone; plain sampling without a draft.
     Source: SpecTr (Sun et al., 2023), k-SEQ.
     """

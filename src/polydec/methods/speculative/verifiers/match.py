@@ -14,14 +14,16 @@ from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 
 @dataclass(frozen=True)
 class MatchVerifier:
-    """Draw a token from the target's row at rng.at("token", position) and follow the child that has it.
+    """Draw each token from the target's own row, and follow the child that has it.
 
-    Best for certain candidates: any fixed set of children is accepted as often as the target's law allows.
+    Draws are made at rng.at("token", position). It is best for certain candidates: any fixed set of
+    children is accepted as often as the target's law allows.
 
-    Exact: law. Every token is one draw from its row, and the draw never looks at the draft; a seed gives the text of
-    plain decoding whatever was drafted.
+    Exact: law. Every token is one draw from its row, and the draw never looks at the draft; a seed
+    gives the text of plain decoding whatever was drafted.
     Reduces to: plain sampling without a draft.
-    Source: Xia et al., SpecDec (2022), for greedy rows; Miao et al., SpecInfer (2023), "naive sampling", for laws.
+    Source: Xia et al., SpecDec (2022), for greedy rows; Miao et al., SpecInfer (2023), "naive
+    sampling", for laws.
     """
 
     exactness: ClassVar[Exactness] = Exactness.LAW

@@ -15,8 +15,10 @@ from polydec.methods.speculative.loop.types import Verdict
 
 @dataclass(frozen=True)
 class TrustVerifier:
-    """The first child of each node is accepted as it stands; the token behind the last one is drawn from the target's row, at
-    rng.at("token", position), as `match` draws it.
+    """Accept the first child of each node without a test.
+
+    The token after the last one is drawn from the target's row, at rng.at("token", position), as
+    `match` draws it.
 
     Exact: approximate: no drafted token is compared with the target's law.
     Reduces to: `match` where nothing is drafted.
