@@ -40,6 +40,7 @@ def teach_all_guesses(
         verdict: The accepted nodes and the token that follows them.
     """
     for guess in guesses:
+        # A guess that did not ask for the prompt would take it for text that was accepted.
         if not verdict.prompt or reads_prompt(guess):
             guess.learn(draft, scores, verdict)
 

@@ -28,6 +28,7 @@ class TokenWindowIndex:
             end = len(self.text)
             for n in self.lengths:
                 if n <= end:
+                    # `end` is where the new token will stand: the window goes on there.
                     window = tuple(self.text[end - n :])
                     if not self.first or window not in self.after:
                         self.after[window] = end
@@ -39,6 +40,7 @@ class TokenWindowIndex:
         They come in the order of `lengths`.
         """
         for n in self.lengths:
+            # The window at the very end has no successor yet, so it cannot match itself.
             if n < len(self.text):
                 start = self.after.get(tuple(self.text[-n:]))
                 if start is not None:

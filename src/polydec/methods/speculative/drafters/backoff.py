@@ -102,6 +102,7 @@ class BackoffGuess(DraftGuess):
                 (p, x, [*tail, x][-order:]) for p, x in config.table.after(tail)[: config.width]
             ]
 
+        # The larger of the drafter's own floor and the one that the budget asks for.
         return likeliest_first(root, self.tail, after, max(config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
@@ -112,6 +113,7 @@ class BackoffGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
+        # Only as many tokens as the longest context of the table are remembered.
         self.tail.extend(verdict.tokens(draft))
         del self.tail[: -self.config.table.order]
 

@@ -120,6 +120,7 @@ class BlockFilledGuess(DraftGuess):
         # Always the full block: its gaps were trained to see this many others.
         asked = filler.asks(kv, self.text, block)
         logits_KV = await ForwardQuery(filler, asked, len(self.text) + block)
+        # The first gaps only, where the budget has less room than the block.
         logp_K, token_K = normalise_log_weights(logits_KV[:most]).max(-1)
         return Draft.certain(
             (root, *token_K.tolist()), range(-1, most), (1.0, *logp_K.exp().tolist())

@@ -80,6 +80,7 @@ class CappedGuess:
         Returns:
             The drafter's draft.
         """
+        # The chain or tree may still be wide: only its levels are bounded.
         return await self.guess.propose(
             root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
         )

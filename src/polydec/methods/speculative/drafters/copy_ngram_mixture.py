@@ -65,6 +65,7 @@ class CopyNGramMixtureDrafter:
         """
         compiled = self.table.compiled
         copy = self.copy
+        # The compiled code reads the table and the text alone: it knows no store.
         if compiled is None or copy.store is not None:
             return CopyNGramMixtureGuess(self, copy.open(prompt, session))
         copies = NativeCopyDrafter.of(
@@ -132,6 +133,7 @@ class CopyNGramMixtureGuess:
             chance_of = dict[int, float]()
             match_of = dict[int, tuple[int, int]]()
             left = 1.0
+            # Copies first: what their chances leave of 1 is the table's share.
             for p, x, to in copier.after(automaton, state, length):
                 chance_of[x], match_of[x] = p, to
                 left -= p
@@ -139,6 +141,7 @@ class CopyNGramMixtureGuess:
             if product * left >= floor:
                 for p, x in config.table.after(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
+            # Below the floor along the path a candidate can never be taken.
             likely = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(likely) > 1:
                 likely = sorted(likely, key=_likelier)[: config.width]

@@ -147,6 +147,7 @@ class CopyingGuess(DraftGuess):
         most = min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
+        # By the choice of the length, or as published: one match length and a fixed block.
         if self.config.adapt:
             n, tokens = self._choose(matches, most)
         else:
@@ -154,6 +155,7 @@ class CopyingGuess(DraftGuess):
         if not tokens:
             return Draft.chain(root)
         copied = self.windows.text[matches[n] : matches[n] + tokens]
+        # Each copied token is as sure as matches of this length have been.
         return Draft.certain(
             (root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied))
         )

@@ -156,6 +156,8 @@ class DiffusionDrafter:
         """The token's share after the context in the corpus, as `_share` has it of the text."""
         levels = corpus.levels(context)
         scale = BACK_OFF ** len(context)
+        # The longest context of the corpus that knows the token counts; each token that it is
+        # shorter costs a factor.
         for n, row in reversed(list(enumerate(levels, 1))):
             for chance, follower in row:
                 if follower == token and chance:
@@ -235,6 +237,8 @@ class DiffusionGuess(DraftGuess):
             # next one.
             room = min(most, -len(known) % denoiser.block or denoiser.block)
         canvas = (*known, *(None,) * room)
+        # One pass over text and gaps, with nothing left for the next round: the text sees other
+        # gaps then.
         board = denoiser.open(len(canvas), len(known))
         try:
             logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))

@@ -171,6 +171,7 @@ class DynamicGuess(DraftGuess):
     @property
     def want(self) -> ScoreRequest:
         config = self.config
+        # The prompt has no verdict, so its truth is read from an exit after the last layer.
         if self.begun:
             exits = config.exits
         else:
@@ -205,6 +206,7 @@ class DynamicGuess(DraftGuess):
         length = min(length, budget.depth, budget.nodes)
         if length < 1:
             return Draft.chain(root)
+        # Below the bar a token is rather a miss of this exit than a hit.
         if config.by_confidence:
             bar = self.counts[exit].bar
         else:
@@ -236,6 +238,7 @@ class DynamicGuess(DraftGuess):
         """
         nodes = (0, *verdict.path)
         if not self.begun:
+            # Of the prompt the last positions alone are counted.
             nodes = nodes[-self.config.prompt :]
         # All exits are requested before one is looked at, so that their heads run together.
         shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}

@@ -81,6 +81,8 @@ class EagleDrafter:
 
     @property
     def want(self) -> ScoreRequest:
+        # Weights of several depths (EAGLE-3) read states after those layers, in place of the last
+        # one's.
         depths = self.weights.depths
         return ScoreRequest(
             law=RowDetail.NOTHING,

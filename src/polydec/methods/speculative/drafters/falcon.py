@@ -100,6 +100,7 @@ class BlockLaws:
         new = laws.new(draft)
         for depth in sorted({draft.depth[i] for i in new}):
             level = [i for i in new if draft.depth[i] == depth]
+            # Nodes that end a block are fed before the laws of their level are needed.
             if depth and depth % block == 0:
                 await self._feed(draft, level)
             # Nodes of this level below the end of one block share a law: the states were guessed
@@ -135,5 +136,6 @@ class BlockLaws:
 
     def _guess_of(self, draft: Draft, node: int) -> Tensor:
         """The state before a node's token, as it was guessed."""
+        # The state that gave the token's law: of the block that ends at or above its parent.
         above = draft.parent[node]
         return self._states[self._end(draft, above)][draft.depth[above] % self._weights.block]

@@ -142,6 +142,7 @@ class FilledGapsGuess(DraftGuess):
             return Draft.certain(
                 (root, *token_R.tolist()), range(-1, room), (1.0, *logp_R.exp().tolist())
             )
+        # Gap i's row is the law of the token there, whatever is drawn in the gaps before it.
         law = [normalise_log_weights(row_V / self.config.heat) for row_V in logw_RV]
         tokens = [
             rng.at("draft", position, i).categorical(float64_probabilities(row_V))
@@ -161,6 +162,7 @@ class FilledGapsGuess(DraftGuess):
         if not (self.config.keep and whole):
             kept.close()
         canvas: Canvas = (*known, *(None,) * room)
+        # A board that is kept must have room for the longest canvas.
         board = kept.board or denoiser.open(denoiser.context if self.config.keep else len(canvas))
         first = kept.seen
         rows = range(len(known), len(canvas))

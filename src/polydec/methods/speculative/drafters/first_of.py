@@ -81,6 +81,7 @@ class FirstOfGuess:
         """
         for guess in self.guesses:
             draft = await guess.propose(root, position, budget, rng)
+            # Drafters after this one are not asked, so they draw nothing and cost nothing.
             if len(draft) > 1:
                 return draft
         return Draft.chain(root)

@@ -161,6 +161,7 @@ class ForcedGuess:
             verdict: The accepted nodes and the token that follows them.
         """
         language = self.config.language
+        # The language must know every token written, drafted or not.
         if language is not None:
             for x in verdict.tokens(draft):
                 self.state = language.step(self.state, x)

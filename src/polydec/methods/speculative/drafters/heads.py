@@ -59,6 +59,8 @@ class HeadsDrafter:
 
     @property
     def want(self) -> ScoreRequest:
+        # Heads without a layer read the last state alone, so nothing of the prompt need be computed
+        # again.
         whole = self.prompt and self.weights.network is not None
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=whole, last=not whole)
 

@@ -123,6 +123,7 @@ class HierarchicalGuess:
 
     @property
     def want(self) -> ScoreRequest:
+        # An inner drafter of states reads the small model's: nothing is wanted of the target.
         if self._of_states:
             return ScoreRequest(law=RowDetail.NOTHING)
         return self._inner.want

@@ -78,6 +78,7 @@ class InputGuidedDrafter:
         """
         source = tuple(prompt[self.start : self.stop])
         ends = dict[tuple[int, ...], list[int]]()
+        # Where each n-gram of 1 to LONGEST tokens ends in the source.
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n : end], []).append(end)
@@ -171,8 +172,8 @@ class InputGuidedGuess(DraftGuess):
             p.lost = 0
 
     def _unique(self) -> tuple[int, int] | None:
-        """(place after it, n) of the shortest n-gram at the output's end that is unique in the
-        source.
+        """(place after it, n) of the shortest n-gram at the output's end that the source has just
+        once.
         """
         for n in range(1, len(self.place.last) + 1):
             ends = self.ends.get(self.place.last[-n:], ())
@@ -217,6 +218,7 @@ class InputGuidedGuess(DraftGuess):
         at, agreed = self.expected()
         if at is None:
             return Draft.chain(root)
+        # A guessed place copies a few tokens only.
         most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
         copied = self.source[at : at + most]
         return Draft.certain(

@@ -115,6 +115,8 @@ class LongSpecGuess:
         memory = self.session.memory()
         await self._catch_up(memory)
         assert self.state_W is not None, "the root is always read"
+        # The layer reads no guess of its own, so a deep draft is no less sound than a flat one;
+        # MOST only bounds it.
         laws = WindowLaws(self, self.state_W, memory)
         return await self.drafter.tree.grow(
             laws,

@@ -135,6 +135,7 @@ class LookupGuess(DraftGuess):
             # The end of the text is where the copy began: from there it repeats itself, as a text
             # in a loop does.
             copied = [text[start + i % (len(text) - start)] for i in range(length)]
+        # Each copied token lengthens the match by one.
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 

@@ -127,6 +127,7 @@ class TreeMerger:
                 raw = draft.chance[i]
             cell = first + int(raw * BUCKETS)
             chance = rates.chance(cell, raw)
+            # Nodes of the complete draft are added one by one, equal siblings too: each was drawn.
             if whole:
                 node = tree.add(at, token, chance, draft.draw[i], draft.law[i], probe)
             else:
@@ -162,6 +163,7 @@ class TreeMerger:
             Indices of the nodes, ascending: the first ``whole``, and those of the others with the
                 likeliest paths.
         """
+        # The chance of each node's path.
         value = [1.0]
         for p, c in zip(self.tree.parent[1:], self.tree.chance[1:]):
             value.append(value[p] * c)
@@ -231,6 +233,8 @@ class MergedTreeGuess:
         for k, draft in enumerate(drafts):
             if k != first:
                 merged.take(draft, k * (BUCKETS + 1), self.rates, whole=False)
+        # One source's siblings are alternatives that it weighed itself; those of several are
+        # evidence against one another.
         if len(drafts) > 1:
             merged.weigh()
         self.last[:] = [merged]

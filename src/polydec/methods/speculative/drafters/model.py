@@ -99,6 +99,7 @@ class ModelGuess(DraftGuess):
         Returns:
             The tree.
         """
+        # Without room the prompt is not even fed.
         if budget.depth < 1:
             return Draft.chain(root)
         # The prompt is fed in chunks; from the second round on nothing is left to feed here.

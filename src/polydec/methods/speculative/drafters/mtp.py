@@ -108,6 +108,7 @@ class MtpGuess:
                 laws = SampledLaws(known, self.session, config.mtp)
             else:
                 laws = LevelLaws(known[:, None], self.session)
+            # Each mask's state gives one level of the tree.
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
             draft = await config.tree.grow(laws, root, position, room, rng)
         return self._with_masks(draft, budget)
@@ -119,6 +120,7 @@ class MtpGuess:
         parent = list(draft.parent)
         states = list[Tensor]()
         for node in range(n):
+            # Without `quadratic`, only leaves have masks.
             if draft.children[node] and not self.config.quadratic:
                 continue
             # No masks for levels that the budget does not have, nor more nodes than it has.

@@ -156,6 +156,7 @@ class NgramRowsGuess(DraftGuess):
         # For each node of the template its node in the draft, None where it is missing.
         tree, place = (TreeBuilder(root), list[int | None]([0]))
         context = [tuple(self.text[-self.config.longest :])]
+        # Children of each node of the template, breadth first.
         counts = [
             sum(above == i for above, _ in self.config.template)
             for i in range(len(self.config.template) + 1)

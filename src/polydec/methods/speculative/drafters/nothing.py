@@ -81,6 +81,7 @@ class NothingGuess(DraftGuess):
         Returns:
             The guess itself.
         """
+        # Frozen and without state, so one object serves all choices.
         return self
 
     def close(self) -> None:

@@ -117,12 +117,14 @@ class OtherTokenizerGuess(DraftGuess):
         # on the tokens before it.
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *chain.token))
+        # Where the new tokens change how the old ones decode, there is no clean addition to spell.
         if whole.startswith(known):
             # A character that is cut at the end is left out.
             ids = retokenise_addition(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
         else:
             ids = ()
         if end:
+            # The draft's end of text is the target's, by the lowest id where it has several.
             ends = sorted(self.config.vocab.eos)[:1]
         else:
             ends = []

@@ -167,6 +167,7 @@ class RecyclingGuess(DraftGuess):
                 row = ()
             else:
                 row = self.memory.after.get(tree.token[p], ())
+            # A child is left out with its parent, beyond the row, or beyond the budget.
             if (
                 p is None
                 or rank >= len(row)
@@ -186,6 +187,7 @@ class RecyclingGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
+        # Rejected nodes have rows too, which say just as well what follows their tokens.
         rows = scores.base.topk_rows(range(len(draft)), self.config.k)
         accepted = (0, *verdict.path)
         # The same token may stand at several nodes: an accepted one, whose context is the text's

@@ -100,6 +100,8 @@ class SelfSpeculativeGuess(DraftGuess):
         """
         if budget.depth < 1:
             return Draft.chain(root)
+        # The part stages its nodes in the target's own cache; behind an exit the target's next
+        # score goes on from there.
         return await self.config.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:

@@ -62,6 +62,7 @@ class SharedTokensDrafter:
             The guess.
         """
         reader = OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
+        # The map of the two vocabularies is made once for all requests.
         return SharedTokensGuess(
             reader, SharedVocabulary.of(self.draft.vocab, self.vocab), self.vocab.size
         )
@@ -153,6 +154,7 @@ class SharedTokensGuess(DraftGuess):
             p = 1.0
             draw = DrawKind.CERTAIN
             if only is not None:
+                # A greedy draft's token that the target does not have ends the draft.
                 if only not in shared.twin:
                     break
                 token = shared.twin[only]
@@ -161,6 +163,7 @@ class SharedTokensGuess(DraftGuess):
                 draw = DrawKind.INDEPENDENT
                 # The draft's row on shared tokens, renormalised and written to the target's ids.
                 shared_K = row_V[shared.ours_K.to(row_V.device)]
+                # No shared token is possible here: the draft ends.
                 if not float(shared_K.max()) > NEG_INF:
                     break
                 law_V = row_V.new_full((self.size,), NEG_INF)

@@ -17,8 +17,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class SortedExitsDrafter:
-    """Draw each token from the first exit of a draft model that is sure enough of its likeliest
-    token.
+    """Draw each token from the first exit of a draft model that is sure of its likeliest token.
 
     An exit is sure where its likeliest token has at least its threshold of probability (before
     shaping); the last exit always is. Tokens that left early have the state they left with; when a
@@ -87,6 +86,7 @@ class SortedExitsDrafter:
             raise RequestError(f"{bad} is {thresholds[bad]}: it must be at least 0")
         # A later entry of the same depth replaces the earlier one.
         at = dict(zip(exits, (*thresholds.values(), 0.0), strict=True))
+        # Depth 0 is no exit: it comes up where the draft has a single layer.
         at.pop(0, None)
         return SortedExitsDrafter(draft, tuple(at), tuple(at.values())[:-1], stop)
 
@@ -134,10 +134,13 @@ class SortedGuess(DraftGuess):
         """
         draft = Draft.chain(root)
         most = min(budget.depth, budget.nodes)
+        # The prompt is fed in chunks; from the second round on nothing is left to feed here.
         if most:
             await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         for depth in range(1, most + 1):
             scores, sure = await self._law(draft)
+            # An unsure exit ends the draft before its token: the decision follows from the text,
+            # not from a draw.
             if sure < self.config.stop:
                 break
             token, draw, law_V, q = draw_draft_token(
@@ -157,6 +160,8 @@ class SortedGuess(DraftGuess):
             # An exit that is never sure enough need not run its head.
             if bar > 1.0:
                 continue
+            # The part of fewer layers shares the session's cache, so a deeper exit goes on from
+            # what this one computed.
             scores = await self.session.part(range(exit)).score(
                 draft, ScoreRequest(base=RowDetail.ROW)
             )

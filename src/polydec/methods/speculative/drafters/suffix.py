@@ -111,6 +111,7 @@ class SuffixGuess(DraftGuess):
         for x in tokens:
             self.automaton.extend(x)
             self.text.append(x)
+            # The match in the store moves along with the text token by token.
             if self.config.store is not None:
                 self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
 
@@ -154,6 +155,7 @@ class SuffixGuess(DraftGuess):
         if length < self.config.min_match:
             return []
         best = automaton.after(state)
+        # Shares are of all continuations, also of those beyond the width.
         total = sum(n for n, _, _ in best)
         follow = automaton.next[state]
         return [
@@ -211,6 +213,7 @@ class SuffixGuess(DraftGuess):
         Returns:
             The copy.
         """
+        # The store is shared; the match in it is this text's own.
         return SuffixGuess(
             self.config, self.automaton.copy(), list(self.text), list(self.at), self.rates.copy()
         )

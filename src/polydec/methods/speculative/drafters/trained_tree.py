@@ -78,6 +78,7 @@ def require_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter
 
 def _shows_states(target: Target) -> bool:
     """Whether the law, as it is steered or shaped, shows states."""
+    # Steering or shaping may leave no hidden states to read, which shows only when asked.
     try:
         width_of_states(target)
     except PolydecError:

@@ -215,6 +215,7 @@ class TrigramSearchNode:
             fresh = next((k for k in self.kids or () if not k.visits), None)
             if fresh is not None:
                 return fresh
+        # PUCT: mean score plus a bonus for weight, which shrinks with the child's visits.
         wide = (C1 + log((self.visits + C2 + 1.0) / C2)) * sqrt(self.visits)
         return max(
             self.kids or (),
@@ -278,6 +279,7 @@ class TrigramGuess(DraftGuess):
         if not self.config.iterations:
             return self._best_first(start, budget)
         kept = self._search(start, rng.at("draft", position))
+        # Shorter sequences fill the tree first, as published, whatever their visits.
         if self.config.longest_first:
             kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
         return self._tree(start, [tokens[: budget.depth] for _, tokens in kept], budget.nodes)
@@ -309,6 +311,7 @@ class TrigramGuess(DraftGuess):
             for n in way:
                 n.visits += 1
                 n.score += score
+        # Every visited node is a sequence; the shorter one comes first on a tie.
         best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[: self.config.sentences]
         return [
             (n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]]))
@@ -362,6 +365,7 @@ class TrigramGuess(DraftGuess):
         while heap and len(paths) <= budget.nodes:
             value, tokens = heappop(heap)
             paths.append(tokens)
+            # As deep as the sequences of a search, which have one token more than are searched.
             if len(tokens) <= self.config.length and len(tokens) < budget.depth:
                 pair = _last_two((*start, *tokens))
                 total = sum(self.row(pair).values())

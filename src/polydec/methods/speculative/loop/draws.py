@@ -49,10 +49,13 @@ def draw_draft_token(scores: DraftScores, node: int, pick: Pick, graded: bool = 
         The token, with the law and the probability that it was drawn with.
     """
     token = scores.certain(node)
+    # A certain token needs no row: under a greedy draft no V numbers are written.
     if token is not None:
         return TokenDraw(
             token, DrawKind.CERTAIN, None, certain_draw_chance(scores, node, token, graded)
         )
+    # The law goes with the token: an exact verifier tests the token against the very row it was
+    # drawn from.
     law_V = scores.row(node)
     token = pick(law_V)
     return TokenDraw(token, DrawKind.INDEPENDENT, law_V, exp(law_V[token]))

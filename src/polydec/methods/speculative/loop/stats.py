@@ -78,6 +78,7 @@ class DraftStats:
                 summand. Where a judge accepted tokens: ``judged``, how many, and ``judged_share``,
                 their share of the accepted ones.
         """
+        # Nothing is expected where nothing was drafted, or where a proposer stated no chances.
         known = self.drafted and self.expected is not None
         if self.masked:
             bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least}

@@ -98,6 +98,7 @@ def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
     last = len(draft.token) - 1
     path: list[int] = []
     while True:
+        # The token is picked before the draft is looked at, so that what was drafted moves no draw.
         token = pick(node, len(path))
         # Children stand after their parents, so the last node has none and needs no search.
         if node < last:

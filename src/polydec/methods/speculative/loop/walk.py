@@ -143,6 +143,7 @@ class Walk:
             guess = method.drafter.open(text, session)
             await prefill_for_guess(session, guess, text, whole)
         except BaseException:
+            # Nothing is left open if the prefill fails or is given up.
             if guess is not None:
                 guess.close()
             session.close()
@@ -171,6 +172,8 @@ class Walk:
         # the room.
         if budget.depth > room - 1:
             budget = replace(budget, depth=room - 1)
+        # `fit` cuts what can never become text, by what stands above a node alone: the law stays
+        # exact.
         draft = (await self._guess.propose(self.root, position, budget, rng)).fit(room - 1, ends)
         scores = await self._session.score(draft, self._want)
         verdict = self._method.verifier.verify(draft, scores, rng, position)

@@ -75,6 +75,7 @@ class AdditivePolicy:
         # A round without a draft says nothing about the depth.
         if not deepest:
             return state
+        # The full depth was accepted: a longer draft might be as well.
         if len(verdict.path) == deepest:
             return min(state + self.rise, self.most)
         return max(state - self.fall, self.least)

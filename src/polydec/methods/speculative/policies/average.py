@@ -76,6 +76,9 @@ class MovingAveragePolicy:
             drafted = max(draft.depth)
         else:
             drafted = draft.natural
+        # Exponential moving averages of the length drafted and the length accepted.
         long = self.rate * state[1] + (1 - self.rate) * drafted
         good = self.rate * state[2] + (1 - self.rate) * len(verdict.path)
+        # `rise` is added only where all is accepted on average: else a longer draft would be cut
+        # short anyway.
         return max(self.least, min(self.most, round(long + self.rise * (good >= long)))), long, good

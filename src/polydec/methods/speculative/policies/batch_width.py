@@ -88,6 +88,7 @@ class BatchWidthPolicy:
 
     def budget(self, state: InUse) -> DraftBudget:
         """The most that is drafted then."""
+        # Before the first round nothing is known of the batch: one sequence is assumed.
         if state.width is None:
             width = self.at(1)
         else:

@@ -74,6 +74,7 @@ class ThresholdPolicy:
         drafted = max(draft.depth)
         if not drafted:
             return state
+        # The acceptance rate moves first; the threshold then aims by the new one.
         ar = self.keep_rate * ar + (1.0 - self.keep_rate) * len(verdict.path) / drafted
         if ar < self.rate:
             aim = tau + self.step

@@ -45,6 +45,6 @@ def build(
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.lenient import LenientVerifier
 
-    # Distillation happens in training (`polydec train`); what differs here is the acceptance rule.
+    # Distillation happens in training; what differs here is the acceptance rule.
     drafter = ModelDrafter(kit.drafting, ChainTree())
     return SpeculativeDecoder(kit.target, drafter, LenientVerifier(lenience), FixedPolicy(depth))

@@ -33,5 +33,5 @@ def build(kit: Kit, *, block: Annotated[int, InRange(1, 64), "tokens guessed"] =
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    # Guesses are certain: verification settles at least one place of the block a pass.
+    # Guesses are certain, so the target's own draws decide.
     return SpeculativeDecoder(kit.target, JacobiDrafter(block), MatchVerifier(), FixedPolicy(block))

@@ -47,7 +47,7 @@ def build(
 
     judge = kit.need(JudgeProbe)
     ends = frozenset(kit.target.vocab.eos)
-    # A chain of the draft's likeliest tokens: the judge was trained on such.
+    # A chain of the draft's likeliest tokens, which are certain candidates.
     chain = RankedTree(tuple((0,) * n for n in range(1, depth + 1)))
     # The judge reads the target's states at drafted tokens, so each pass is asked for them.
     drafter = WithStatesDrafter(ModelDrafter(kit.drafting, chain))

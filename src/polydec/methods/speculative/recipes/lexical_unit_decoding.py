@@ -48,7 +48,7 @@ def build(
     from polydec.models.learned.kinds.probes import SoftProbes
 
     probes = kit.need(SoftProbes, NEED.which)
-    # `confidence` bounds both each drafted token and the root that a span begins behind.
+    # `confidence` bounds both each drafted token and the root that a span follows.
     drafter = ProbesDrafter(
         probes, SurePrefixTree(confidence, repeats=False), rows, sure=confidence
     )

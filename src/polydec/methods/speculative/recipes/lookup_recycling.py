@@ -54,7 +54,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     copies = with_source_text(LookupDrafter(max_ngram, min_ngram, growth=growth), kit.source)
-    # A copy is right far more often than a recycled tree, so the tree is for rounds without a copy.
+    # A copy speaks first; the recycled tree is for rounds without one.
     drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
     if cost_aware:
         drafter = CostAwareDrafter(drafter, None, kit.costs)

@@ -34,6 +34,7 @@ def likeliest_children(
         Tuples of token id, probability, and the value to ask the budget's go_on with, best first.
             Fewer than k where the row has fewer tokens.
     """
+    # A greedy law is a point mass: its further candidates come from the model before shaping.
     only = scores.certain(at)
     if only is None:
         tokens, logp = scores.topk(at, k)
@@ -67,6 +68,7 @@ async def grow_single_path(
     for depth in range(1, min(budget.depth, budget.nodes) + 1):
         scores = await laws.score(draft, tree_score_want(budget))
         token, draw, law_V, q = draw_draft_token(scores, depth - 1, pick(depth), budget.graded)
+        # The token joins before go_on is asked: a draw is never taken back.
         draft = draft.grown(token, depth - 1, draw, law_V, q)
         if not budget.go_on(depth, q):
             break

@@ -105,6 +105,8 @@ class LearnedStopTree:
             token, draw, law_V, q = draw_draft_token(scores, depth - 1, pick, budget.graded)
             draft = draft.grown(token, depth - 1, draw, law_V, q)
             chances.append(q)
+            # The draft ends once the chance that some token so far is rejected exceeds the
+            # threshold.
             if not budget.go_on(depth, q) or (depth >= self.least and 1.0 - all_ > self.threshold):
                 break
         return replace(draft, chance=tuple(chances))

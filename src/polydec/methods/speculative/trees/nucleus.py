@@ -67,6 +67,7 @@ class NucleusTree:
         draft = Draft.chain(root)
         tips = [(0, 1.0)]
         for depth in range(1, budget.depth + 1):
+            # The nodes that are left bound both the candidates of a node and the level.
             left = budget.nodes + 1 - len(draft)
             if not tips or not left:
                 break

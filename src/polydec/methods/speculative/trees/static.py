@@ -74,6 +74,7 @@ class StaticTree:
             """
             p_V = float64_probabilities(law_V)
             child = here.at(node)
+            # Each draw has a stream of its own; without replacement one call draws all siblings.
             if self.replace:
                 return tuple(child.at(i).categorical(p_V) for i in range(k))
             return child.without_replacement(p_V, k)
@@ -132,6 +133,7 @@ async def grow_level_tree(
                     q = certain_draw_chance(scores, node, token, budget.graded)
                 else:
                     q = exp(law_V[token])
+                # A draw at which go_on says stop stays in the tree, without children.
                 if budget.go_on(depth, q):
                     below.append(len(draft))
                 draft = draft.grown(

@@ -53,9 +53,12 @@ class CoupledVerifier:
             Returns:
                 The argmax of log-probabilities plus the position's Gumbel noise.
             """
+            # A greedy target's token is known without a row and without noise.
             only = scores.certain(node)
             if only is not None:
                 return only
+            # Gumbel-max: the argmax of log-probabilities plus Gumbel noise is one draw from the
+            # law. The noise depends on the position alone, as the drafting tree's does.
             row_V = scores.row(node)
             return rng.at("token", position + depth).noise(len(row_V)).argmax(row_V)
 

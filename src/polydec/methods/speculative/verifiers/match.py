@@ -52,6 +52,7 @@ class MatchVerifier:
             Returns:
                 The token id.
             """
+            # A greedy target's token is known without a row and without a draw.
             only = scores.certain(node)
             if only is None:
                 return rng.at("token", position + depth).categorical(

@@ -78,8 +78,11 @@ class NearBestVerifier:
             # children has nothing to accept.
             if not draft.children[node] or draft.child(node, token) is not None:
                 return token
+            # Tokens of the model's own row that are near enough to its likeliest, which is the
+            # first one.
             tokens, logp = scores.base.topk(node, self.top)
             near = {x for x, value in zip(tokens, logp) if logp[0] - value <= self.tolerance}
+            # The first child in the order drawn: the drafter's own preference.
             drafted = (draft.token[child] for child in draft.children[node])
             return next((x for x in drafted if x in near), token)
 

@@ -42,6 +42,7 @@ class TrustVerifier:
         """
         path = list[int]()
         node = 0
+        # Siblings after the first one are never looked at.
         while draft.children[node]:
             node = draft.children[node][0]
             path.append(node)
