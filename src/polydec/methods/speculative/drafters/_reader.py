@@ -93,7 +93,7 @@ class OtherTokenizerReader:
 
         Returns:
             The draft's session at the end of the text, and the draft's pending root. None where the
-                text ends inside a character, has nothing but special tokens, or cannot be spelled.
+            text ends inside a character, has nothing but special tokens, or cannot be spelled.
         """
         string = self.words.decode(self.text)
         # A text that is cut inside a character decodes to a replacement mark at its end.
@@ -158,7 +158,7 @@ def shared_token_map(draft: TokenVocabulary, target: TokenVocabulary) -> dict[in
 
     Returns:
         For each shared token id of the draft the id of the target. No id of the target appears
-            twice.
+        twice.
 
     Raises:
         RequestError: One of the vocabularies has no tokenizer.

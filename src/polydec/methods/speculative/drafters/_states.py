@@ -181,8 +181,8 @@ class StateDraftWeights(Protocol):
         """What enters the layer for true states.
 
         Args:
-            embed_NWH: Embeddings of the tokens up to the one after each state, shape ``[N, window,
-                H]``.
+            embed_NWH: Embeddings of the tokens up to the one after each state, shape
+                ``[N, window, H]``.
             state_NH: The true states, shape ``[N, H]``.
 
         Returns:

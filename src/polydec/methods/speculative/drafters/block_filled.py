@@ -115,6 +115,7 @@ class BlockFilledGuess(DraftGuess):
         if most < 1:
             return Draft.chain(root)
         kv = self.beside.kv
+        # The source is encoded once for all rounds and all choices.
         if kv is None:
             kv = self.beside.kv = await ForwardQuery(filler.encoder, self.source, len(self.source))
         # Always the full block: its gaps were trained to see this many others.

@@ -61,7 +61,7 @@ class CopyNGramMixtureDrafter:
 
         Returns:
             The guess, which has read the prompt. It is the compiled one where there is one for the
-                table, and nothing outlives the request.
+            table, and nothing outlives the request.
         """
         compiled = self.table.compiled
         copy = self.copy

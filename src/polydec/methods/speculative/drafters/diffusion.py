@@ -247,6 +247,7 @@ class DiffusionGuess(DraftGuess):
         config = self.config
         logp_RV = normalise_log_weights(logw_RV)
         path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
+        # For a policy that adapts the length; the path itself may be shorter or longer.
         if config.ends:
             natural = config.before_end(logp_RV)
         else:

@@ -95,6 +95,7 @@ class DynamicExitDrafter:
         choice = (self.exits[0], 0)
         for exit, count in counts.items():
             tokens = 1.0
+            # An exit of which nothing was counted promises nothing.
             for length in range(1, self.depth + 1) if count.hits + count.misses else ():
                 # e(g) = 1 + a e(g - 1): one token more with each drafted one that is right.
                 tokens = 1.0 + count.rate * tokens

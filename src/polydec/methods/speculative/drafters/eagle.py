@@ -49,7 +49,7 @@ class EagleDraftWeights(StateDraftWeights, Protocol):
 
         Returns:
             What `below` needs at the children, and the states whose laws the target's head gives.
-                None in place of these where the layer has a head of its own.
+            None in place of these where the layer has a head of its own.
         """
         ...
 
@@ -116,6 +116,7 @@ class LayerLaws:
         self._known = known
         self._laws = StateLaws(known.session, known.bent)
         self._above = dict[int, Tensor]()
+        # The root's law comes from the last true state: it is known before any node is fed.
         if known.tip is not None:
             self._put([0], 0, known.tip)
 

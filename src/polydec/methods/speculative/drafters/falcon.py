@@ -78,6 +78,8 @@ class BlockLaws:
         self._laws = StateLaws(known.session, known.bent)
         self._fed = 1
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
+        # The root ends a block: what the network made of the last true state is its guess of the
+        # first levels.
         self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
 
     def _blocks(self, hidden_RS: Tensor | None) -> Tensor:

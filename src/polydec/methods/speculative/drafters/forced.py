@@ -107,11 +107,13 @@ class JumpForwardDrafter:
 
 
 def _piece(pieces: Sequence[bytes | None], token: int) -> bytes:
+    # Special tokens, and ids beyond the tokenizer's own, stand for no bytes.
     return (pieces[token] if token < len(pieces) else None) or b""
 
 
 def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
     """The tokenizer's own tokens of some bytes, as far as they are whole characters."""
+    # A character that is cut at the end is left out: its bytes are not yet a text.
     try:
         return words.encode(text.decode(errors="ignore"), special=False)
     except PolydecError:

@@ -84,6 +84,7 @@ class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
 
     def __init__(self, weights: HeadDraftWeights, known: StateGuess) -> None:
+        # With a layer, what it made of the last true state; else that state itself.
         if known.tip is not None:
             state = known.tip.hidden_RH
         elif known.true_H is None:

@@ -135,8 +135,8 @@ class HierarchicalGuess:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Pass i of the small model draws below ``rng.at("draft",
-                position).at(i)``.
+            rng: Random stream of the text. Pass i of the small model draws below
+                ``rng.at("draft", position).at(i)``.
 
         Returns:
             The chain. Each token carries the small model's row that it was drawn from.
@@ -219,6 +219,7 @@ class HierarchicalGuess:
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
+        # The inner drafter had asked for the target's rows of the prompt.
         if verdict.prompt:
             self._inner.learn(draft, scores, verdict)
             return

@@ -73,6 +73,8 @@ class LookaheadDrafter:
         # While the window fills, it has more columns and fewer levels: the largest of these shapes
         # counts.
         columns = range(self.window, self.window + self.ngram - 1)
+        # With c columns: the chain without the root, and above each column as many cells as levels
+        # are filled.
         cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
         return cells + self.guesses * (self.ngram - 1)
 

@@ -81,6 +81,7 @@ class MergedTreeDrafter:
         Returns:
             The guess.
         """
+        # One cell for each source and bucket; a chance of 1 has a bucket of its own.
         cells = len(self.drafters) * (BUCKETS + 1)
         return MergedTreeGuess(
             self,
@@ -161,7 +162,7 @@ class TreeMerger:
 
         Returns:
             Indices of the nodes, ascending: the first ``whole``, and those of the others with the
-                likeliest paths.
+            likeliest paths.
         """
         # The chance of each node's path.
         value = [1.0]

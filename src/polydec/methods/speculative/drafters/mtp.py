@@ -62,6 +62,7 @@ class MtpDrafter:
     def room(self, nodes: int) -> int:
         """Tokens for which a budget of so many nodes has room, their masks counted."""
         k = len(self.mtp)
+        # The root and each token bring their masks along, or the last token alone does.
         return max(0, (nodes + 1) // (1 + k) - 1 if self.quadratic else nodes - k)
 
 

@@ -254,6 +254,7 @@ class NgramRowsGuess(DraftGuess):
             The copy.
         """
         common = self.config.shared or self.config.store is not None
+        # A store that is shared by choices or requests is written to by all of them.
         if common:
             store = self.store
         else:

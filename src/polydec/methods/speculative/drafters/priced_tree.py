@@ -71,6 +71,7 @@ class PricedTree:
 
     def brings(self, step: int) -> float:
         """Tokens that asking is expected to bring in a step of this class."""
+        # In proportion to how often this drafter is right, from figures of another one.
         return BRINGS[step] * self.right / RIGHT
 
     def least_ms(self, row_ms: float) -> float:

@@ -111,6 +111,8 @@ class RecyclingDrafter:
             value, path = heappop(heap)
             best.append(path)
             for i, r in enumerate(ranks):
+                # A heap of negative products: every child is less likely than its parent, so a
+                # parent comes first.
                 heappush(heap, (value * r, (*path, i)))
         return tree_template(best)
 

@@ -130,8 +130,8 @@ class SharedTokensGuess(DraftGuess):
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. The token of each depth is drawn at ``rng.at("draft",
-                position, depth)``.
+            rng: Random stream of the text. The token of each depth is drawn at
+                ``rng.at("draft", position, depth)``.
 
         Returns:
             The chain.

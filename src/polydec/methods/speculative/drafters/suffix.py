@@ -136,6 +136,8 @@ class SuffixGuess(DraftGuess):
             Its share, times how often matches like this were right.
         """
         cell = _index(length, count)
+        # At most the share itself: rates may exceed 1, since divided continuations count as parts
+        # of a trial.
         return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
     def after(
@@ -150,7 +152,7 @@ class SuffixGuess(DraftGuess):
 
         Returns:
             Chance, token, and state and length of its own match, likeliest first. None where the
-                match is too short.
+            match is too short.
         """
         if length < self.config.min_match:
             return []

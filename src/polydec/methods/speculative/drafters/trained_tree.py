@@ -41,7 +41,7 @@ def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, f
 
     Returns:
         The drafter, and how often it is right in its first token. None: nothing was trained that
-            fits.
+        fits.
     """
     # The kinds in order of preference.
     for kind, drafts in (
@@ -51,6 +51,7 @@ def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, f
     ):
         trained = kit.find(kind)
         if trained is not None and _shows_states(kit.target):
+            # Unshaped laws let the compiled code grow the tree in one call.
             return drafts(trained, tree, prompt=False, bent=False), trained.rates[0][0]
     return None
 

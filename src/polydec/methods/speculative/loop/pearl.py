@@ -82,7 +82,7 @@ class PearlDecoder:
 
         Returns:
             The answers in the order of the choices. Their statistics count as drafted only the
-                tokens that were tested.
+            tokens that were tested.
         """
         texts = [into.open(choice) for choice in request.choices]
         sessions = [self.target.open(request.prompt)]
@@ -121,9 +121,8 @@ class PearlDecoder:
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
         )
-        # Two chains below the same root: `pending` is the root with the drafted tokens that wait
-        # for the target, `line` is what the draft model's session has staged, which is longer by
-        # the tokens that it wrote during the last pass.
+        # `line` is what the draft model's session has staged. `pending` is the end of it that the
+        # target has not verified: the root, and the drafted tokens that wait for the next pass.
         pending = line = Draft.chain(into.request.prompt[-1])
         while True:
             n = text.position

@@ -143,8 +143,8 @@ class Verifier(Protocol):
         Args:
             draft: The draft that the target has scored.
             scores: The target's scores at the nodes of the draft.
-            rng: Random stream of the text. Draws for a position are made at ``rng.at("token",
-                position, ...)``.
+            rng: Random stream of the text. Draws for a position are made at
+                ``rng.at("token", position, ...)``.
             position: Absolute position of the first drafted token.
 
         Returns:

@@ -72,11 +72,11 @@ class DraftStats:
 
         Returns:
             ``mean_acceptance_length`` is 1 + accepted / drafts. ``draft_acceptance_rate`` is None
-                where nothing was drafted. Where a constraint or another mask was on:
-                ``log_mass_kept``, the sum over tokens of the logarithm of the probability that the
-                model gave to allowed tokens (0 or less), and ``least_log_mass_kept``, its lowest
-                summand. Where a judge accepted tokens: ``judged``, how many, and ``judged_share``,
-                their share of the accepted ones.
+            where nothing was drafted. Where a constraint or another mask was on: ``log_mass_kept``,
+            the sum over tokens of the logarithm of the probability that the model gave to allowed
+            tokens (0 or less), and ``least_log_mass_kept``, its lowest summand. Where a judge
+            accepted tokens: ``judged``, how many, and ``judged_share``, their share of the accepted
+            ones.
         """
         # Nothing is expected where nothing was drafted, or where a proposer stated no chances.
         known = self.drafted and self.expected is not None

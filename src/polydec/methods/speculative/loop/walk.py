@@ -242,6 +242,8 @@ class Walk:
         Raises:
             RequestError: The model has no such state.
         """
+        # The root stays staged: the next round's draft begins with it, and feeds its new nodes
+        # alone.
         scores = await self._session.score(Draft.chain(self.root), replace(self._want, hidden=True))
         if scores.hidden_NH is None:
             raise RequestError("this model gives no hidden states, which a learned reward reads")

@@ -32,7 +32,7 @@ def likeliest_children(
 
     Returns:
         Tuples of token id, probability, and the value to ask the budget's go_on with, best first.
-            Fewer than k where the row has fewer tokens.
+        Fewer than k where the row has fewer tokens.
     """
     # A greedy law is a point mass: its further candidates come from the model before shaping.
     only = scores.certain(at)

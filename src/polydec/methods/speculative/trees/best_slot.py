@@ -60,8 +60,8 @@ class BestSlotTree:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Children are drawn at ``rng.at("draft", position,
-                *path)``, so that their order does not matter.
+            rng: Random stream of the text. Children are drawn at
+                ``rng.at("draft", position, *path)``, so that their order does not matter.
 
         Returns:
             The tree.

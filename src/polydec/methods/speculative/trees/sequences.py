@@ -48,8 +48,8 @@ class SequencesTree:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Sequence i draws at ``rng.at("draft", position, i,
-                depth)``.
+            rng: Random stream of the text. Sequence i draws at
+                ``rng.at("draft", position, i, depth)``.
 
         Returns:
             The tree, with equal siblings where several sequences drew one token.

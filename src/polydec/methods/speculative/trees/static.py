@@ -52,8 +52,8 @@ class StaticTree:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Children of a node are drawn at ``rng.at("draft",
-                position, node)``.
+            rng: Random stream of the text. Children of a node are drawn at
+                ``rng.at("draft", position, node)``.
 
         Returns:
             The tree.

@@ -76,8 +76,8 @@ class StochasticBeamTree:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. A level's race draws at ``rng.at("draft", position,
-                depth)``.
+            rng: Random stream of the text. A level's race draws at
+                ``rng.at("draft", position, depth)``.
 
         Returns:
             The tree.

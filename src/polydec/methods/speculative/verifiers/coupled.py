@@ -35,8 +35,8 @@ class CoupledVerifier:
         Args:
             draft: The draft that the target has scored.
             scores: The target's scores at the nodes of the draft.
-            rng: Random stream of the text. The noise of each position is that of ``rng.at("token",
-                position)``, which a coupled tree uses as well.
+            rng: Random stream of the text. The noise of each position is that of
+                ``rng.at("token", position)``, which a coupled tree uses as well.
             position: Absolute position of the first drafted token.
 
         Returns:
