@@ -192,7 +192,7 @@ class StateDraftWeights(Protocol):
 
 
 class StateDrafter(Protocol):
-    """Grows a tree from true states."""
+    """Grows a tree from true states: its weights, its tree and what it reads of the target."""
 
     @property
     def weights(self) -> StateDraftWeights: ...
@@ -206,7 +206,7 @@ class StateDrafter(Protocol):
     @property
     def want(self) -> ScoreRequest: ...
     def laws(self, known: StateGuess) -> DraftScorer:
-        """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
+        """What the tree asks for laws: it scores a draft that grows from call to call."""
         ...
 
 

@@ -38,7 +38,7 @@ class SuffixAutomaton:
         self.tip = self.size = 0
 
     def extend(self, token: int) -> None:
-        """Append a token, in amortised constant time apart from the counts of at most CHAIN states."""
+        """Append a token, in amortised constant time but for the counts of at most CHAIN states."""
         length = self.length
         link = self.link
         follow = self.next

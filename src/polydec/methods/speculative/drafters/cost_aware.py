@@ -34,12 +34,12 @@ from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BINS = 12
-"""Chances are told apart to 1 / BINS."""
+"""Chances are distinguished to 1 / BINS."""
 TRUST = 24.0
 """How many trials a chance is worth that was said and not yet seen."""
 LOOKS = (0.0, 0.25, 0.5, 0.75)
 """Lower ends of the classes of steps, by the best chance that a free candidate has, for which
-asking is judged apart."""
+asking is judged separately."""
 EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
 RATE = 0.1
@@ -389,7 +389,7 @@ class CostAwareGuess:
     async def _from_free(
         self, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> tuple[Draft, list[int], float]:
-        """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
+        """The free drafter's candidates, which of them to feed, and the milliseconds it took."""
         now = self.round
         ms = self.free.price
         # Hopeless: its price would exceed what it saves even if all of its draft were accepted.
@@ -417,7 +417,7 @@ class CostAwareGuess:
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
-        """These nodes, with chances whose products are what their paths are believed to be worth."""
+        """These nodes, with chances whose products are the beliefs of their paths."""
         if len(keep) == 1 or self.round.candidates is not draft:
             if len(keep) == len(draft.token):
                 return draft
@@ -491,7 +491,7 @@ class CostAwareGuess:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int]]:
-        """The paid drafter's chain joined to the free candidates, and which nodes of both to feed."""
+        """The paid drafter's chain joined to the candidates, and which nodes of both to feed."""
         now = self.round
         costs = self.config.costs
         peers = self.session.peers
@@ -540,7 +540,7 @@ class CostAwareGuess:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int], float]:
-        """The trained drafter's tree mixed in: all candidates, which to feed, and its milliseconds."""
+        """The trained drafter's tree mixed in: candidates, which to feed, its milliseconds."""
         tree = self.config.tree
         now = self.round
         assert tree is not None
@@ -654,7 +654,7 @@ class CostAwareGuess:
 
 
 def _class(draft: Draft) -> int:
-    """The class of a step: how good the best first token of the free candidates is."""
+    """The class of a step: how good the best first token of the candidates is."""
     if draft.chance:
         best = max((draft.chance[c] for c in draft.children[0]), default=0.0)
     else:
@@ -687,7 +687,7 @@ def _fixed(draft: Draft) -> set[int]:
 
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
-    """The tree with the chain in it; a node that both have gets the better of its chances."""
+    """The tree with the chain in it; a node of both gets the better of its chances."""
     out = TreeBuilder.of(tree)
     node = 0
     for token, p in zip(chain.token[1:], chance):

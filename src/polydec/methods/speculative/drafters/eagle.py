@@ -109,7 +109,10 @@ class EagleDrafter:
 
 
 class LayerLaws:
-    """The laws at the nodes of a draft, level by level: a node needs what was made at its parent."""
+    """The laws at the nodes of a draft, level by level.
+
+    A node needs what was made at its parent.
+    """
 
     def __init__(self, weights: EagleDraftWeights, known: StateGuess) -> None:
         self._weights = weights

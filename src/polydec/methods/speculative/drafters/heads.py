@@ -23,7 +23,10 @@ from polydec.methods.speculative.loop.protocols import TreeGrower
 
 
 class HeadDraftWeights(StateDraftWeights, BatchedModel, Protocol):
-    """Heads of which each goes on where the one before it stopped (models/learned/kinds/heads.py)."""
+    """Heads of which each goes on where the one before it stopped.
+
+    See models/learned/kinds/heads.py.
+    """
 
     @property
     def reads(self) -> bool: ...

@@ -278,7 +278,7 @@ class HierarchicalGuess:
 def _grown(
     chain: Draft, scores: DraftScores, node: int, token: int, graded: bool
 ) -> tuple[Draft, float]:
-    """The chain with a token that the small model wrote after a node, and the token's probability."""
+    """The chain with a token that the small model wrote after a node, and its probability."""
     tip = len(chain) - 1
     if scores.certain(node) is not None:
         q = certain_draw_chance(scores, node, token, graded)

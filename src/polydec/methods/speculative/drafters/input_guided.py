@@ -172,7 +172,10 @@ class InputGuidedGuess(DraftGuess):
             p.lost = 0
 
     def _unique(self) -> tuple[int, int] | None:
-        """(place after it, n) of the shortest n-gram at the output's end that the source has once."""
+        """(place after it, n) of the shortest n-gram at the output's end that is unique.
+
+        Unique is an n-gram that stands in the source once.
+        """
         for n in range(1, len(self.place.last) + 1):
             ends = self.ends.get(self.place.last[-n:], ())
             if len(ends) == 1:

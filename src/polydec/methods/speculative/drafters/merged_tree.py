@@ -20,7 +20,7 @@ from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BUCKETS = 16
-"""Chances are told apart to 1 / BUCKETS."""
+"""Chances are distinguished to 1 / BUCKETS."""
 FORGET = 256
 """Counts of a bucket are halved when they reach this, so that old text weighs less."""
 UNSAID = 0.5

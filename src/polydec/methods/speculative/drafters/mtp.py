@@ -173,7 +173,7 @@ class MtpGuess:
 
 
 class SampledLaws:
-    """The laws at the nodes of a draft: each depends on its level's mask and on the node's token."""
+    """The laws at the nodes of a draft, each of its level's mask and of the node's token."""
 
     def __init__(self, state_KH: Tensor, session: Session, mtp: MtpModel) -> None:
         self._state_KH = state_KH

@@ -75,7 +75,14 @@ class PricedTree:
         return BRINGS[step] * self.right / RIGHT
 
     def least_ms(self, row_ms: float) -> float:
-        """The least that asking costs where it is worth thinking of: two levels, and a row to feed."""
+        """The least that asking costs where it is worth a thought.
+
+        Args:
+            row_ms: What one more row of the target's pass costs, in milliseconds.
+
+        Returns:
+            Milliseconds of two levels, and of a row to feed.
+        """
         return self.first_ms + self.level_ms + row_ms
 
     def took_ms(self, draft: Draft, depth: int) -> float:

@@ -12,7 +12,7 @@ from polydec.methods.speculative.loop.types import DraftBudget
 
 
 def tree_score_want(budget: DraftBudget) -> ScoreRequest:
-    """What a tree reads of the draft's scores: rows before shaping only where the budget is graded."""
+    """What a tree reads of the draft's scores: rows before shaping only for a graded budget."""
     return ScoreRequest(base=RowDetail.ROW if budget.graded else RowDetail.NOTHING)
 
 
