@@ -1,4 +1,4 @@
-"""What a drafter that holds several others asks for them and tells them."""
+"""What a drafter that holds several others wants, and how these learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polydec.methods.speculative.loop.types import Verdict
 
 
 def combined_want(guesses: Sequence[DraftGuess]) -> ScoreRequest:
-    """What some of them want; at least one is needed."""
+    """What any of them reads of a score; at least one guess is needed."""
     wants = [g.want for g in guesses]
     return ScoreRequest(
         max(w.law for w in wants),
@@ -24,19 +24,31 @@ def combined_want(guesses: Sequence[DraftGuess]) -> ScoreRequest:
 
 
 def combined_price_ms(guesses: Sequence[DraftGuess]) -> float:
-    """What asking all of them takes, in milliseconds."""
+    """Milliseconds that a proposal of all of them takes."""
     return sum(g.price for g in guesses)
 
 
 def teach_all_guesses(
     guesses: Sequence[DraftGuess], draft: Draft, scores: DraftScores, verdict: Verdict
 ) -> None:
-    """All learn from a pass; from the prompt those that want its rows."""
+    """Let all guesses learn from a pass; from the prompt only those that read it.
+
+    Args:
+        guesses: Guesses at work on the same sequence.
+        draft: The draft that the target has scored.
+        scores: The target's scores at the nodes of the draft.
+        verdict: The accepted nodes and the token that follows them.
+    """
     for guess in guesses:
+        # A guess that did not ask for the prompt would take it for text that was accepted.
         if not verdict.prompt or reads_prompt(guess):
             guess.learn(draft, scores, verdict)
 
 
 def reads_prompt(guess: DraftGuess) -> bool:
-    """Whether it learns from the prompt. One that wants its last row alone may be shown all of them."""
+    """Whether a guess learns from the prompt.
+
+    One that wants the prompt's last row alone may be given all of them, where another guess reads
+    these.
+    """
     return guess.want.prompt or guess.want.last

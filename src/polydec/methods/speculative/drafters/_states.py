@@ -1,4 +1,8 @@
-"""Drafters on the target's states: which states are known, a layer's cache over them, and the laws of states made up."""
+"""Drafters on the target's states.
+
+Here is which states are known, a layer's cache over them, and the laws of states that a drafter
+made.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,13 @@ LAYER = ScoreRequest(law=RowDetail.ROW, hidden=True)
 
 @dataclass
 class StateLaws:
-    """session: the target's own, which is asked for laws and never moved; bent: whether laws are shaped as the target's are;
-    logits: of the nodes that have them by now."""
+    """The laws at the nodes of a draft, from states that a drafter made.
+
+    Attributes:
+        session: The target's own session, which gives laws and is never moved.
+        bent: Whether laws are shaped as the target's are.
+        logits: Logits of the nodes that have them by now.
+    """
 
     session: Session
     bent: bool = True
@@ -49,7 +58,13 @@ class StateLaws:
     def put(
         self, nodes: Sequence[int], logits_NV: Tensor, best_N: Sequence[int] | None = None
     ) -> None:
-        """These nodes have these laws, or all of them the only one; best_N: the likeliest token of each, where it is known."""
+        """Set the laws of some nodes.
+
+        Args:
+            nodes: Indices of the nodes.
+            logits_NV: Their logits, shape ``[N, V]``, or one row that all of them share.
+            best_N: The likeliest token of each row. None: not known.
+        """
         if best_N is None:
             rows = [NetworkAnswer(row_V[None]) for row_V in logits_NV]
         else:
@@ -62,12 +77,22 @@ class StateLaws:
         )
 
     def add(self, nodes: Sequence[int], state_NH: Tensor) -> None:
-        """These nodes have these states, which lie before the target's final norm; or all of them the only one."""
+        """Set the laws of some nodes from states that lie before the target's final norm.
+
+        Args:
+            nodes: Indices of the nodes.
+            state_NH: Their states, shape ``[N, H]``, or one that all of them share.
+        """
         scores = self.session.states(state_NH)
         self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
     def add_mean(self, nodes: Sequence[int], state_EH: Tensor) -> None:
-        """All these nodes have one law, of the mean of these states' logits."""
+        """Give some nodes one law, of the mean of several states' logits.
+
+        Args:
+            nodes: Indices of the nodes.
+            state_EH: The states, which lie before the target's final norm, shape ``[E, H]``.
+        """
         scores = self.session.states(state_EH)
         weights = [scores.weights(i) for i in range(len(state_EH))]
         self.put(
@@ -76,10 +101,22 @@ class StateLaws:
         )
 
     def add_normed(self, nodes: Sequence[int], state_NH: Tensor) -> None:
-        """The same of states that lie behind the final norm: the head's logits of them alone. The session shows norm and head
-        together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""
+        """Set the laws of some nodes from states that lie after the target's final norm.
+
+        They are the head's logits of these states alone. The session offers norm and head together,
+        so each state is divided by the norm's weights, and the scale that the norm then gives it is
+        undone.
+
+        Args:
+            nodes: Indices of the nodes.
+            state_NH: Their states, shape ``[N, H]``, or one that all of them share.
+        """
+        # A root-mean-square norm leaves a vector of ones as it is, so what comes back are the
+        # norm's weights.
         weight_H = self.session.normed(torch.ones_like(state_NH[:1]))[0]
         before_NH = torch.where(weight_H == 0, 0.0, state_NH / weight_H)
+        # norm(before) is the state up to a scale; logits are linear in what the head reads, so they
+        # are scaled back.
         length_N = state_NH.float().norm(dim=-1) / self.session.normed(before_NH).float().norm(
             dim=-1
         )
@@ -89,7 +126,7 @@ class StateLaws:
         )
 
     def scores(self, draft: Draft) -> DraftScores:
-        """The laws at all nodes."""
+        """The laws at all nodes of a draft, each of which has logits by now."""
         scores = LogitScores([self.logits[i] for i in range(len(draft))])
         if self.bent:
             return self.session.bend(draft, scores)
@@ -97,8 +134,20 @@ class StateLaws:
 
 
 def states_after(scores: DraftScores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
-    """The target's states after nodes, or those at these depths, one behind another. Raises RequestError where the target shows
-    none."""
+    """The target's states after some nodes.
+
+    Args:
+        scores: Scores of the target, with the states that are read here.
+        nodes: Indices of the nodes.
+        depths: Numbers of layers after which states are read, joined along the last axis. None
+            given: the last layer's states alone.
+
+    Returns:
+        The states, shape ``[N, H]``, or ``[N, H times depths]``.
+
+    Raises:
+        RequestError: The target gives no states.
+    """
     if depths:
         return torch.cat(
             [states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1
@@ -111,9 +160,14 @@ def states_after(scores: DraftScores, nodes: Sequence[int], depths: Sequence[int
 
 
 class StateDraftWeights(Protocol):
-    """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
-    how many of the last tokens it reads with a state; normed: states enter as the target's final norm leaves them; depth: most
-    levels of a draft."""
+    """Trained weights that draft from true states.
+
+    Attributes:
+        network: A layer with a cache of its own, which reads the states first. None: there is none.
+        window: How many of the last tokens the layer reads with a state.
+        normed: Whether states enter as the target's final norm leaves them.
+        depth: Most levels of a draft.
+    """
 
     window: ClassVar[int]
 
@@ -124,12 +178,21 @@ class StateDraftWeights(Protocol):
     @property
     def network(self) -> Any: ...
     def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor:
-        """What enters the layer for true states and the tokens up to the one behind each; one row a state, or several."""
+        """What enters the layer for true states.
+
+        Args:
+            embed_NWH: Embeddings of the tokens up to the one after each state, shape
+                ``[N, window, H]``.
+            state_NH: The true states, shape ``[N, H]``.
+
+        Returns:
+            Rows for the layer, one a state or several.
+        """
         ...
 
 
 class StateDrafter(Protocol):
-    """Grows a tree from true states."""
+    """Grows a tree from true states: its weights, its tree and what it reads of the target."""
 
     @property
     def weights(self) -> StateDraftWeights: ...
@@ -143,16 +206,29 @@ class StateDrafter(Protocol):
     @property
     def want(self) -> ScoreRequest: ...
     def laws(self, known: StateGuess) -> DraftScorer:
-        """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
+        """What the tree asks for laws: it scores a draft that grows from call to call."""
         ...
 
 
 @dataclass
 class StateGuess:
-    """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
-    states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
-    true states before the last of each; true_H: the last true state; tip: what the layer makes of it. grower: what grows whole
-    trees in one call, None where nothing does; end: the tip as it knows it; bent: whether laws are shaped as the target's."""
+    """A drafter on the target's states, at work on one sequence.
+
+    All that it holds between rounds was computed from true states alone.
+
+    Attributes:
+        drafter: The configuration.
+        session: The target's own session.
+        cache: The layer's cache. None: there is no layer.
+        text: The last tokens, up to the root.
+        pending: Windows of tokens that the layer has not read yet, and the true state before the
+            last token of each.
+        true_H: The last true state, shape ``[H]``. None: the target has read nothing yet.
+        tip: What the layer makes of that state.
+        grower: Compiled code that grows a full tree in one call. None: there is none.
+        end: The tip as the grower has it.
+        bent: Whether laws are shaped as the target's are.
+    """
 
     drafter: StateDrafter
     session: Session
@@ -166,13 +242,25 @@ class StateGuess:
     grower: NativeTreeGrower | None = None
     end: TipState | None = None
     bent: bool = True
-    price = 0.0  # its passes are priced by whoever weighs them: see Priced
+    # The layer's passes have no price here: a wrapper that knows them adds it (`PricedDrafter`).
+    price = 0.0
 
     @property
     def want(self) -> ScoreRequest:
         return self.drafter.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Grow a tree from the last true state.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            The tree. The root alone before the first true state.
+        """
         depth = min(budget.depth, self.drafter.weights.depth)
         if self.true_H is None or depth < 1:
             return Draft.chain(root)
@@ -183,12 +271,16 @@ class StateGuess:
             self.drafter.laws(self), root, position, replace(budget, depth=depth), rng
         )
         if self.cache is not None:
-            self.cache.truncate(self.cache.length)  # what was drafted is forgotten
+            # Drafted entries leave the layer's cache: only those of true states stay.
+            self.cache.truncate(self.cache.length)
         return draft
 
     def _grows(self, root: int, budget: DraftBudget) -> bool:
-        """Whether one call grows the tree that the drafter's would be: likeliest tokens first, of a law of which nothing counts
-        but its likeliest token, with no reason to stop early."""
+        """Whether one compiled call grows the very tree that the drafter's tree would be.
+
+        That takes a best-first tree of few tokens a level, no reason to stop early, and shaping
+        that reads nothing of a law but its likeliest token.
+        """
         wide = getattr(self.drafter.tree, "expands", (0,))
         return (
             min(wide) >= 1
@@ -201,7 +293,8 @@ class StateGuess:
     async def _grown(
         self, grower: NativeTreeGrower, root: int, depth: int, budget: DraftBudget
     ) -> Draft:
-        """What the drafter's tree would be, from one call."""
+        """The drafter's tree, from one call of the compiled grower."""
+        # The call reads only so many states itself; a prompt is read in ordinary passes first.
         if len(self.pending) > READ:
             await self._catch_up()
         if self.tip is not None:
@@ -225,16 +318,19 @@ class StateGuess:
             ),
             len(some) + depth - 1,
         )
+        # Nodes of the answer count from 0 without the root.
         self.end, tree = grown.tip, TreeBuilder(root)
         for parent, token, chance in grown.nodes:
             tree.add(parent + 1, token, chance)
         return tree.draft()
 
     async def _catch_up(self) -> None:
-        """The layer reads what it has not read yet."""
+        """Let the layer read the true states that it has not read yet."""
         if self.cache is None:
             return
         if not self.pending:
+            # The last round was grown by the compiled code: its tip is brought back for the
+            # ordinary passes.
             if self.tip is None and self.end is not None and self.grower is not None:
                 self.tip = self.grower.answer(self.end)
             return
@@ -244,18 +340,29 @@ class StateGuess:
         if self.drafter.weights.normed:
             state_NS = self.session.normed(state_NS)
         rows = self.drafter.weights.enter(self.embed(windows), state_NS)
+        # The rows form a chain behind what is committed; they are true, so they are committed at
+        # once.
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))
         self.tip = await self.feed(first, rows, (len(rows) - 1,))
         self.end = None
 
     def embed(self, windows: Sequence[Sequence[int]]) -> Tensor:
-        """Of windows of tokens, [N, window, H]."""
+        """Embeddings of windows of tokens of equal length, shape ``[N, window, H]``."""
         rows = self.session.embed([x for window in windows for x in window])
         return rows.reshape(len(windows), -1, rows.shape[-1])
 
     async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> NetworkAnswer:
-        """What the layer answers at these rows of what enters slots from `first` on."""
+        """Run the layer over staged entries.
+
+        Args:
+            first: Index of the first staged slot of its cache.
+            row_NS: What enters the layer, one row a slot.
+            rows: Rows to answer, counted from the first.
+
+        Returns:
+            The layer's states at these rows, and its logits where it has a head.
+        """
         return await ForwardQuery(
             self.drafter.weights.network,
             NetworkQuery(self.cache, first, (), rows, LAYER, row_NS),
@@ -263,10 +370,18 @@ class StateGuess:
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Take the true states of the accepted path.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         path = (0, *verdict.path)
         window = self.drafter.weights.window
         self.text = self.text or (draft.token[0],)
         state_NH = states_after(scores, path, self.want.exits)
+        # The state at a node belongs together with the token after it.
         for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):
             self.text = (*self.text, token)[-max(2, window) :]
             if self.cache is not None:
@@ -274,6 +389,15 @@ class StateGuess:
         self.true_H = state_NH[-1].clone()
 
     def fork(self, session: Session, choice: int | None = None) -> StateGuess:
+        """A guess with its own view of the layer's cache.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         if self.cache is None:
             cache = None
         else:
@@ -282,7 +406,9 @@ class StateGuess:
 
     def close(self) -> None:
         if self.cache is not None:
-            self.cache = self.cache.fork(0)  # what nobody else reads is given back
+            # A fork of no entries takes the place of the cache, so that entries which no other fork
+            # reads are released.
+            self.cache = self.cache.fork(0)
 
 
 class _LookedAt(RequestError):
@@ -290,7 +416,7 @@ class _LookedAt(RequestError):
 
 
 class _OnlyArgmax:
-    """Scores of which nothing can be read but the likeliest token."""
+    """Scores of which only the likeliest token can be read; it finds out what a shaper looks at."""
 
     def certain(self, i: int) -> None:
         return None
@@ -308,8 +434,21 @@ ONLY_ARGMAX: Any = _OnlyArgmax()
 
 
 def reads_argmax(session: Session, root: int) -> bool:
-    """Whether a session leaves laws as they are, or sees nothing of them but the likeliest token, which it is sure of."""
+    """Whether a session reads nothing of a law but its likeliest token.
+
+    That holds where it leaves laws as they are, or shapes them to their likeliest token with
+    certainty.
+
+    Args:
+        session: The session, which shapes laws by `bend`.
+        root: Last token of its text.
+
+    Returns:
+        False as soon as a shaper looks at more.
+    """
     try:
+        # A law that fails on any other access is shaped: a greedy rule passes its likeliest token
+        # through.
         bent = session.bend(Draft.chain(root), ONLY_ARGMAX)
         return bent is ONLY_ARGMAX or bent.certain(0) == SEEN
     except _LookedAt:
@@ -317,7 +456,15 @@ def reads_argmax(session: Session, root: int) -> bool:
 
 
 def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
-    """On a sequence that is about to begin."""
+    """A guess on a sequence that is about to begin.
+
+    Args:
+        drafter: The configuration.
+        session: The target's own session.
+
+    Returns:
+        The guess, with a new cache where the weights have a layer.
+    """
     network = drafter.weights.network
     if network is None:
         cache = None
@@ -328,5 +475,13 @@ def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
 
 
 def pad_last_tokens(tokens: Sequence[int], window: int) -> tuple[int, ...]:
-    """The last ones; where there are fewer, the first is repeated."""
+    """The last tokens of a text, always as many.
+
+    Args:
+        tokens: Token ids, at least one.
+        window: How many.
+
+    Returns:
+        The last ones; where there are fewer, the first is repeated in front.
+    """
     return (*[tokens[0]] * (window - len(tokens)), *tokens[-window:])

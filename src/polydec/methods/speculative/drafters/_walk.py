@@ -19,11 +19,20 @@ def likeliest_first(
     floor: float,
     budget: DraftBudget,
 ) -> Draft:
-    """The tree of certain candidates whose paths have the largest products of chances; none falls below `floor`.
+    """Grow the tree of certain candidates whose paths have the largest products of chances.
 
-    state: of the root, whatever `after` understands; after(state, product): (chance, token, state behind it) of the children
-    of a node whose path has that product; those that would fall below the floor may be left out. Of equals the one that was
-    found first.
+    Of equal products the one that was found first comes first.
+
+    Args:
+        root: Last token of the text. It is node 0 of the draft.
+        state: State of the root, of any kind that `after` understands.
+        after: Called with a node's state and the product of its path, gives (chance, token, state)
+            of each child. Children that would fall below the floor may be left out.
+        floor: Least product of a path, 0 to 1.
+        budget: Most levels and nodes.
+
+    Returns:
+        The tree, whose chances are those of the candidates.
     """
     token = [root]
     parent = [-1]
@@ -32,17 +41,20 @@ def likeliest_first(
     most = budget.depth
     nodes = budget.nodes
     count = 0
-    heap = list[
-        tuple[float, int, int, float, int, S]
-    ]()  # -product, found when, node above, chance, token, state
+    # A heap of candidates: negative product, when it was found, the parent's node, chance, token,
+    # state.
+    heap = list[tuple[float, int, int, float, int, S]]()
     node = 0
     product = 1.0
     while True:
+        # Children of the node that was added last: products never rise along a path, so no better
+        # candidate can hide elsewhere.
         if depth[node] < most:
             for p, x, behind in after(state, product):
                 if product * p >= floor:
                     count += 1
                     heappush(heap, (-product * p, count, node, p, x, behind))
+        # A draft of the root alone states no chances.
         if not heap or node >= nodes:
             return Draft.certain(token, parent, chance if node else None)
         product, _, above, p, x, state = heappop(heap)

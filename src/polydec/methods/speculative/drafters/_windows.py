@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TokenWindowIndex:
-    """A text that grows, and where it goes on after each window of its tokens that something follows.
+    """A text that grows, and where it goes on after each window of its tokens.
 
-    lengths: of the windows; first: a window that comes again keeps its first place, else it takes the last one.
+    Attributes:
+        lengths: Lengths of the windows, in tokens, in the order in which they are tried.
+        first: Whether a window that comes again keeps its first place; else it takes the last one.
+        text: Token ids so far.
+        after: For each window that something follows, the index in the text of the token that does.
     """
 
     lengths: tuple[int, ...]
@@ -19,19 +23,24 @@ class TokenWindowIndex:
     after: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Each new token is what follows the windows that end right before it."""
+        """Append tokens. Each one is what follows the windows that end right before it."""
         for token in tokens:
             end = len(self.text)
             for n in self.lengths:
                 if n <= end:
+                    # `end` is where the new token will stand: the window goes on there.
                     window = tuple(self.text[end - n :])
                     if not self.first or window not in self.after:
                         self.after[window] = end
             self.text.append(token)
 
     def matches(self) -> Iterator[tuple[int, int]]:
-        """(length, where the text goes on) of the windows at its end that stood before, in the order of `lengths`."""
+        """(length, index where the text goes on) of the windows at its end that stood before.
+
+        They come in the order of `lengths`.
+        """
         for n in self.lengths:
+            # The window at the very end has no successor yet, so it cannot match itself.
             if n < len(self.text):
                 start = self.after.get(tuple(self.text[-n:]))
                 if start is not None:

@@ -15,9 +15,13 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class CappedDrafter:
-    """The drafter, with at most `depth` levels whatever the budget allows: for one that stands beside others.
+    """A drafter with at most `depth` levels whatever the budget allows.
 
-    depth: 0 to 64.
+    It is for a drafter that is used together with others.
+
+    Attributes:
+        drafter: Any drafter.
+        depth: Most levels, 0 to 64. Default 4.
 
     Exact: law, under any verifier under which the drafter is.
     Reduces to: the drafter, where the budget is the smaller one.
@@ -32,12 +36,26 @@ class CappedDrafter:
             raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> CappedGuess:
+        """Begin a sequence of the drafter.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return CappedGuess(self, self.drafter.open(prompt, session))
 
 
 @dataclass(frozen=True)
 class CappedGuess:
-    """The drafter's own guess."""
+    """The drafter's guess under the smaller budget.
+
+    Attributes:
+        config: The configuration.
+        guess: The drafter's own guess.
+    """
 
     config: CappedDrafter
     guess: DraftGuess
@@ -51,14 +69,42 @@ class CappedGuess:
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Propose within the smaller budget.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            The drafter's draft.
+        """
+        # The chain or tree may still be wide: only its levels are bounded.
         return await self.guess.propose(
             root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Pass a pass on to the drafter.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CappedGuess:
+        """Fork the drafter's guess.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return CappedGuess(self.config, self.guess.fork(session, choice))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Copy from the text or take what a table says: one distribution of the next token at every node of a draft."""
+"""Copy from the text or take what a table says, as one distribution at every node of a draft."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ Place = tuple[int, int, list[int]]
 
 @dataclass(frozen=True)
 class CopyNGramMixtureDrafter:
-    """With the chance that the suffix automaton gives its continuations the next token is a copy, else one of the table's:
-    p(x) = copy(x) + (1 - sum of copies) · table(x), at every node, whichever of the two proposed the way there.
+    """Mix copies from the text with an n-gram table: one law of the next token at every node.
 
-    Nodes are taken in order of the product along their path until it falls below `floor` or the budget is full.
+    With the chance that the suffix automaton gives its continuations the next token is a copy, else
+    one of the table's: p(x) = copy(x) + (1 - sum of copies) · table(x), at every node, whichever of
+    the two proposed the way there. Nodes are taken in order of the product along their path until
+    it falls below `floor` or the budget is full.
 
-    copy: how copies are found and judged (its own floor is not looked at); table: counted in other texts of the same
-    tokenizer; floor: 0 to 1; width: 1 to 16 children a node.
+    Attributes:
+        copy: How copies are found and judged (its own floor is not looked at).
+        table: Counted in other texts of the same tokenizer.
+        floor: Least chance of a path, 0 to 1. Default 0.05.
+        width: Most children of a node, 1 to 16. Default 3.
 
     Exact: law, under any exact verifier: candidates are certain.
-    Reduces to: `suffix` with a table that knows nothing; `backoff` in a text where nothing comes back; `nothing` with floor 1.
+    Reduces to: `suffix` with a table that knows nothing; `backoff` in a text where nothing comes
+    back; `nothing` with floor 1.
     Source: composition. The mixture is that of a cache language model (Kuhn and De Mori, 1990).
     """
 
@@ -47,8 +53,19 @@ class CopyNGramMixtureDrafter:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, which has read the prompt. It is the compiled one where there is one for the
+            table, and nothing outlives the request.
+        """
         compiled = self.table.compiled
         copy = self.copy
+        # The compiled code reads the table and the text alone: it knows no store.
         if compiled is None or copy.store is not None:
             return CopyNGramMixtureGuess(self, copy.open(prompt, session))
         copies = NativeCopyDrafter.of(
@@ -65,7 +82,12 @@ class CopyNGramMixtureDrafter:
 
 @dataclass(frozen=True)
 class CopyNGramMixtureGuess:
-    """copier: the copying side, which holds the text."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        copier: The copying side, which holds the text.
+    """
 
     config: CopyNGramMixtureDrafter
     copier: SuffixGuess
@@ -79,6 +101,17 @@ class CopyNGramMixtureGuess:
         return self.copier.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Grow the tree of the likeliest paths of the mixture.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree.
+        """
         config = self.config
         copier = self.copier
         order = self.config.table.order
@@ -86,27 +119,36 @@ class CopyNGramMixtureGuess:
         floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
+            """Children of a node by the mixture.
+
+            Args:
+                at: State and length of the node's match in the text, and its last tokens.
+                product: Product of the chances of its path.
+
+            Returns:
+                Chance, token and place of each child that reaches the floor, likeliest first.
+            """
             state, length, tail = at
             state, length = automaton.resumed(state, length)
             chance_of = dict[int, float]()
             match_of = dict[int, tuple[int, int]]()
             left = 1.0
+            # Copies first: what their chances leave of 1 is the table's share.
             for p, x, to in copier.after(automaton, state, length):
                 chance_of[x], match_of[x] = p, to
                 left -= p
-            if (
-                product * left >= floor
-            ):  # else nothing that only the table says can be likely enough
+            # Below the floor, no token that only the table knows can be likely enough.
+            if product * left >= floor:
                 for p, x in config.table.after(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
+            # Below the floor along the path a candidate can never be taken.
             likely = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(likely) > 1:
                 likely = sorted(likely, key=_likelier)[: config.width]
             out = list[tuple[float, int, Place]]()
-            for (
-                p,
-                x,
-            ) in likely:  # what only the table says may stand in the text as well, after less
+            # A token that only the table proposed may stand in the text too, after a shorter match:
+            # the copier's place is looked up for it.
+            for p, x in likely:
                 match = match_of.get(x) or automaton.step(state, length, x)
                 out.append((p, x, (*match, [*tail, x][-order:])))
             return out
@@ -114,9 +156,25 @@ class CopyNGramMixtureGuess:
         return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written, and count whether copies came true.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.copier.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
+        """A guess with its own copy of the text.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return CopyNGramMixtureGuess(self.config, self.copier.fork(session, choice))
 
     def close(self) -> None:
@@ -125,7 +183,12 @@ class CopyNGramMixtureGuess:
 
 @dataclass(frozen=True)
 class CompiledGuess(DraftGuess):
-    """The same by the compiled library, to the bit, where nothing outlives the request. copies: the text, and what is known."""
+    """The same drafter in the compiled library, equal to the bit.
+
+    Attributes:
+        config: The configuration.
+        copies: The text and what is known of it.
+    """
 
     config: CopyNGramMixtureDrafter
     copies: NativeCopyDrafter
@@ -135,14 +198,41 @@ class CompiledGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Grow the tree of the likeliest paths of the mixture.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree.
+        """
         return self.copies.propose(
             root, budget.depth, budget.nodes, max(self.config.floor, budget.floor)
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written, and count whether copies came true.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.copies.learn(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> CompiledGuess:
+        """A guess with its own copy of the text.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return CompiledGuess(self.config, self.copies.copy())
 
     def close(self) -> None:

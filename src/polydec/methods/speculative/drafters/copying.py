@@ -26,20 +26,26 @@ PACE = 0.1
 
 @dataclass(frozen=True)
 class CopySpecDrafter:
-    """If the last `gamma` tokens stood in the text before, propose the `block` tokens that followed them.
+    """If the last `gamma` tokens stood in the text before, propose the `block` tokens after them.
 
-    The text is the whole conversation, prompt and output. With `adapt`, matches of 2, 3, 4 and 5 tokens are tried: each
-    has a rate, the running share of its matches that the next token confirmed, and the length of match and copy is taken
-    that promises most tokens for its cost, (1 + Σ rate^i) / (1 + cost · tokens); where that is below 1, nothing.
+    The text is all of the conversation, prompt and output. With `adapt`, matches of 2, 3, 4 and 5
+    tokens are tried: each has a rate, the running share of its matches that the next token
+    confirmed, and the length of match and copy is taken that promises most tokens for its cost, (1
+    + Σ rate^i) / (1 + cost · tokens); where that is below 1, nothing.
 
-    gamma: 1 to 16, None: 3, and with `adapt` it must be None; block: 0 to 64; first: copy from the earliest occurrence, as
-    published, else from the latest; cost: 0 to 1, the price of a drafted token beside that of a pass, None: 0.1, and without
-    `adapt` it must be None.
+    Attributes:
+        gamma: Tokens that must match, 1 to 16. None: 3, and with `adapt` it must be None.
+        block: Most tokens of a copy, 0 to 64. Default 10.
+        first: Whether to copy from the earliest occurrence, as published; else from the latest.
+            Default: the earliest.
+        adapt: Whether the lengths of match and copy are chosen on the way. Default: they are not.
+        cost: Price of a drafted token, where a pass costs 1; 0 to 1. None: 0.1, and without `adapt`
+            it must be None.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `lookup` with one length and no loop; `nothing` with block 0.
-    Source: Dumitru et al., "CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality"
-    (2025); the choice of the length on the way is ours.
+    Source: Dumitru et al., "CopySpec: accelerating LLMs with speculative copy-and-paste without
+    compromising quality" (2025); the choice of the length on the way is ours.
     """
 
     gamma: int | None = None
@@ -66,12 +72,21 @@ class CopySpecDrafter:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of matches that are looked for."""
+        """Lengths of matches that are looked for, in tokens."""
         if self.adapt:
             return LENGTHS
         return (MATCH if self.gamma is None else self.gamma,)
 
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, which has read the prompt.
+        """
         windows = TokenWindowIndex(self.lengths, self.first)
         windows.extend(prompt)
         return CopyingGuess(self, windows, dict.fromkeys(self.lengths, START))
@@ -79,7 +94,13 @@ class CopySpecDrafter:
 
 @dataclass(frozen=True)
 class CopyingGuess(DraftGuess):
-    """windows: everything so far, the pending root included; rate: by match length, how often the token there came."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        windows: The text so far, the pending root included, and where its windows stood.
+        rate: By match length, how often the token that followed came again.
+    """
 
     config: CopySpecDrafter
     windows: TokenWindowIndex
@@ -90,13 +111,15 @@ class CopyingGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
-        """(match length, tokens) that promise most for their cost."""
+        """(match length, tokens of the copy) that promise most for their cost; (0, 0) for none."""
         best = 1.0
         choice = (0, 0)
         if self.config.cost is None:
             price = COST
         else:
             price = self.config.cost
+        # expected = 1 + rate + rate² + …: the copy is accepted up to its first wrong token, and the
+        # pass gives one token anyway.
         for n, start in matches.items():
             expected = power = 1.0
             for tokens in range(1, min(most, len(self.windows.text) - start) + 1):
@@ -109,10 +132,22 @@ class CopyingGuess(DraftGuess):
         return choice
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Copy what followed the match.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The chain. The root alone where nothing matches.
+        """
         matches = dict(self.windows.matches())
         most = min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
+        # By the choice of the length, or as published: one match length and a fixed block.
         if self.config.adapt:
             n, tokens = self._choose(matches, most)
         else:
@@ -120,17 +155,35 @@ class CopyingGuess(DraftGuess):
         if not tokens:
             return Draft.chain(root)
         copied = self.windows.text[matches[n] : matches[n] + tokens]
+        # Each copied token is as sure as matches of this length have been.
         return Draft.certain(
             (root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied))
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written, and update the rates of the matches on the way.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         for x in verdict.tokens(draft):
+            # Every match is judged at every token, whether it was copied or not.
             for n, start in self.windows.matches():
                 self.rate[n] += PACE * ((self.windows.text[start] == x) - self.rate[n])
             self.windows.extend((x,))
 
     def fork(self, session: Session, choice: int | None = None) -> CopyingGuess:
+        """A guess with its own copy of the text.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return CopyingGuess(self.config, self.windows.fork(), dict(self.rate))
 
     def close(self) -> None:

@@ -1,4 +1,8 @@
-"""Feed only what pays: of cheap candidates the best choice by measured costs, a draft model where asking pays, or nothing."""
+"""Feed only what pays, by measured costs.
+
+Of cheap candidates that is the best choice; a draft model is asked where asking pays; else nothing
+is drafted.
+"""
 
 from __future__ import annotations
 
@@ -30,50 +34,69 @@ from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 BINS = 12
-"""Chances are told apart to 1 / BINS."""
+"""Chances are distinguished to 1 / BINS."""
 TRUST = 24.0
 """How many trials a chance is worth that was said and not yet seen."""
 LOOKS = (0.0, 0.25, 0.5, 0.75)
-"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
+"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which
+asking is judged separately."""
 EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
 RATE = 0.1
 """How fast the gain of asking follows what was seen."""
 MARGIN = 1.4
-"""How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
+"""How much more than its row a node must be worth: chances err, and all time that is not a pass is
+uncounted."""
 DOUBT = 1.4
-"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of so unlikely ones has turned
-out to be worth about half (see Belief), and each candidate that is looked for takes time."""
+"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of
+so unlikely ones has turned out to be worth about half (see Belief), and each candidate that is
+looked for takes time."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
 
 def worth_its_cost(drafter: Drafter, passes: float, costs: PassCosts) -> CostAwareDrafter:
-    """The drafter, of which a proposal costs so many passes of the target, where it and its rows are worth that."""
+    """A drafter that is asked, and whose nodes are fed, only where that is worth its cost.
+
+    Args:
+        drafter: The drafter.
+        passes: What a proposal costs, in passes of the target over one row.
+        costs: Measured costs of passes.
+
+    Returns:
+        The wrapped drafter.
+    """
     return CostAwareDrafter(PricedDrafter(drafter, passes * costs.share(1)), None, costs)
 
 
 @dataclass(frozen=True)
 class CostAwareDrafter:
-    """Keeps those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
+    """Feed those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
 
-    With λ the tokens per millisecond that this text has been written at, a node whose path is accepted with probability v
-    saves v / λ ms and costs what a further row costs; of the nodes in order of v the best beginning is fed, which may be
-    none. The paid drafter (a model, say) is asked where that has been worth its own time, judged by classes of steps; it
-    goes on below a draw while the next one is expected to pay, and its certain candidates join the tree (drawn ones take its
-    place). Chances are calibrated on what came true. Costs are a table, the drafters' prices and the number of sequences
-    that share the passes, never the clock.
+    With λ the tokens per millisecond that this text has been written at, a node whose path is
+    accepted with probability v saves v / λ ms and costs what a further row costs; of the nodes in
+    order of v the best beginning is fed, which may be none. The paid drafter (a model, say) is
+    asked where that has been worth its own time, judged by classes of steps; it goes on below a
+    draw while the next one is expected to pay, and its certain candidates join the tree (drawn ones
+    take its place). Chances are calibrated on what came true. Costs are a table, the drafters'
+    prices and the number of sequences that share the passes, never the clock.
 
-    free: says its chances; where its proposals have a price, it is asked like the paid one, while that has been worth it.
-    paid: None, or a chain drafter that asks the budget's go_on with its own probabilities and takes costs.draft_ms a token
-    beside its price; costs: of passes and of one token of the paid drafter; lasting: whether something of the free drafter
-    outlives the request, which must then have seen all of the text when it ends; tree: None, or a trained drafter whose tree is
-    mixed with the free candidates in those steps in which that is expected to bring more than its levels and rows cost.
+    Attributes:
+        free: A drafter that says its chances. Where its proposals have a price, it is asked like
+            the paid one, while that has been worth it.
+        paid: A chain drafter that asks the budget's go_on with its own probabilities, and takes
+            costs.draft_ms a token in addition to its price. None: there is none.
+        costs: Costs of passes and of one token of the paid drafter.
+        lasting: Whether something of the free drafter outlives the request, which must then have
+            seen all of the text when it ends. Default: it does.
+        tree: A trained drafter whose tree is mixed with the free candidates in those steps in which
+            that is expected to bring more than its levels and rows cost. None: there is none.
 
-    Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
+    Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is
+    left as it was drawn.
     Reduces to: `free` where further rows and time cost nothing; `nothing` where they cost too much.
-    Source: goodput as in Liu et al., "TurboSpec: closed-loop speculation control" (2024); choice by path as in Sequoia
-    (Chen et al., 2024).
+    Source: goodput as in Liu et al., "TurboSpec: closed-loop speculation control" (2024); choice by
+    path as in Sequoia (Chen et al., 2024).
     """
 
     free: Drafter
@@ -83,6 +106,15 @@ class CostAwareDrafter:
     tree: PricedTree | None = None
 
     def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
+        """Begin a sequence of all drafters.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         if self.paid is None:
             paid = None
         else:
@@ -92,6 +124,8 @@ class CostAwareDrafter:
             tree = None
         else:
             tree = self.tree.drafter.open(prompt, session)
+        # A free drafter that reads no scores can learn later from verdicts alone, so it need not be
+        # called in rounds that do not ask it.
         blind = free.want == ScoreRequest(law=RowDetail.NOTHING)
         return CostAwareGuess(
             self, session, free, paid, tree, CostAwareLedger(), CostAwareRound(), blind
@@ -99,7 +133,7 @@ class CostAwareDrafter:
 
 
 class ChanceBelief:
-    """What a stated chance is worth, by what became of those like it."""
+    """What a stated chance is worth, by what became of chances like it."""
 
     __slots__ = ("rates",)
 
@@ -110,6 +144,12 @@ class ChanceBelief:
         return self.rates.chance(bin_of(stated, BINS), stated)
 
     def see(self, stated: float, true: bool) -> None:
+        """Count one outcome.
+
+        Args:
+            stated: The chance that was stated, 0 to 1.
+            true: Whether it came true.
+        """
         self.rates.observe(bin_of(stated, BINS), true)
 
 
@@ -117,8 +157,13 @@ class ChanceBelief:
 class WritingSpeed:
     """How fast the text is written: so many tokens in so much time, both fading from step to step.
 
-    The time is counted in passes of one row as these cost then, since what a pass costs changes with how many sequences
-    share it. The beginning is a guess that is soon forgotten: a bit more than a token a pass.
+    The time is counted in passes of one row as these cost then, since what a pass costs changes
+    with how many sequences share it. The beginning is a guess that is soon forgotten: a bit more
+    than a token a pass.
+
+    Attributes:
+        tokens: Tokens written, fading.
+        passes: What they cost, in passes of one row, fading.
     """
 
     tokens: float = 12.0
@@ -129,20 +174,32 @@ class WritingSpeed:
         return one_row_ms * self.passes / self.tokens
 
     def observe(self, tokens: int, passes: float) -> None:
+        """Count one step.
+
+        Args:
+            tokens: Tokens that it wrote.
+            passes: What it cost, in passes of one row.
+        """
         self.tokens = MEMORY * (self.tokens + tokens)
         self.passes = MEMORY * (self.passes + passes)
 
 
 @dataclass
 class AskingGain:
-    """Whether it pays to ask a drafter that takes time, told apart by classes of steps. gain_ms: what asking has brought
-    beyond its cost, a running mean; waited: steps since the last time."""
+    """Whether it pays to ask a drafter that takes time, by classes of steps.
+
+    Attributes:
+        gain_ms: For each class, a running mean of what asking has brought beyond its cost, in
+            milliseconds.
+        waited: For each class, steps since the last time that it was asked.
+    """
 
     gain_ms: list[float]
     waited: list[int]
 
     @staticmethod
     def of(classes: int) -> AskingGain:
+        """A record of so many classes, in which nothing is known yet."""
         return AskingGain([0.0] * classes, [0] * classes)
 
     def due(self, step: int) -> bool:
@@ -151,14 +208,27 @@ class AskingGain:
         return self.gain_ms[step] >= 0.0 or self.waited[step] >= EXPLORE
 
     def observe(self, step: int, gain_ms: float) -> None:
+        """Count one step in which the drafter was asked.
+
+        Args:
+            step: Class of the step.
+            gain_ms: What asking brought beyond its cost, in milliseconds.
+        """
         self.gain_ms[step] += RATE * (gain_ms - self.gain_ms[step])
 
 
 @dataclass
 class CostAwareLedger:
-    """What a text has taught so far: how fast it is written; what chances are worth that were stated of whole paths, and of
-    the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one; what asking for
-    the trained drafter's tree has brought."""
+    """What a text has taught so far.
+
+    Attributes:
+        speed: How fast it is written.
+        paths: What chances are worth that were stated of full paths.
+        tokens: What chances are worth that the paid drafter stated of its tokens.
+        free: Whether it pays to ask the free drafter, where it has a price.
+        paid: Whether it pays to ask the paid drafter.
+        tree: What asking for the trained drafter's tree has brought.
+    """
 
     speed: WritingSpeed = field(default_factory=WritingSpeed)
     paths: ChanceBelief = field(default_factory=ChanceBelief)
@@ -170,8 +240,13 @@ class CostAwareLedger:
 
 @dataclass
 class CounterfactualStep:
-    """What a step would have been without a drafter that was asked: the draft that would have been fed, what that would have
-    cost in milliseconds, and the class of the step."""
+    """What a step would have been, had fewer drafters been asked.
+
+    Attributes:
+        draft: The draft that would have been fed.
+        ms: What that would have cost, in milliseconds.
+        step: Class of the step.
+    """
 
     draft: Draft
     ms: float
@@ -180,12 +255,21 @@ class CounterfactualStep:
 
 @dataclass
 class CostAwareRound:
-    """The step under way, kept until its verdict is known.
+    """The step under way, until its verdict is known.
 
-    one_row_ms: a pass of one row; saved_ms: what an accepted token saves; spent_ms: what the step costs. candidates: all that
-    were proposed, fed or not, and said: the stated chance of each one's path. chain: the paid drafter's (token, own
-    probability). without_free, without_paid, without_tree: for the gain of asking, where it is to be judged. silent: the free
-    drafter was not asked; missed: what it has to be told yet, for that reason.
+    Attributes:
+        one_row_ms: What a pass of one row costs, in milliseconds.
+        saved_ms: What an accepted token saves.
+        spent_ms: What the step costs.
+        candidates: All that was proposed, fed or not. None: nothing to judge.
+        said: The stated chance of each candidate's path.
+        chain: The paid drafter's tokens with its own probabilities.
+        without_free: The step with the free candidates alone, to be compared with a pass of one
+            row. None: nothing to judge.
+        without_paid: The step without the paid drafter. None: nothing to judge.
+        without_tree: The step without the trained drafter. None: nothing to judge.
+        silent: Whether the free drafter was not asked.
+        missed: Rounds that it must learn yet, for that reason.
     """
 
     one_row_ms: float = 1.0
@@ -203,7 +287,18 @@ class CostAwareRound:
 
 @dataclass(frozen=True)
 class CostAwareGuess:
-    """The drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
+    """The drafters at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        session: The target's own session, which says how many sequences share a pass.
+        free: The free drafter's guess.
+        paid: The paid drafter's guess. None: there is none.
+        tree: The trained drafter's guess. None: there is none.
+        ledger: What was learned so far.
+        round: The step under way.
+        blind: Whether the free drafter reads no scores.
+    """
 
     config: CostAwareDrafter
     session: Session
@@ -227,6 +322,17 @@ class CostAwareGuess:
         return combined_want(self.guesses)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Ask the drafters that are worth it, and choose which nodes to feed.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            The chosen draft; the root alone where no row pays.
+        """
         now = self.round
         peers = self.session.peers
         costs = self.config.costs
@@ -236,27 +342,33 @@ class CostAwareGuess:
         two_rows = costs.share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
-        if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
+        # Where a row costs more than a token saves (in a large batch, say), not even a certain
+        # token would pay: nobody is asked.
+        if now.saved_ms < row:
             now.silent = True
             now.spent_ms = one_row
             return Draft.chain(root)
-        least = min(
-            DOUBT * row / now.saved_ms, 1.0
-        )  # of a path that may be worth a row, whatever it is believed
+        # The least chance of a path that may be worth a row, whatever is believed of it: drafters
+        # need not name others.
+        least = min(DOUBT * row / now.saved_ms, 1.0)
         likely = DraftBudget(
             budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
         )
         draft, keep, ms = await self._from_free(root, position, likely, rng)
+        # The paid drafter is asked only where its first token would pay if it were certain to be
+        # accepted.
         pays = (
             self.paid is not None
             and self.paid.price + costs.draft_ms + two_rows - one_row < now.saved_ms
-        )  # were it sure
+        )
         if (
             self.paid is not None
             and pays
             and budget.depth > 0
             and self.ledger.paid.due(step := _class(draft))
         ):
+            # What the step would cost without the paid drafter, to judge it by when the verdict is
+            # known.
             plain = CounterfactualStep(
                 draft.only(keep), costs.share(len(keep), peers, position) + ms, step
             )
@@ -277,12 +389,11 @@ class CostAwareGuess:
     async def _from_free(
         self, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> tuple[Draft, list[int], float]:
-        """The free drafter's candidates, which of them to feed, and the milliseconds that it took."""
+        """The free drafter's candidates, which of them to feed, and the milliseconds it took."""
         now = self.round
         ms = self.free.price
-        hopeless = (
-            ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
-        )  # were all of it accepted
+        # Hopeless: its price would exceed what it saves even if all of its draft were accepted.
+        hopeless = ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
             return Draft.chain(root), [0], 0.0
@@ -301,15 +412,18 @@ class CostAwareGuess:
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
         for draft, verdict in self.round.missed:
-            self.free.learn(draft, cast(DraftScores, None), verdict)  # it said that it reads none
+            # No scores are passed: it said that it reads none.
+            self.free.learn(draft, cast(DraftScores, None), verdict)
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
-        """These nodes, with chances whose products are what the paths are believed to be worth."""
+        """These nodes, with chances whose products are the beliefs of their paths."""
         if len(keep) == 1 or self.round.candidates is not draft:
             if len(keep) == len(draft.token):
                 return draft
             return draft.only(keep)
+        # Beliefs are of full paths, while a draft states one chance a node: the ratio to the
+        # parent's belief.
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
         chance = (
             1.0,
@@ -318,13 +432,17 @@ class CostAwareGuess:
         return draft.only(keep, chance)
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
-        """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        if len(draft.token) == 1:  # nothing was proposed
+        """The nodes to feed.
+
+        What was drawn stays, with all above it; probes stay where the token that they follow does.
+        """
+        if len(draft.token) == 1:
             return [0]
         now = self.round
         believed = self.ledger.paths
         share = self.config.costs.share
         peers = self.session.peers
+        # The stated chance of each node's path: the product along it.
         value = [1.0]
         chance = draft.chance or (1.0,) * len(draft)
         for p, c in zip(draft.parent[1:], chance[1:]):
@@ -335,17 +453,19 @@ class CostAwareGuess:
         fixed = _fixed(draft)
         rows = [0] * len(value)
         for i in bearer:
-            rows[i] += 1  # fed with node i: itself and its probes
+            # Rows that node i brings: itself and its probes.
+            rows[i] += 1
         size = sum(rows[i] for i in fixed)
         candidates = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
-        candidates.sort(
-            key=value.__getitem__, reverse=True
-        )  # stable: parents stay before their children
+        # The sort is stable, so parents stay before their children on a tie.
+        candidates.sort(key=value.__getitem__, reverse=True)
         best = 0
         most = 0.0
         saved = 0.0
         more = 0
         base = share(size, peers, position)
+        # The cost of a pass is no straight line in its rows, so every beginning of the order is
+        # compared, and the best one is fed.
         for k, i in enumerate(candidates, 1):
             more += rows[i]
             if size + more > nodes + 1:
@@ -355,6 +475,7 @@ class CostAwareGuess:
             if gain > most:
                 best = k
                 most = gain
+            # So unlikely a path, and all after it, cannot turn the balance any more.
             elif value[i] * now.saved_ms < 1e-3 * base:
                 break
         kept = {*fixed, *candidates[:best]}
@@ -370,7 +491,7 @@ class CostAwareGuess:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int]]:
-        """The paid drafter's chain joined to what is there, and which of it to feed."""
+        """The paid drafter's chain joined to the candidates, and which nodes of both to feed."""
         now = self.round
         costs = self.config.costs
         peers = self.session.peers
@@ -388,7 +509,8 @@ class CostAwareGuess:
             root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")
         )
         now.chain += zip(chain.token[1:], (chain.chance or ())[1:])
-        if any(law is not None for law in chain.law):  # drawn: it goes in as it is, and alone
+        # A drawn chain goes in as it is, and alone: cutting it by its draws would bias the law.
+        if any(law is not None for law in chain.law):
             now.candidates = None
             return chain, list(range(len(chain)))
         now.without_paid, self.ledger.paid.waited[plain.step] = plain, 0
@@ -418,7 +540,7 @@ class CostAwareGuess:
         budget: DraftBudget,
         rng: Rng,
     ) -> tuple[Draft, list[int], float]:
-        """The trained drafter's tree mixed with what is there, which of it to feed, and the milliseconds that it took."""
+        """The trained drafter's tree mixed in: candidates, which to feed, its milliseconds."""
         tree = self.config.tree
         now = self.round
         assert tree is not None
@@ -429,6 +551,15 @@ class CostAwareGuess:
         return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Let the drafters learn, and judge by the true text what asking them has brought.
+
+        Chances that they stated are judged as well.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         now = self.round
         ledger = self.ledger
         if now.silent and self.blind:
@@ -441,6 +572,8 @@ class CostAwareGuess:
             self.tree.learn(draft, scores, verdict)
         if verdict.prompt:
             return
+        # From here on it is judged: first each token of the paid drafter up to its first wrong one,
+        # then the paths.
         truth = verdict.tokens(draft)
         for (token, q), true in zip(now.chain, truth):
             ledger.tokens.see(q, token == true)
@@ -448,15 +581,17 @@ class CostAwareGuess:
                 break
         self._see_paths(truth)
         text = (draft.token[0], *truth)
-        if (
-            now.without_free is not None
-        ):  # beside a pass of one row, which asking nobody would have been
+        # Had nobody been asked, the step were a pass of one row: the gain is what the free
+        # candidates save, less what they cost beyond such a pass.
+        if now.without_free is not None:
             plain = now.without_free
             ledger.free.observe(
                 0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms
             )
         if now.without_paid is not None:
             plain = now.without_paid
+            # Tokens more than the step without the paid drafter would have given, and the
+            # difference of the costs.
             more = len(verdict.path) - (len(plain.draft.nodes_of(text)) - 1)
             ledger.paid.observe(plain.step, more * now.saved_ms + plain.ms - now.spent_ms)
         if now.without_tree is not None:
@@ -467,7 +602,10 @@ class CostAwareGuess:
         now.spent_ms = 0.0
 
     def _see_paths(self, truth: Sequence[int]) -> None:
-        """Of every candidate, fed or not, whether its path came true; nothing is known behind the last true token."""
+        """Whether each candidate's path came true, fed or not.
+
+        Nothing is known after the last true token.
+        """
         tree, self.round.candidates = self.round.candidates, None
         if tree is None:
             return
@@ -478,10 +616,20 @@ class CostAwareGuess:
             true.append(
                 true[tree.parent[i]] and (not known or tree.token[i] == truth[tree.depth[i] - 1])
             )
+            # A node deeper than the text is known to be wrong only where something above it is.
             if bearer[i] == i and (known or not true[i]):
                 self.ledger.paths.see(self.round.said[i], true[i])
 
     def fork(self, session: Session, choice: int | None = None) -> CostAwareGuess:
+        """A guess with forks of all drafters and its own copy of what was learned.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         if self.paid is None:
             paid = None
         else:
@@ -497,6 +645,8 @@ class CostAwareGuess:
         )
 
     def close(self) -> None:
+        # A store that outlives the request must have seen all of the text, also the rounds in which
+        # it was not asked.
         if self.config.lasting:
             self._catch_up()
         for guess in self.guesses:
@@ -504,7 +654,7 @@ class CostAwareGuess:
 
 
 def _class(draft: Draft) -> int:
-    """The class of a step: how good the best first token is."""
+    """The class of a step: how good the best first token of the candidates is."""
     if draft.chance:
         best = max((draft.chance[c] for c in draft.children[0]), default=0.0)
     else:
@@ -513,8 +663,11 @@ def _class(draft: Draft) -> int:
 
 
 def _bearers(draft: Draft) -> Sequence[int]:
-    """Of each node the one that it is fed with: itself, but for probes, and what stands on them, the last one above them that
-    may be accepted."""
+    """For each node the one that it is fed with.
+
+    That is the node itself, but for probes and what follows them the last node above that may be
+    accepted.
+    """
     if draft.probe is None:
         return range(len(draft))
     out = [0]
@@ -525,7 +678,7 @@ def _bearers(draft: Draft) -> Sequence[int]:
 
 
 def _fixed(draft: Draft) -> set[int]:
-    """The root and all drawn nodes, with what is above them."""
+    """The root and all drawn nodes, with what is above them: these are fed in any case."""
     out = {0}
     for i, law_V in enumerate(draft.law):
         if law_V is not None:
@@ -534,7 +687,7 @@ def _fixed(draft: Draft) -> set[int]:
 
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
-    """The tree with the chain in it; a node that stands in both has the better of its chances."""
+    """The tree with the chain in it; a node of both gets the better of its chances."""
     out = TreeBuilder.of(tree)
     node = 0
     for token, p in zip(chain.token[1:], chance):

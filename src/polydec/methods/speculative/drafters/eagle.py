@@ -27,16 +27,47 @@ class EagleDraftWeights(StateDraftWeights, Protocol):
 
     @property
     def depths(self) -> tuple[int, ...]: ...
-    def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor: ...
-    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]: ...
+    def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor:
+        """What enters the layer for drafted tokens.
+
+        Args:
+            embed_NWH: Embeddings of the tokens up to each node, shape ``[N, window, H]``.
+            above_NH: What `read` made at each node's parent, shape ``[N, H]``.
+
+        Returns:
+            Rows for the layer, one a node.
+        """
+        ...
+
+    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the layer's output means at nodes of one level.
+
+        Args:
+            k: Depth of the nodes, 0 for the root.
+            true_H: The last true state, shape ``[H]``.
+            out_NS: What the layer answered, one row a node.
+
+        Returns:
+            What `below` needs at the children, and the states whose laws the target's head gives.
+            None in place of these where the layer has a head of its own.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class EagleDrafter:
-    """Grows a tree from what `weights` make of the target's states: a node's entry is made of its token and what was made at
-    its parent. What is kept between rounds was computed from true states alone. prompt: the prompt's states are read too, and
-    a cached prefix is computed again for them; else the last one's only. bent: the layer's laws are shaped as the target's are;
-    else they stay as they are, which one call of the compiled step grows whatever shapes the target.
+    """Grow a tree from what a trained layer makes of the target's states.
+
+    A node's entry is made of its token and what was made at its parent. What is held between rounds
+    was computed from true states alone.
+
+    Attributes:
+        weights: The trained layer.
+        tree: Which nodes are drawn of its laws.
+        prompt: Whether the prompt's states are read too, for which a cached prefix is computed
+            again; else the last one's only. Default: they are.
+        bent: Whether the layer's laws are shaped as the target's are; else they stay as they are,
+            which one call of the compiled step grows whatever shapes the target. Default: they are.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -50,6 +81,8 @@ class EagleDrafter:
 
     @property
     def want(self) -> ScoreRequest:
+        # Weights of several depths (EAGLE-3) read states after those layers, in place of the last
+        # one's.
         depths = self.weights.depths
         return ScoreRequest(
             law=RowDetail.NOTHING,
@@ -60,6 +93,15 @@ class EagleDrafter:
         )
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return at_work(self, session)
 
     def laws(self, known: StateGuess) -> LayerLaws:
@@ -67,20 +109,25 @@ class EagleDrafter:
 
 
 class LayerLaws:
-    """The laws at the nodes of a draft, a level at a time: a node needs what was made at its parent."""
+    """The laws at the nodes of a draft, level by level.
+
+    A node needs what was made at its parent.
+    """
 
     def __init__(self, weights: EagleDraftWeights, known: StateGuess) -> None:
         self._weights = weights
         self._known = known
         self._laws = StateLaws(known.session, known.bent)
         self._above = dict[int, Tensor]()
+        # The root's law comes from the last true state: it is known before any node is fed.
         if known.tip is not None:
             self._put([0], 0, known.tip)
 
     def _put(self, nodes: Sequence[int], k: int, answer: NetworkAnswer) -> None:
         above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
-        if state_NH is None:  # the layer has a head of its own
+        # Without states the layer has answered with logits of its own head.
+        if state_NH is None:
             self._laws.put(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
         elif self._weights.normed:
             self._laws.add_normed(nodes, state_NH)
@@ -88,13 +135,24 @@ class LayerLaws:
             self._laws.add(nodes, state_NH)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Run the layer over the nodes that have no law yet, level by level.
+
+        Args:
+            draft: Token tree whose nodes get a row, the root first.
+            want: What the caller reads of the result.
+
+        Returns:
+            The laws at all nodes.
+        """
         known = self._known
         weights = self._weights
         while new := self._laws.new(draft):
+            # New nodes whose parents are not new: their entries can be made now.
             level = [i for i in new if draft.parent[i] < new[0]]
-            slots = known.cache.stage(
-                [draft.parent[i] - 1 for i in level]
-            )  # node 0 is the last committed entry
+            # The root's entry is committed already, so parents count from -1, which is the last
+            # committed entry.
+            slots = known.cache.stage([draft.parent[i] - 1 for i in level])
+            # Tokens on the way to each node, for layers that read a window of them.
             paths = [(*known.text, *[draft.token[j] for j in draft.path_to(i)]) for i in level]
             above_NH = torch.stack([self._above[draft.parent[i]] for i in level])
             entering = weights.below(

@@ -1,4 +1,7 @@
-"""A network that guesses a block of states a pass drafts: levels of the tree are grown a block at a time."""
+"""A network that guesses a block of states a pass drafts.
+
+Levels of the tree are grown one block at a time.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,18 @@ from polydec.models.learned.kinds.falcon import FalconModel
 
 @dataclass(frozen=True)
 class FalconDrafter:
-    """Grows a tree from blocks of guessed states: one pass of `weights` behind the last true states gives the laws of `block`
-    levels, each further one behind the nodes that many levels below the root gives those of the next `block`. Tokens of a
-    block are chosen without regard to one another. prompt, bent: as for `eagle`.
+    """Grow a tree from blocks of guessed states.
+
+    One pass of `weights` after the last true states gives the laws of `block` levels; each further
+    one, over the nodes that many levels below the root, gives those of the next `block`. Tokens of
+    a block are chosen without regard to one another.
+
+    Attributes:
+        weights: The trained network.
+        tree: Which nodes are drawn of its laws.
+        prompt: Whether the prompt's states are read too, for which a cached prefix is computed
+            again; else the last one's only. Default: they are.
+        bent: Whether laws are shaped as the target's are. Default: they are.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -38,6 +50,15 @@ class FalconDrafter:
         )
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return at_work(self, session)
 
     def laws(self, known: StateGuess) -> BlockLaws:
@@ -45,8 +66,11 @@ class FalconDrafter:
 
 
 class BlockLaws:
-    """The laws at the nodes of a draft. A node that is a multiple of `block` levels below the root ends a block: its states are
-    those of the next `block` levels below it. fed: the nodes below this one have entries in the cache."""
+    """The laws at the nodes of a draft, one block of levels at a time.
+
+    A node whose depth is a multiple of `block` ends a block: its states are those of the next
+    `block` levels below it. Nodes of smaller index than `_fed` have entries in the cache.
+    """
 
     def __init__(self, weights: FalconModel, known: StateGuess) -> None:
         self._weights = weights
@@ -54,22 +78,36 @@ class BlockLaws:
         self._laws = StateLaws(known.session, known.bent)
         self._fed = 1
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
+        # The root ends a block: what the network made of the last true state is its guess of the
+        # first levels.
         self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
 
     def _blocks(self, hidden_RS: Tensor | None) -> Tensor:
-        """[R, block, H]."""
+        """The network's output as states of single levels, shape ``[R, block, H]``."""
         assert hidden_RS is not None
         return hidden_RS.unflatten(1, (self._weights.block, -1))
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Give laws to new nodes, with a pass of the network wherever a block ends.
+
+        Args:
+            draft: Token tree whose nodes get a row, the root first.
+            want: What the caller reads of the result.
+
+        Returns:
+            The laws at all nodes.
+        """
         laws = self._laws
         block = self._weights.block
         new = laws.new(draft)
         for depth in sorted({draft.depth[i] for i in new}):
             level = [i for i in new if draft.depth[i] == depth]
+            # Nodes that end a block are fed before the laws of their level are needed.
             if depth and depth % block == 0:
                 await self._feed(draft, level)
-            of = dict[int, list[int]]()  # nodes below the end of one block share a law
+            # Nodes of this level below the end of one block share a law: the states were guessed
+            # before their tokens.
+            of = dict[int, list[int]]()
             for i in level:
                 of.setdefault(self._end(draft, i), []).append(i)
             for end, nodes in of.items():
@@ -77,25 +115,29 @@ class BlockLaws:
         return laws.scores(draft)
 
     def _end(self, draft: Draft, node: int) -> int:
-        """The node that ends the last whole block above a node, or itself."""
+        """The node that ends the last full block above a node, or the node itself."""
         for _ in range(draft.depth[node] % self._weights.block):
             node = draft.parent[node]
         return node
 
     async def _feed(self, draft: Draft, ends: Sequence[int]) -> None:
-        """Entries of all nodes that have none yet, and the states that the blocks ending with these guess."""
+        """Make entries of all nodes that have none yet.
+
+        The states that the blocks after `ends` guess are stored.
+        """
         known = self._known
         nodes = range(self._fed, max(ends) + 1)
         state_NH = torch.stack([self._guess_of(draft, i) for i in nodes])
         rows = self._weights.enter(known.embed([(draft.token[i],) for i in nodes]), state_NH)
-        first = known.cache.stage(
-            [draft.parent[i] - 1 for i in nodes]
-        )  # node 0 is the last committed entry
+        # The root's entry is committed already, so parents count from -1, which is the last
+        # committed entry.
+        first = known.cache.stage([draft.parent[i] - 1 for i in nodes])
         answer = await known.feed(first, rows, [i - self._fed for i in ends])
         self._states |= dict(zip(ends, self._blocks(answer.hidden_RH), strict=True))
         self._fed = max(ends) + 1
 
     def _guess_of(self, draft: Draft, node: int) -> Tensor:
         """The state before a node's token, as it was guessed."""
+        # The state that gave the token's law: of the block that ends at or above its parent.
         above = draft.parent[node]
         return self._states[self._end(draft, above)][draft.depth[above] % self._weights.block]

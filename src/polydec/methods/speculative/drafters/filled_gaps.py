@@ -1,4 +1,7 @@
-"""A masked-diffusion model drafts: the gaps behind the text are filled in one pass, each from its own law."""
+"""A masked-diffusion model drafts.
+
+The gaps after the text are filled in one pass, each from its own law.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,28 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class FilledGapsDrafter:
-    """Puts as many gaps behind the text as the budget allows, behind the model's boundary mark where it was trained with one,
-    and lets the model look at them once. Each gap's token is drawn from the law of that gap, so the chain is drawn token by
-    token from laws that do not depend on the tokens before.
+    """Fill gaps after the text in one pass, each token drawn from its gap's own law.
 
-    denoiser: of the target's vocabulary; heat: temperature of the draft, 0: the likeliest token of each gap, proposed with
-    certainty; keep: the keys and values of the text stay as they were when it was last seen, and a pass feeds what is new (the
-    text saw other gaps then; decides what is accepted, never what is said).
+    It puts as many gaps after the text as the budget allows, after the model's boundary mark where
+    it was trained with one, and lets the model look at them once. So the chain is drawn token by
+    token from laws that do not depend on the tokens before.
 
     Where the text is longer than the denoiser's context its end is read, and then nothing is kept.
 
+    Attributes:
+        denoiser: A masked-diffusion model of the target's vocabulary.
+        heat: Temperature of the draft, 0 or 1e-5 to 1000; 0 is the likeliest token of each gap,
+            proposed with certainty. Default 1.
+        keep: Whether the keys and values of the text stay as they were when it was last seen, so
+            that a pass feeds what is new alone. The text saw other gaps then; that decides what is
+            accepted, never what is said. Default: they do not.
+        COLDEST: Least temperature above 0.
+
     Exact: law, under any exact verifier: every node carries the row that it was drawn from.
-    Reduces to: `diffusion` for weight = 1 and top = 1, where heat is 0 and there is no boundary mark; `nothing` for a budget
-    of 0.
-    Source: DEER (2025). Its pseudo-code goes on behind a rejected token, which is not exact; every verifier here stops.
+    Reduces to: `diffusion` for weight = 1 and top = 1, where heat is 0 and there is no boundary
+    mark; `nothing` for a budget of 0.
+    Source: DEER (2025). Its pseudo-code goes on behind a rejected token, which is not exact; every
+    verifier here stops.
     """
 
     denoiser: Denoiser
@@ -49,12 +60,26 @@ class FilledGapsDrafter:
             )
 
     def open(self, prompt: Sequence[int], session: Session) -> FilledGapsGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess.
+        """
         return FilledGapsGuess(self, list(prompt), CachedBoard())
 
 
 @dataclass
 class CachedBoard:
-    """The board of the last pass, and how much of the text it has seen. None: there is none."""
+    """The denoiser's board of the last pass.
+
+    Attributes:
+        board: Its session. None: there is none.
+        seen: How many tokens of the text it has seen.
+    """
 
     board: CanvasSession | None = None
     seen: int = 0
@@ -68,7 +93,13 @@ class CachedBoard:
 
 @dataclass(frozen=True)
 class FilledGapsGuess(DraftGuess):
-    """text: everything so far, the pending root included."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        text: Token ids so far, the pending root included.
+        kept: The board of the last pass.
+    """
 
     config: FilledGapsDrafter
     text: list[int] = field(default_factory=list[int])
@@ -79,6 +110,17 @@ class FilledGapsGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Fill the gaps once, and draw each token from its gap's law.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. Gap i draws at ``rng.at("draft", position, i)``.
+
+        Returns:
+            The chain.
+        """
         denoiser = self.config.denoiser
         if denoiser.boundary is None:
             mark = ()
@@ -89,15 +131,18 @@ class FilledGapsGuess(DraftGuess):
             return Draft.chain(root)
         known = (*self.text[-(denoiser.context - most - len(mark)) :], *mark)
         room = most
-        if denoiser.block:  # a block-causal model drafts to the end of its block
+        # A block-causal model sees gaps to the end of the current block, or those of the next one.
+        if denoiser.block:
             room = min(most, -len(known) % denoiser.block or denoiser.block)
         looked_RV = await self._look(known, len(mark), room)
-        logw_RV = looked_RV[:, : denoiser.vocab.size]  # a mark of the model's own is never drawn
+        # Marks of the model's own stand after the vocabulary and are never drawn.
+        logw_RV = looked_RV[:, : denoiser.vocab.size]
         if not self.config.heat:
             logp_R, token_R = normalise_log_weights(logw_RV).max(-1)
             return Draft.certain(
                 (root, *token_R.tolist()), range(-1, room), (1.0, *logp_R.exp().tolist())
             )
+        # Gap i's row is the law of the token there, whatever is drawn in the gaps before it.
         law = [normalise_log_weights(row_V / self.config.heat) for row_V in logw_RV]
         tokens = [
             rng.at("draft", position, i).categorical(float64_probabilities(row_V))
@@ -106,16 +151,22 @@ class FilledGapsGuess(DraftGuess):
         return Draft.chain(root, tokens, law)
 
     async def _look(self, known: Sequence[int], marks: int, room: int) -> Tensor:
-        """Log-weights of the gaps behind what is known, whose last ids are so many marks."""
+        """Log-weights of the gaps after what is known, shape ``[room, V]``.
+
+        The last ids of what is known are so many marks.
+        """
         denoiser = self.config.denoiser
         kept = self.kept
         whole = len(known) - marks == len(self.text)
+        # A board can go on only with a text that begins as it did before.
         if not (self.config.keep and whole):
             kept.close()
         canvas: Canvas = (*known, *(None,) * room)
+        # A board that is kept must have room for the longest canvas.
         board = kept.board or denoiser.open(denoiser.context if self.config.keep else len(canvas))
         first = kept.seen
         rows = range(len(known), len(canvas))
+        # Stored before the pass, so that a pass that fails or is given up closes it.
         kept.board = board
         try:
             logw_RV = await board.score(canvas, rows, range(first, len(canvas)))
@@ -129,10 +180,25 @@ class FilledGapsGuess(DraftGuess):
         return logw_RV
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.text.extend(verdict.tokens(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> FilledGapsGuess:
-        """A twin begins with a board of its own."""
+        """A guess with its own copy of the text, which begins with a board of its own.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return FilledGapsGuess(self.config, list(self.text), CachedBoard())
 
     def close(self) -> None:

@@ -19,18 +19,24 @@ FEW = 64
 
 @dataclass(frozen=True)
 class JumpForwardDrafter:
-    """Proposes the tokens that must come, as the tokenizer spells them: where all allowed texts go on with the same bytes, and
-    every allowed token is a part of these. At the first place where an allowed token reaches beyond them the draft ends, so no
-    boundary between tokens is put where the model would not have it. A finished text is ended in the same pass.
+    """Propose the tokens that a constraint leaves no choice about, as the tokenizer spells them.
 
-    The model is asked all the same, and may spell the bytes in another way: drafts are verified like any other.
+    Tokens are proposed where all allowed texts go on with the same bytes, and every allowed token
+    is a part of these. At the first place where an allowed token reaches beyond them the draft
+    ends, so no boundary between tokens is put where the model would not have it. A finished text is
+    ended in the same pass.
 
-    vocab: of the target, whose words spell what must come; language: None where nothing is constrained: nothing is proposed
-    then.
+    The model is asked all the same, and may spell the bytes in another way: drafts are verified
+    like any other.
+
+    Attributes:
+        vocab: The target's vocabulary, whose tokenizer spells what must come.
+        language: The constraint. None: nothing is constrained, and nothing is proposed.
 
     Exact: law, under any exact verifier: the draft is a function of the text.
     Reduces to: no draft without a constraint.
-    Source: Zheng et al., "SGLang: efficient execution of structured language model programs" (2024), jump-forward decoding.
+    Source: Zheng et al., "SGLang: efficient execution of structured language model programs"
+    (2024), jump-forward decoding.
     """
 
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "what must come is never rejected"}
@@ -38,10 +44,27 @@ class JumpForwardDrafter:
     language: TokenLanguage[Any] | None = None
 
     def open(self, prompt: Sequence[int], session: Session) -> ForcedGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Not used: the constraint is on the answer.
+            session: Not used.
+
+        Returns:
+            The guess, at the beginning of the constraint's language.
+        """
         return ForcedGuess(self, None if self.language is None else self.language.start())
 
     def tokens(self, state: Any, most: int) -> list[int]:
-        """What must come behind a text, at most so many tokens."""
+        """The tokens that must come after a text.
+
+        Args:
+            state: State of the language after the text.
+            most: Most tokens.
+
+        Returns:
+            Token ids, none where there is a choice.
+        """
         words = self.vocab.words
         language = self.language
         out = list[int]()
@@ -51,7 +74,11 @@ class JumpForwardDrafter:
         rest = language.forced(state)
         spelled = _spelled(words, rest)
         while len(out) < most:
+            # One more than FEW is enough to see that there are too many.
             allowed = language.mask(state).nonzero()[: FEW + 1, 0].tolist()
+            # A single allowed token must come, whatever it is: an end of the text too. Else the
+            # tokenizer's own next token is taken, if no allowed token disagrees with the bytes that
+            # must come (a token without bytes does).
             if len(allowed) == 1:
                 token: int = allowed[0]
             elif (
@@ -65,6 +92,8 @@ class JumpForwardDrafter:
                 break
             out.append(token)
             state = language.step(state, token)
+            # The bytes of the token are done. Where it was not the spelled one, the rest is spelled
+            # anew.
             rest = rest[len(_piece(pieces, token)) :]
             if not rest:
                 rest = language.forced(state)
@@ -78,11 +107,13 @@ class JumpForwardDrafter:
 
 
 def _piece(pieces: Sequence[bytes | None], token: int) -> bytes:
+    # Special tokens, and ids beyond the tokenizer's own, stand for no bytes.
     return (pieces[token] if token < len(pieces) else None) or b""
 
 
 def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
     """The tokenizer's own tokens of some bytes, as far as they are whole characters."""
+    # A character that is cut at the end is left out: its bytes are not yet a text.
     try:
         return words.encode(text.decode(errors="ignore"), special=False)
     except PolydecError:
@@ -91,7 +122,12 @@ def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
 
 @dataclass
 class ForcedGuess:
-    """state: of the language, behind the root."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        state: State of the language after the root.
+    """
 
     config: JumpForwardDrafter
     state: Any
@@ -105,15 +141,43 @@ class ForcedGuess:
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Propose what must come.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: the draft is certain.
+
+        Returns:
+            The chain.
+        """
         return Draft.chain(root, self.config.tokens(self.state, min(budget.depth, budget.nodes)))
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Move the language on by what was written.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         language = self.config.language
+        # The language must know every token written, drafted or not.
         if language is not None:
             for x in verdict.tokens(draft):
                 self.state = language.step(self.state, x)
 
     def fork(self, session: Session, choice: int | None = None) -> ForcedGuess:
+        """A guess at the same place of the language.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return ForcedGuess(self.config, self.state)
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""A draft model whose neighbouring attentions read the same input while it drafts, and which reads anew what was accepted."""
+"""A draft model whose neighbouring attentions read the same input while it drafts.
+
+It reads anew what was accepted.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,19 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class GroupedDrafter:
-    """Draws a tree from `draft` in groups: of all its layers but the first and the last, `together` consecutive attentions (1
-    to 64) read what enters the first of them, so that as many devices could compute them at once.
+    """Draft with a model whose consecutive attentions read the same input.
 
-    calibrated: what it drafted in groups is dropped, and one exact pass over the accepted tokens and the new root writes its
-    keys and values; the last row of that pass is the exact law of the first drafted token. Else (for measurement) keys and
-    values of accepted tokens stay as groups left them.
+    Of all its layers but the first and the last, `together` consecutive attentions read what enters
+    the first of them, so that as many devices could compute them at once.
+
+    Attributes:
+        draft: The draft model.
+        tree: Which nodes are drawn of its laws.
+        together: Attentions of a group, 1 to 64. Default 4.
+        calibrated: Whether what it drafted in groups is dropped, and one exact pass over the
+            accepted tokens and the new root writes its keys and values; the last row of that pass
+            is the exact law of the first drafted token. Else (for measurement) keys and values of
+            accepted tokens stay as groups left them. Default: it is.
 
     Exact: law, under any exact verifier: every node carries the row that it was drawn from.
     Reduces to: `ModelDrafter` at together 1.
@@ -37,9 +47,22 @@ class GroupedDrafter:
             raise RequestError(f"together is {self.together}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> GroupedGuess:
-        """Raises RequestError where the draft's layers cannot read together."""
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used: the draft model has a session of its own.
+
+        Returns:
+            The guess.
+
+        Raises:
+            RequestError: The draft's layers cannot read together.
+        """
         guess = GroupedGuess(self, self.draft.open(prompt))
         try:
+            # Made once for the check alone, so that a draft without separable layers is refused
+            # now.
             _ = guess.fuzzy
         except PolydecError:
             guess.close()
@@ -49,7 +72,12 @@ class GroupedDrafter:
 
 @dataclass(frozen=True)
 class GroupedGuess(DraftGuess):
-    """session: the draft's own, exact, kept in step with what is committed."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        session: The draft's own exact session, which commits what the decoder commits.
+    """
 
     config: GroupedDrafter
     session: Session
@@ -60,15 +88,25 @@ class GroupedGuess(DraftGuess):
 
     @property
     def fuzzy(self) -> Session:
-        """The same with layers in groups."""
+        """The same session with layers in groups."""
         return self.session.part(range(self.config.draft.layers), together=self.config.together)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Grow a tree from the grouped draft.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            The tree.
+        """
         if budget.depth < 1:
             return Draft.chain(root)
-        await self.session.prefill(
-            ScoreRequest(law=RowDetail.NOTHING)
-        )  # in chunks; nothing is left to feed from the second time on
+        # The prompt is fed in chunks; from the second round on nothing is left to feed here.
+        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         return await self.config.tree.grow(self.laws, root, position, budget, rng)
 
     @property
@@ -76,9 +114,27 @@ class GroupedGuess(DraftGuess):
         return GroupedLaws(self.session, self.fuzzy, self.config.calibrated)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Commit what the decoder commits.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
+        # Committed to the exact session, entries that groups made are dropped and fed anew;
+        # committed to the grouped one, they stay.
         (self.session if self.config.calibrated else self.fuzzy).commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> GroupedGuess:
+        """A guess with a fork of the draft's session.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return GroupedGuess(self.config, self.session.fork(choice))
 
     def close(self) -> None:
@@ -87,13 +143,28 @@ class GroupedGuess(DraftGuess):
 
 @dataclass(frozen=True)
 class GroupedLaws:
-    """The draft's laws while a tree grows: exact at the root, where calibrated, and of groups below it."""
+    """The draft's laws while a tree grows: exact at the root where calibrated, of groups below it.
+
+    Attributes:
+        exact: The draft's session.
+        fuzzy: The same with layers in groups.
+        calibrated: Whether the root's law is the exact one.
+    """
 
     exact: Session
     fuzzy: Session
     calibrated: bool
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Score a draft with the session that is due.
+
+        Args:
+            draft: Token tree whose nodes get a row, the root first.
+            want: What the caller reads of the result.
+
+        Returns:
+            The draft's laws.
+        """
         return await (self.exact if self.calibrated and len(draft) == 1 else self.fuzzy).score(
             draft, want
         )

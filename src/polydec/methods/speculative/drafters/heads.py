@@ -23,7 +23,10 @@ from polydec.methods.speculative.loop.protocols import TreeGrower
 
 
 class HeadDraftWeights(StateDraftWeights, BatchedModel, Protocol):
-    """Heads of which each goes on where the one before it stopped: see models/learned/kinds/heads.py."""
+    """Heads of which each goes on where the one before it stopped.
+
+    See models/learned/kinds/heads.py.
+    """
 
     @property
     def reads(self) -> bool: ...
@@ -33,13 +36,19 @@ class HeadDraftWeights(StateDraftWeights, BatchedModel, Protocol):
 
 @dataclass(frozen=True)
 class HeadsDrafter:
-    """Grows a tree from the laws of `weights` on the last state that is known, which is the one before the root: head k gives
-    the laws of nodes k + 1 levels below the root. Heads that read tokens know the path to a node. Norm, head and embeddings
-    are the target's own, and so are the shapers; heads in the published form bring matrices of their own (`head`) and read what
-    the target's final norm leaves (`normed`).
+    """Grow a tree from the laws of trained heads on the target's last known state.
 
-    weights: heads, or what goes on like them; prompt: where a layer reads all states first, the prompt's are read too, and a
-    cached prefix is computed again for them; else the last one's only; bent: laws are shaped as the target's are.
+    That state is the one before the root: head k gives the laws of nodes k + 1 levels below the
+    root. Heads that read tokens know the path to a node. Norm, head and embeddings are the target's
+    own, and so are the shapers; heads in the published form bring matrices of their own (`head`)
+    and read what the target's final norm leaves (`normed`).
+
+    Attributes:
+        weights: Heads, or what goes on like them.
+        tree: Which nodes are drawn of their laws.
+        prompt: Where a layer reads all states first: whether the prompt's are read too, for which a
+            cached prefix is computed again; else the last one's only. Default: they are.
+        bent: Whether laws are shaped as the target's are. Default: they are.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
@@ -53,10 +62,21 @@ class HeadsDrafter:
 
     @property
     def want(self) -> ScoreRequest:
+        # Heads without a layer read the last state alone, so nothing of the prompt need be computed
+        # again.
         whole = self.prompt and self.weights.network is not None
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=whole, last=not whole)
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return at_work(self, session)
 
     def laws(self, known: StateGuess) -> HeadLaws:
@@ -67,6 +87,7 @@ class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
 
     def __init__(self, weights: HeadDraftWeights, known: StateGuess) -> None:
+        # With a layer, what it made of the last true state; else that state itself.
         if known.tip is not None:
             state = known.tip.hidden_RH
         elif known.true_H is None:
@@ -74,16 +95,30 @@ class HeadLaws:
         else:
             state = known.true_H[None]
         assert state is not None, "a draft is asked for before the target has read the prompt"
-        if weights.normed and known.tip is None:  # a layer has read normed states already
+        # Heads in the published form read normed states. What a layer made of them is used as it
+        # is.
+        if weights.normed and known.tip is None:
             state = known.session.normed(state)
         self._weights = weights
         self._laws = StateLaws(known.session, known.bent)
+        # What each node passes on to its children; -1 stands above the root.
         self._carry = {-1: weights.start(state)[0]}
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Run the heads over the nodes that have no law yet, level by level.
+
+        Args:
+            draft: Token tree whose nodes get a row, the root first.
+            want: What the caller reads of the result.
+
+        Returns:
+            The laws at all nodes.
+        """
         laws = self._laws
         for k in sorted({draft.depth[i] for i in laws.new(draft)}):
             nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
+            # Heads that read no tokens give one law to all nodes of a level: one row is computed
+            # for them.
             if self._weights.reads:
                 computed = nodes
             else:

@@ -17,23 +17,33 @@ from polydec.methods.speculative.loop.walk import prefill_for_guess
 
 @dataclass(frozen=True)
 class HierarchicalDrafter:
-    """`small`, a target of the same vocabulary, writes a chain with `inner`'s drafts, which `verifier` checks in one pass
-    over a tree each; what it wrote is proposed. So the target verifies no more than a chain, and the small model makes
-    fewer passes than tokens.
+    """A draft model that itself decodes with drafts; the chain that it writes is proposed.
 
-    depth, inner_nodes: of an inner draft, 0 to 64 and 0 to 256. The budget's depth is the longest chain; after a token where
-    its go_on says stop the chain ends, and after a pass of the small model that makes it `least` long (1 to 64; None: it
-    grows to the budget). The inner drafter works on a copy; what is accepted of the chain it then learns from the small
-    model's rows, and after a chain that was accepted whole from the target's.
+    `small` writes a chain with `inner`'s drafts, which `verifier` checks in one pass over a tree
+    each. So the target verifies no more than a chain, and the small model makes fewer passes than
+    tokens. The budget's depth is the longest chain; after a token where its go_on says stop the
+    chain ends. The inner drafter works on a copy; what is accepted of the chain it then learns from
+    the small model's rows, and after a chain that was accepted in full from the target's.
 
-    An inner drafter that reads hidden states, such as an EAGLE layer, reads the small model's alone. The last token of a chain
-    that was accepted whole has none yet: the next round begins with a pass of the small model over it and the new root, whose
-    own next token begins the chain.
+    An inner drafter that reads hidden states, such as an EAGLE layer, reads the small model's
+    alone. The last token of a chain that was accepted in full has none yet: the next round begins
+    with a pass of the small model over it and the new root, whose own next token begins the chain.
 
-    Exact: law, under any exact verifier, if the inner one is: each token is a draw from the small model's row before it.
-    An inner verifier that keeps only the greedy text needs a greedy small model.
+    Attributes:
+        small: The draft model, a target of the same vocabulary.
+        inner: Who drafts for it.
+        verifier: Which of the inner drafts the small model accepts.
+        depth: Levels of an inner draft, 0 to 64. Default 4.
+        inner_nodes: Nodes of an inner draft, 0 to 256. Default 8.
+        least: Tokens after which no further pass of the small model begins, 1 to 64. None: the
+            chain grows to the budget.
+
+    Exact: law, under any exact verifier, if the inner one is: each token is a draw from the small
+    model's row before it. An inner verifier that keeps only the greedy text needs a greedy small
+    model.
     Reduces to: `model` with a chain where depth is 0.
-    Source: SpecMQuant (Zhang et al., 2025), greedy there; rows of the small model make it exact for sampling.
+    Source: SpecMQuant (Zhang et al., 2025), greedy there; rows of the small model make it exact for
+    sampling.
     """
 
     small: Target
@@ -52,13 +62,29 @@ class HierarchicalDrafter:
             raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
+        """Begin a sequence of the small model and of the inner drafter.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used: the small model has a session of its own.
+
+        Returns:
+            The guess.
+        """
         small = self.small.open(prompt)
         return HierarchicalGuess(self, small, self.inner.open(prompt, small), tuple(prompt))
 
 
 @dataclass(frozen=True)
 class SmallModelStep:
-    """One pass of the small model: what it was shown, what it found, and the tokens that it added."""
+    """One pass of the small model.
+
+    Attributes:
+        draft: The inner draft that it scored.
+        scores: Its laws at the nodes of the inner draft.
+        verdict: What it accepted.
+        tokens: The tokens that the pass added to the chain.
+    """
 
     draft: Draft
     scores: DraftScores
@@ -67,10 +93,13 @@ class SmallModelStep:
 
 
 class HierarchicalGuess:
-    """steps: of the round under way, none where nothing was proposed. held: what of the round the small session has committed.
+    """The drafter at work on one sequence.
 
-    Where the inner drafter reads states: prompt: what it has not read the states of yet, None behind the first proposal;
-    behind: tokens of the text that the small model has not been fed, the first of them its root."""
+    `_steps` are the small model's passes of the round under way, none where nothing was proposed;
+    `_fed` is what of the round its session has committed. Where the inner drafter reads states,
+    `_prompt` is the prompt until its states have been read, and `_behind` are tokens of the text
+    that the small model has not been fed, the first of them its root.
+    """
 
     def __init__(
         self,
@@ -94,11 +123,24 @@ class HierarchicalGuess:
 
     @property
     def want(self) -> ScoreRequest:
+        # An inner drafter of states reads the small model's: nothing is wanted of the target.
         if self._of_states:
             return ScoreRequest(law=RowDetail.NOTHING)
         return self._inner.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Let the small model write a chain.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. Pass i of the small model draws below
+                ``rng.at("draft", position).at(i)``.
+
+        Returns:
+            The chain. Each token carries the small model's row that it was drawn from.
+        """
         self._steps = []
         self._fed = []
         config = self._config
@@ -115,13 +157,18 @@ class HierarchicalGuess:
         if budget.graded:
             want = replace(want, base=RowDetail.ROW)
         known = await self._read(root, want)
+        # The inner drafter learns from a chain that the target may reject, so a copy does.
         inner = self._inner.fork(self._small)
         tip = root
         on = True
+        # One turn is a pass of the small model: an inner draft, its verdict, and the tokens that
+        # this adds.
         while on and len(chain) <= least:
             left = length + 1 - len(chain)
             at = position + len(chain) - 1
             pass_ = here.at(len(self._steps))
+            # The pass adds one token of the small model's own, so the inner draft may be one
+            # shorter than what is left.
             size = DraftBudget(min(config.depth, left - 1), config.inner_nodes)
             draft = known or await inner.propose(tip, at, size, pass_)
             known = None
@@ -132,6 +179,8 @@ class HierarchicalGuess:
             self._small.commit(verdict.committed(draft))
             self._fed += verdict.committed(draft)
             for node, token in zip((0, *verdict.path), step.tokens, strict=True):
+                # After a stop the small model's further tokens do not enter the chain, but its
+                # session has them: `learn` rewinds.
                 if on:
                     chain, q = _grown(chain, scores, node, token, budget.graded)
                     on = budget.go_on(len(chain) - 1, q)
@@ -141,8 +190,11 @@ class HierarchicalGuess:
         return chain
 
     async def _read(self, root: int, want: ScoreRequest) -> Draft | None:
-        """The small model reads what it has not read yet. Where the inner drafter needs the states of that, it learns them; the
-        draft that was scored with them, which is the root alone, then needs no further pass."""
+        """Let the small model read what it has not read yet.
+
+        Where the inner drafter needs the states of that, it learns them. The draft that was scored
+        with them, which is the root alone, then needs no further pass and is returned.
+        """
         if not self._of_states:
             await self._small.prefill(ScoreRequest(law=RowDetail.NOTHING))
             return None
@@ -156,9 +208,18 @@ class HierarchicalGuess:
         scores = await self._small.score(fed, want)
         self._inner.learn(fed, scores, Verdict(tuple(range(1, last)), root))
         self._behind = ()
+        # What is fed now becomes past but for the new root, whose row is there already.
         return self._small.keep(range(last + 1), last)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Bring the small model's session in line with the text, and let the inner drafter learn.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
+        # The inner drafter had asked for the target's rows of the prompt.
         if verdict.prompt:
             self._inner.learn(draft, scores, verdict)
             return
@@ -166,6 +227,7 @@ class HierarchicalGuess:
         steps = self._steps
         self._steps = []
         unfed = text[len(self._fed) :]
+        # Rejected tokens leave the small model's cache; a token that the target added is fed to it.
         if len(self._fed) > len(text):
             self._small.rewind(len(self._fed) - len(text))
         elif self._of_states:
@@ -174,9 +236,13 @@ class HierarchicalGuess:
             self._small.commit(unfed)
         left = len(verdict.path)
         whole = left == sum(len(step.tokens) for step in steps)
-        if whole and not self._of_states:  # nobody's row but the target's follows the last token
+        # After a full acceptance the last token follows a row of the target alone, so the inner
+        # drafter learns from the target's scores.
+        if whole and not self._of_states:
             self._inner.learn(draft, scores, verdict)
             return
+        # Else it learns each pass of the small model as far as the target accepted its tokens; in
+        # the last one the target's token stands for the bonus.
         for step in steps:
             if left < len(step.tokens):
                 self._inner.learn(
@@ -187,6 +253,15 @@ class HierarchicalGuess:
             left -= len(step.tokens)
 
     def fork(self, session: Session, choice: int | None = None) -> HierarchicalGuess:
+        """A guess with forks of the small model and the inner drafter.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         small = self._small.fork(choice)
         inner = self._inner.fork(small, choice)
         twin = HierarchicalGuess(self._config, small, inner, self._prompt)
@@ -203,7 +278,7 @@ class HierarchicalGuess:
 def _grown(
     chain: Draft, scores: DraftScores, node: int, token: int, graded: bool
 ) -> tuple[Draft, float]:
-    """The chain with a token that the small model wrote after this node, and its probability."""
+    """The chain with a token that the small model wrote after a node, and its probability."""
     tip = len(chain) - 1
     if scores.certain(node) is not None:
         q = certain_draw_chance(scores, node, token, graded)

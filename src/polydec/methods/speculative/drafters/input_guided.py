@@ -16,30 +16,40 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
 PRIOR = (0.35, 0.55, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.95)
-"""The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST trials."""
+"""The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST
+trials."""
 TRUST = 4.0
 LOST = 3
-"""How many tokens after a divergence the place is still guessed, and how many tokens such a guess copies at most."""
+"""How many tokens after a divergence the place is still guessed, and how many tokens such a guess
+copies at most."""
 
 
 @dataclass(frozen=True)
 class InputGuidedDrafter:
-    """Propose the rest of the source from where the output stands in it.
+    """Propose the rest of a source from where the output stands in it.
 
-    The source is prompt[start:stop]. While the output repeats it, the copy goes on. After a divergence the place is
-    looked for as published: by the last token of the output if it stands in the source once, else by the last two, else
-    the last three; nothing is proposed where they do not occur or stay ambiguous.
+    The source is prompt[start:stop]. While the output repeats it, the copy goes on. After a
+    divergence the place is looked for as published: by the last token of the output if it stands in
+    the source once, else by the last two, else the last three; nothing is proposed where they do
+    not occur or stay ambiguous. `chance` is the running rate of source tokens that came after as
+    many agreed.
 
-    near: use the place that was left as well: of several occurrences of the last three, two or one tokens take the one
-    nearest to it, ahead of it on a tie; where there is none, guess for three tokens that as many source tokens were
-    replaced as were written. eager: begin with the source's first token, for spans that are just the text to be rewritten;
-    block: 1 to 64, most tokens of a copy (as published: the whole rest). `chance` is the running rate of source tokens
-    that came after as many agreed.
+    Attributes:
+        start: Where the source begins in the prompt; negative: counted from its end. Default 0.
+        stop: Where it ends, likewise. None: with the prompt.
+        near: Whether the place that was left is used as well: of several occurrences of the last
+            three, two or one tokens take the one nearest to it, ahead of it on a tie; where there
+            is none, guess for three tokens that as many source tokens were replaced as were
+            written. Default: it is not.
+        eager: Whether to begin with the source's first token, for spans that are just the text to
+            be rewritten. Default: not.
+        block: Most tokens of a copy, 1 to 64 (as published: all of the rest). Default 10.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` where the output shares no token with the source.
-    Source: Ge, Xia, Sun, Chen, Wei, "Lossless acceleration for seq2seq generation with aggressive decoding" (2022), its
-    input-guided half; for decoder-only models a span of the prompt stands in for the encoder's input. `near` is ours.
+    Source: Ge, Xia, Sun, Chen, Wei, "Lossless acceleration for seq2seq generation with aggressive
+    decoding" (2022), its input-guided half; for decoder-only models a span of the prompt stands in
+    for the encoder's input. `near` is ours.
     """
 
     start: int = 0
@@ -57,8 +67,18 @@ class InputGuidedDrafter:
             raise RequestError(f"stop is {stop}: it must lie behind start, which is {start}")
 
     def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, with an index of the source's n-grams.
+        """
         source = tuple(prompt[self.start : self.stop])
         ends = dict[tuple[int, ...], list[int]]()
+        # Where each n-gram of 1 to LONGEST tokens ends in the source.
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n : end], []).append(end)
@@ -73,8 +93,14 @@ class InputGuidedDrafter:
 
 @dataclass
 class SourceAlignment:
-    """at: the source token that should come next, None: unknown; agreed: how many came as expected before it; lost: how
-    many tokens were written since the place was left; last: the latest tokens of the output."""
+    """Where the output stands in the source.
+
+    Attributes:
+        at: Index of the source token that should come next. None: unknown.
+        agreed: How many tokens came as expected before it.
+        lost: How many tokens were written since the place was left.
+        last: The latest tokens of the output, LONGEST at most.
+    """
 
     at: int | None
     agreed: int = 0
@@ -84,7 +110,15 @@ class SourceAlignment:
 
 @dataclass(frozen=True)
 class InputGuidedGuess(DraftGuess):
-    """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        source: Token ids of the source.
+        ends: For each n-gram of the source, the places where it ends.
+        place: Where the output stands.
+        rates: By tokens that agreed, how often the next one did.
+    """
 
     config: InputGuidedDrafter
     source: tuple[int, ...]
@@ -101,6 +135,7 @@ class InputGuidedGuess(DraftGuess):
         p = self.place
         if p.at is None or not p.lost:
             at = p.at
+        # As many source tokens are taken to be replaced as were written.
         elif self.config.near and p.lost <= LOST:
             at = p.at + p.lost
         else:
@@ -110,7 +145,7 @@ class InputGuidedGuess(DraftGuess):
         return (None, 0)
 
     def push(self, token: int) -> None:
-        """The output has one more token."""
+        """Move the place on by one more token of the output."""
         p = self.place
         at, agreed = self.expected()
         p.last = (*p.last, token)[-LONGEST:]
@@ -119,6 +154,7 @@ class InputGuidedGuess(DraftGuess):
             p.agreed = agreed + 1
             p.lost = 0
             return
+        # The token was not the expected one: the place is looked for anew.
         if self.config.near and p.at is not None:
             match = self._nearest()
         else:
@@ -136,32 +172,54 @@ class InputGuidedGuess(DraftGuess):
             p.lost = 0
 
     def _unique(self) -> tuple[int, int] | None:
-        """(place after it, n) of the shortest n-gram at the output's end that stands in the source exactly once."""
+        """(place after it, n) of the shortest n-gram at the output's end that is unique.
+
+        Unique is an n-gram that stands in the source once.
+        """
         for n in range(1, len(self.place.last) + 1):
             ends = self.ends.get(self.place.last[-n:], ())
             if len(ends) == 1:
                 return ends[0], n
+            # A longer n-gram with this end cannot occur either.
             if not ends:
                 break
         return None
 
     def _nearest(self) -> tuple[int, int] | None:
-        """(place after it, n) of the longest such n-gram, where it stands nearest to the place that was left."""
+        """(place after it, n) of the longest known n-gram at the output's end.
+
+        Of its occurrences it is the one nearest to the place that was left.
+        """
         left = (self.place.at or 0) + self.place.lost + 1
         for n in range(len(self.place.last), 0, -1):
             ends = self.ends.get(self.place.last[-n:])
+            # A single token is common: alone it counts only where it is unique, or stands close to
+            # the place that was left.
             if ends and (n > 1 or len(ends) == 1 or min(abs(e - left) for e in ends) <= LOST):
                 return min(ends, key=lambda e: (abs(e - left), -e)), n
         return None
 
     def chance(self, agreed: int) -> float:
+        """The chance of the next source token, after so many tokens that agreed."""
         i = min(agreed, len(PRIOR) - 1)
         return self.rates.chance(i, PRIOR[i])
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Copy the source from the place on.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The chain. The root alone where the place is not known.
+        """
         at, agreed = self.expected()
         if at is None:
             return Draft.chain(root)
+        # A guessed place copies a few tokens only.
         most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
         copied = self.source[at : at + most]
         return Draft.certain(
@@ -171,6 +229,13 @@ class InputGuidedGuess(DraftGuess):
         )
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Move the place on, and count whether expected tokens came.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         for x in verdict.tokens(draft):
             at, agreed = self.expected()
             if at is not None:
@@ -178,6 +243,15 @@ class InputGuidedGuess(DraftGuess):
             self.push(x)
 
     def fork(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
+        """A guess with its own place and counts.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         p = self.place
         return InputGuidedGuess(
             self.config,

@@ -15,16 +15,21 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class JacobiDrafter:
-    """Keep a guess of the next `block` tokens. Each pass feeds it as a chain; the likeliest token after each of its tokens
-    is the next guess of the place behind it (Jacobi iteration towards the greedy text).
+    """Guess a block of tokens, and correct it with every pass (Jacobi iteration).
 
-    The block moves on with the text, and the places that come in hold copies of the prompt's tokens. Guesses follow the
-    shaped law, penalties included. block: 1 to 64 tokens, within the budget.
+    There is a guess of the next `block` tokens. Each pass feeds it as a chain; the likeliest token
+    after each of its tokens is the next guess of the place after it, which converges to the greedy
+    text. The block moves on with the text, and the places that come in have copies of the prompt's
+    tokens. Guesses follow the shaped law, penalties included.
 
-    Exact: law, under any exact verifier: candidates are certain. A greedy pass settles at least one place of the block,
-    so `block` tokens never take more than `block` passes.
+    Attributes:
+        block: Tokens of the guess, 1 to 64, within the budget. Default 4.
+
+    Exact: law, under any exact verifier: candidates are certain. A greedy pass settles at least one
+    place of the block, so `block` tokens never take more than `block` passes.
     Reduces to: `nothing` at depth 0.
-    Source: Santilli et al., "Accelerating transformer inference for translation via parallel decoding" (2023).
+    Source: Santilli et al., "Accelerating transformer inference for translation via parallel
+    decoding" (2023).
     """
 
     block: int = 4
@@ -34,12 +39,26 @@ class JacobiDrafter:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
     def open(self, prompt: Sequence[int], session: Session) -> JacobiGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, which begins with tokens of the prompt.
+        """
         return JacobiGuess(tuple(prompt), list(spread_prompt_tokens(prompt, self.block)))
 
 
 @dataclass(frozen=True)
 class JacobiGuess(DraftGuess):
-    """guess: of the places behind the root."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        prompt: Token ids of the prompt.
+        guess: Guesses of the places after the root.
+    """
 
     prompt: tuple[int, ...]
     guess: list[int]
@@ -49,24 +68,54 @@ class JacobiGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Propose the guess.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The chain.
+        """
         return Draft.chain(root, self.guess[: min(budget.depth, budget.nodes)])
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Correct the guess with the target's likeliest tokens, and move it on with the text.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         done = len(verdict.path)
-        nodes = draft.nodes_of(
-            (draft.token[0], *self.guess)
-        )  # less than all where an end or other drafters cut it
+        # Nodes of the guess in the draft: fewer than all where an end of the text or another
+        # drafter's choice has cut it.
+        nodes = draft.nodes_of((draft.token[0], *self.guess))
         if verdict.path == tuple(nodes[1 : done + 1]):
+            # The text follows the guess so far: each guess is replaced by the target's likeliest
+            # token after its predecessor; what was not fed stays.
             new = [
                 *[scores.argmax(i) for i in nodes[done + 1 :]],
                 *self.guess[max(len(nodes), done + 1) :],
             ]
-        else:  # the text took another way
+        else:
+            # The text left the guess: what was guessed behind that place is only moved up.
             new = self.guess[done + 1 :]
         missing = len(self.guess) - len(new)
         self.guess[:] = [*new, *spread_prompt_tokens(self.prompt, missing)]
 
     def fork(self, session: Session, choice: int | None = None) -> JacobiGuess:
+        """A guess with its own copy of the block.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return JacobiGuess(self.prompt, list(self.guess))
 
     def close(self) -> None:
@@ -74,5 +123,13 @@ class JacobiGuess(DraftGuess):
 
 
 def spread_prompt_tokens(prompt: Sequence[int], count: int) -> tuple[int, ...]:
-    """`count` tokens of the prompt, evenly apart: a first guess of anything, without a draw."""
+    """Tokens of the prompt at even distances: a first guess of anything, without a draw.
+
+    Args:
+        prompt: Token ids, at least one.
+        count: How many, 0 or more.
+
+    Returns:
+        The tokens.
+    """
     return tuple(prompt[len(prompt) * (2 * i + 1) // (2 * count)] for i in range(count))

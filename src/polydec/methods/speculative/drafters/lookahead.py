@@ -1,4 +1,7 @@
-"""The target guesses along many futures at once, and what it said there is tried when its first token comes."""
+"""The target guesses along many futures at once.
+
+What it said there is tried when its first token comes.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,31 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class LookaheadDrafter:
-    """A window of guesses that a Jacobi iteration moves along, and a pool of the n-grams that it left behind.
+    """A window of guesses that a Jacobi iteration moves along, and a pool of n-grams from it.
 
-    The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the root; below its column j
-    the levels above it stand as a chain of their own, so that a cell sees the text, level 0 up to its column and the
-    cells below it, at the position that its depth says: a token tree. Cells are probes, fed and never accepted. A pass
-    gives each column a further token; a column's first token and the ngram - 1 after it enter the pool. Of the n-grams
-    that begin with the root the newest `guesses` are candidates. Cells and candidates of one path are one node. Until all
-    levels are filled (ngram - 2 passes) the window is a longer and flatter one over tokens of the prompt.
+    The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the
+    root; below its column j the levels above it stand as a chain of their own, so that a cell sees
+    the text, level 0 up to its column and the cells below it, at the position that its depth says:
+    a token tree. Cells are probes, fed and never accepted. A pass gives each column a further
+    token; a column's first token and the ngram - 1 after it enter the pool. Of the n-grams that
+    begin with the root the newest `guesses` are candidates. Cells and candidates of one path are
+    one node. Until all levels are filled (ngram - 2 passes) the window is a longer and flatter one
+    over tokens of the prompt.
 
-    window: 1 to 32; ngram: 2 to 16; guesses: 0 to 64 n-grams of one first token; pool: most n-grams in all, at least
-    guesses; those whose first token was seen longest ago leave first. A pass whose budget cannot hold the whole window
-    goes without it. Guesses follow the shaped law, penalties included.
+    A pass whose budget cannot hold all of the window goes without it. Guesses follow the shaped
+    law, penalties included.
+
+    Attributes:
+        window: Columns, 1 to 32. Default 4.
+        ngram: Tokens of an n-gram, 2 to 16. Default 3.
+        guesses: Most n-grams of one first token, 0 to 64. Default 4.
+        pool: Most n-grams in all, at least guesses; those whose first token was seen longest ago
+            leave first. Default 4096.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` with guesses 0 (but for the cells, which are fed all the same).
-    Source: Fu et al., "Break the sequential dependency of LLM inference using Lookahead decoding" (2024).
+    Source: Fu et al., "Break the sequential dependency of LLM inference using Lookahead decoding"
+    (2024).
     """
 
     window: int = 4
@@ -58,13 +70,24 @@ class LookaheadDrafter:
     @property
     def nodes(self) -> int:
         """The most nodes of a draft, root left out."""
-        columns = range(
-            self.window, self.window + self.ngram - 1
-        )  # the more of them, the fewer levels above
+        # While the window fills, it has more columns and fewer levels: the largest of these shapes
+        # counts.
+        columns = range(self.window, self.window + self.ngram - 1)
+        # With c columns: the chain without the root, and above each column as many cells as levels
+        # are filled.
         cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
         return cells + self.guesses * (self.ngram - 1)
 
     def open(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, whose window begins with tokens of the prompt.
+        """
         return LookaheadGuess(
             self, [list(spread_prompt_tokens(prompt, self.window + self.ngram - 3))], {}
         )
@@ -72,8 +95,15 @@ class LookaheadDrafter:
 
 @dataclass(frozen=True)
 class LookaheadGuess(DraftGuess):
-    """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
-    first token what followed it, newest last; its keys stand in the order of their last use."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        levels: ``levels[0]`` is the window's chain, the root left out; ``levels[k]`` has one token
+            a column, the root's first.
+        pool: For each first token what followed it, newest last; keys stand in the order of their
+            last use.
+    """
 
     config: LookaheadDrafter
     levels: list[list[int]]
@@ -84,12 +114,21 @@ class LookaheadGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Lay out the window's cells and the candidates as one tree.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree. Cells that are no candidates are probes.
+        """
         guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
         candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
-        tree, place = (
-            TreeBuilder(root),
-            dict[tuple[int, ...], int]({(): 0}),
-        )  # of each path from the root its node
+        # By path of tokens from the root, the node in the tree.
+        tree, place = (TreeBuilder(root), dict[tuple[int, ...], int]({(): 0}))
 
         def lay(path: tuple[int, ...]) -> None:
             for n in range(1, len(path) + 1):
@@ -103,6 +142,7 @@ class LookaheadGuess(DraftGuess):
 
         columns = list(self.columns())
         cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
+        # The window is fed in full or not at all: a part of it could not move on.
         if max(map(len, columns)) <= budget.depth and len(cells) <= budget.nodes:
             for path in columns:
                 lay(path)
@@ -111,42 +151,66 @@ class LookaheadGuess(DraftGuess):
         return tree.draft()
 
     def columns(self) -> Iterator[tuple[int, ...]]:
-        """Of each column the path to its uppermost cell."""
+        """For each column the path of tokens from the root to its uppermost cell."""
         chain = self.levels[0]
         above = self.levels[1:]
         for j in range(len(chain) + 1):
             yield (*chain[:j], *[level[j] for level in above])
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Move the window on by the target's likeliest tokens, and collect its n-grams.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
+        # Nodes by parent and token, probes included, to find the cells again.
         at = {(p, x): i for i, (p, x) in enumerate(zip(draft.parent, draft.token, strict=True))}
         new: list[int] = []
         for path in self.columns():
             node = 0
             for x in path:
                 below = at.get((node, x))
-                if below is None:  # this window was not fed
+                # The window was not fed in this pass, so it stays.
+                if below is None:
                     return
                 node = below
             new.append(scores.argmax(node))
         levels = self.levels
-        if len(levels) < self.config.ngram - 1:  # one more level, and every column one to the left
+        # While levels are missing: one more, and every column moves to the left.
+        if len(levels) < self.config.ngram - 1:
             self.levels[:] = [level[1:] for level in (*levels, new)]
             return
+        # Each column gives an n-gram: its first token, its cells and the new token.
         if self.config.guesses:
             for j, head in enumerate((draft.token[0], *levels[0])):
                 self._keep(head, (*[level[j] for level in levels[1:]], new[j]))
+        # The lowest level leaves, and the second becomes the chain; its first token stood below the
+        # root and falls away.
         levels = [*levels[1:], new]
         self.levels[:] = [levels[0][1:], *levels[1:]]
 
     def _keep(self, head: int, ngram: tuple[int, ...]) -> None:
+        """Put an n-gram into the pool as the newest of its first token."""
         row = self.pool.pop(head, [])
         if ngram in row:
             row.remove(ngram)
         self.pool[head] = [*row, ngram][-self.config.guesses :]
+        # The first key is the one used longest ago.
         if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 
     def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
+        """A guess with its own window and pool.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return LookaheadGuess(
             self.config,
             [list(level) for level in self.levels],

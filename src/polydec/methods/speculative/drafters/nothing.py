@@ -27,24 +27,61 @@ class NothingDrafter:
     )
 
     def open(self, prompt: Sequence[int], session: Session) -> NothingGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Not used.
+            session: Not used.
+
+        Returns:
+            The guess.
+        """
         return NothingGuess()
 
 
 @dataclass(frozen=True)
 class NothingGuess(DraftGuess):
-    """Has no state."""
+    """Proposes nothing, and has no state."""
 
     @property
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Propose nothing.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Not used.
+            budget: Not used.
+            rng: Not used.
+
+        Returns:
+            The root alone.
+        """
         return Draft.chain(root)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Learn nothing.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         pass
 
     def fork(self, session: Session, choice: int | None = None) -> NothingGuess:
+        """The same guess, as it has no state.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The guess itself.
+        """
+        # Frozen and without state, so one object serves all choices.
         return self
 
     def close(self) -> None:

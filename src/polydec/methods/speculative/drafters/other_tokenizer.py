@@ -1,4 +1,4 @@
-"""A draft model with another tokenizer: its continuation is spelled again in the target's tokens."""
+"""A draft model with another tokenizer; its continuation is spelled in the target's tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class OtherTokenizerDrafter:
-    """Give the text to the draft in its own tokens, let it go on greedily (under its shaping) for as many of them as the
-    budget has levels, and propose the target's spelling of what it wrote, with certainty.
+    """Draft greedily with a model of another tokenizer, and spell that in the target's tokens.
 
-    The text is spelled anew in each round; where the draft's tokens of it change, its cache goes back to there. Special
-    tokens are not in the text. An end of the draft stands for the target's. vocab: the target's; context: the most tokens
-    that the draft reads, 16 to 65536 (beyond, it begins again with the last half). Both vocabularies must know their
-    words.
+    The draft gets the text in its own tokens, goes on greedily (under its shaping) for as many of
+    them as the budget has levels, and the target's spelling of what it wrote is proposed, with
+    certainty. The text is spelled anew in each round; where the draft's tokens of it change, its
+    cache goes back to there. Special tokens are not in the text. An end of the draft stands for the
+    target's. Both vocabularies must have a tokenizer.
+
+    Attributes:
+        draft: The draft model.
+        vocab: The target's vocabulary.
+        context: Most tokens that the draft reads, 16 to 65536; beyond, it begins again with the
+            last half. Default 512.
 
     Exact: law, under any exact verifier: candidates are certain.
-    Reduces to: `nothing` where the draft's words are none of the target's next ones; a greedy draft chain where the two
-    tokenizers are one.
-    Source: universal assisted decoding (Wolf et al., transformers, 2024; Timor et al., "Accelerating LLM inference with
-    lossless speculative decoding algorithms for heterogeneous vocabularies", 2025, "string-level exact match").
+    Reduces to: `nothing` where the draft's words are none of the target's next ones; a greedy draft
+    chain where the two tokenizers are one.
+    Source: universal assisted decoding (Wolf et al., transformers, 2024; Timor et al.,
+    "Accelerating LLM inference with lossless speculative decoding algorithms for heterogeneous
+    vocabularies", 2025, "string-level exact match").
     """
 
     draft: Target
@@ -43,6 +50,15 @@ class OtherTokenizerDrafter:
         check_draft_vocabularies(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used: the draft model has a session of its own.
+
+        Returns:
+            The guess.
+        """
         return OtherTokenizerGuess(
             self, OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
         )
@@ -50,7 +66,12 @@ class OtherTokenizerDrafter:
 
 @dataclass(frozen=True)
 class OtherTokenizerGuess(DraftGuess):
-    """The draft, reading along."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        reader: The draft's session, which follows the text.
+    """
 
     config: OtherTokenizerDrafter
     reader: OtherTokenizerReader
@@ -60,6 +81,17 @@ class OtherTokenizerGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Let the draft go on, and spell what it wrote.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The chain. The root alone where the text cannot be spelled for the draft.
+        """
         most = min(budget.depth, budget.nodes)
         if most > 0:
             place = await self.reader.catch_up()
@@ -81,22 +113,43 @@ class OtherTokenizerGuess(DraftGuess):
                 break
         words = self.reader.words
         spell = words_of(draft, "the draft")
+        # Both texts are decoded with all that the draft has read, since a token's text may depend
+        # on the tokens before it.
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *chain.token))
+        # Where the new tokens change how the old ones decode, there is no clean addition to spell.
         if whole.startswith(known):
+            # A character that is cut at the end is left out.
             ids = retokenise_addition(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
         else:
             ids = ()
         if end:
+            # The draft's end of text is the target's, by the lowest id where it has several.
             ends = sorted(self.config.vocab.eos)[:1]
         else:
             ends = []
         return Draft.chain(root, [*ids, *ends][:most])
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.reader.text += verdict.tokens(draft)
 
     def fork(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:
+        """A guess with a fork of the draft's session.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return OtherTokenizerGuess(self.config, self.reader.fork(choice))
 
     def close(self) -> None:

@@ -16,10 +16,12 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class PricedDrafter:
-    """The drafter, of which whoever weighs costs is told that a proposal takes `ms` milliseconds beside its own price: a model
-    among other drafters, say.
+    """A drafter with a price, for combinations that weigh costs: a model among other drafters, say.
 
-    ms: at least 0, finite.
+    Attributes:
+        drafter: Any drafter.
+        ms: What a proposal takes in addition to the drafter's own price, in milliseconds; at least
+            0, finite. Default 0.
 
     Exact: law, under any verifier under which the drafter is.
     Reduces to: the drafter, where nobody weighs costs.
@@ -34,12 +36,26 @@ class PricedDrafter:
             raise RequestError(f"ms is {self.ms}: it must be finite and at least 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> PricedGuess:
+        """Begin a sequence of the drafter.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return PricedGuess(self, self.drafter.open(prompt, session))
 
 
 @dataclass(frozen=True)
 class PricedGuess:
-    """The drafter's own guess."""
+    """The drafter's guess, with the price.
+
+    Attributes:
+        config: The configuration.
+        guess: The drafter's own guess.
+    """
 
     config: PricedDrafter
     guess: DraftGuess
@@ -53,12 +69,39 @@ class PricedGuess:
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Let the drafter propose.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            Its draft.
+        """
         return await self.guess.propose(root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Let the drafter learn.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> PricedGuess:
+        """Fork the drafter's guess.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return PricedGuess(self.config, self.guess.fork(session, choice))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Probes that ride in the target's own pass draft what follows."""
+"""Probes that are fed in the target's own pass draft what follows."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from polydec.models.learned.kinds.probes import SoftProbes
 
 @dataclass(frozen=True)
 class ProbesDrafter:
-    """Behind every drafted token, and behind the root, stand probes. Those behind the token that was accepted last give the
-    laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
-    accepted.
+    """Draft from probes that follow the root and every drafted token.
 
-    probes: the trained embeddings; tree: which nodes are drawn of their laws; rows: tokens and
-    probes that are fed beside the root, 1 to 1024, as far as the budget has nodes. Where they do
-    not suffice, the probes go that are least likely to be asked. A probe of several copies takes as
-    many rows: each copy stands behind the same copy of the probe before it, and the logits of all
-    are averaged. by_state: what is fed where the last accepted token had no probe, one, and so on
-    (methods/economics/state_trees.py), and who grows it, in the place of `tree`; none: always the
-    same tree. Where the budget cuts such a tree, its probes are chosen as without.
+    Those after the token that was accepted last give the laws of the next draft, one a level; no
+    pass but the target's runs. Tokens never see a probe, and no probe is ever accepted.
 
-    sure: what the target itself, before any shaping, must have given to the root for anything to be drafted behind it (lexical
-    units), at least 0.
+    Attributes:
+        probes: The trained embeddings. A probe of several copies takes as many rows: each copy
+            follows the same copy of the probe before it, and the logits of all are averaged.
+        tree: Which nodes are drawn of their laws.
+        rows: Tokens and probes that are fed besides the root, 1 to 1024, as far as the budget has
+            nodes. Where they do not suffice, the probes go that are least likely to be read.
+            Default 24.
+        by_state: What is fed where the last accepted token had no probe, one, and so on
+            (methods/economics/state_trees.py), and what grows it, in place of `tree`. Empty: always
+            the same tree. Where the budget cuts such a tree, its probes are chosen as without.
+        sure: What the target itself, before any shaping, must have given to the root for anything
+            to be drafted after it (lexical units), at least 0. Default 0.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at rows 1, and in the first round.
@@ -54,12 +57,29 @@ class ProbesDrafter:
             raise RequestError(f"sure is {self.sure}: it must be at least 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return ProbesGuess(self, session)
 
 
 @dataclass
 class ProbesGuess:
-    """session: the target's own. state_LEH: what the copies of the probes behind the last accepted token came out as."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        session: The target's own session.
+        state_LEH: Output states of the probes after the last accepted token: levels, copies, width.
+            None: there were none.
+        price: 0: no pass but the target's runs.
+    """
 
     config: ProbesDrafter
     session: Session
@@ -75,6 +95,17 @@ class ProbesGuess:
         )
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Grow a tree from the probes' states, and put probes after its nodes.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            The tree, with its probes.
+        """
         if budget.depth < 1:
             return Draft.chain(root)
         draft = Draft.chain(root)
@@ -83,6 +114,7 @@ class ProbesGuess:
         plan = None
         tree = config.tree
         if config.by_state:
+            # The state of a round is how many probes the last accepted token had.
             plan, tree = config.by_state[0 if known is None else len(known)]
         if known is not None:
             room = replace(
@@ -97,16 +129,20 @@ class ProbesGuess:
     async def _with_probes(
         self, draft: Draft, budget: DraftBudget, plan: StateTree | None
     ) -> Draft:
-        """The draft, and behind its nodes as many probes as there is room for."""
+        """The draft, and after its nodes as many probes as there is room for."""
         probes = self.config.probes
         n = len(draft)
         room = min(budget.nodes, self.config.rows) + 1 - n
         room //= probes.copies
+        # The plan holds only for the very tree that it was made for, with room for all of its
+        # probes.
         whole = plan is not None and len(plan.paths) == n - 1 and sum(plan.probes) <= room
         if plan is not None and whole:
             counts = [min(x, budget.depth - d) for x, d in zip(plan.probes, draft.depth)]
         else:
             counts = allot_probes(draft, probes.rates, room, budget.depth)
+        # What is fed for each probe, which may depend on the state of its token at the layer that
+        # it enters.
         entering = probes.behind({d: await self._at(d, draft) for d in probes.depths}, n)
         chains = [
             (probes.enter[j], node, copy, j)
@@ -114,7 +150,9 @@ class ProbesGuess:
             for copy in range(probes.copies)
             for j in range(count)
         ]
-        chains.sort(key=lambda probe: probe[0])  # what enters further up stands behind
+        # Nodes that enter at a higher layer stand after those of lower ones: a draft's nodes have
+        # that order.
+        chains.sort(key=lambda probe: probe[0])
         more = len(chains)
         place = {probe[1:]: n + i for i, probe in enumerate(chains)}
         if not more:
@@ -136,7 +174,7 @@ class ProbesGuess:
         )
 
     async def _at(self, depth: int, draft: Draft) -> Tensor | None:
-        """The states of a draft's tokens that enter the layer of this index."""
+        """The states of a draft's tokens that enter the layer of this index, shape ``[N, H]``."""
         if not depth:
             return self.session.embed(draft.token)
         layers = self.session.part(range(depth))
@@ -145,6 +183,13 @@ class ProbesGuess:
         ).hidden_NH
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Take the states of the probes after the last accepted token.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         state_NH = states_behind(draft, scores, verdict)
         copies = self.config.probes.copies
         if state_NH is not None and self.config.sure:
@@ -152,6 +197,8 @@ class ProbesGuess:
                 last = verdict.path[-1]
             else:
                 last = 0
+            # The token after the last accepted one is the new root: where the model was not sure of
+            # it, nothing is drafted.
             chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
             if chance < self.config.sure:
                 state_NH = None
@@ -161,6 +208,15 @@ class ProbesGuess:
             self.state_LEH = state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
 
     def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
+        """A guess with the same states.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return ProbesGuess(self.config, session, self.state_LEH)
 
     def close(self) -> None:
@@ -168,13 +224,25 @@ class ProbesGuess:
 
 
 class LevelLaws:
-    """The laws at the nodes of a draft: nodes of a level share one, of the mean of its copies' logits."""
+    """The laws at the nodes of a draft: nodes of a level share one.
+
+    It is the law of the mean of the copies' logits.
+    """
 
     def __init__(self, state_LEH: Tensor, session: Session) -> None:
         self._state_LEH = state_LEH
         self._laws = StateLaws(session)
 
     async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+        """Give laws to the nodes that have none yet.
+
+        Args:
+            draft: Token tree whose nodes get a row, the root first.
+            want: What the caller reads of the result.
+
+        Returns:
+            The laws at all nodes.
+        """
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
             nodes = [i for i in self._laws.new(draft) if draft.depth[i] == k]
             state_EH = self._state_LEH[k]
@@ -183,15 +251,27 @@ class LevelLaws:
 
 
 def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor | None:
-    """What the probes behind the last accepted token came out as, copy by copy, [copies x probes, H]; None where none stood
-    there."""
+    """The output states of the probes after the last accepted token.
+
+    Args:
+        draft: The draft that the target has scored.
+        scores: The target's scores, with hidden states.
+        verdict: The accepted nodes and the token that follows them.
+
+    Returns:
+        The states, copy by copy, shape ``[copies x probes, H]``. None: no probe followed it.
+
+    Raises:
+        RequestError: The target gives no states.
+    """
     probe = draft.probe or (False,) * len(draft)
     if verdict.path:
         node = verdict.path[-1]
     else:
         node = 0
     nodes = list[int]()
-    # they stand behind all tokens, each behind the one before it, and each copy's first behind the token
+    # Probes stand after all tokens: a copy's first probe has the token as its parent, each further
+    # one the probe before it.
     for i in range(node + 1, len(draft)):
         if probe[i] and draft.parent[i] in (node, nodes[-1] if nodes else node):
             nodes.append(i)
@@ -207,15 +287,31 @@ def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor
 def allot_probes(
     draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int
 ) -> list[int]:
-    """How many probes stand behind each node, `room` in all, none below `depth`: every node would have one for each rate; the
-    least useful goes first, by how likely its node is the last that is accepted and by what a further level of the next draft
-    is worth."""
+    """Choose how many probes follow each node.
+
+    Every node would have one for each level of rates. The least useful go first, by how likely its
+    node is the last that is accepted and by what a further level of the next draft is worth.
+
+    Args:
+        draft: The draft, with chances.
+        rates: ``rates[d][r]`` is how often the token of rank r is right d + 1 levels below the
+            root.
+        room: Most probes in all.
+        depth: Most levels of tokens and probes together.
+
+    Returns:
+        The number of probes of each node.
+    """
+    # The chance that all nodes down to this one are accepted.
     reach = [1.0] * len(draft)
     for i in range(1, len(draft)):
         reach[i] = reach[draft.parent[i]] * (draft.chance[i] if draft.chance else 1.0)
+    # The chance that this node is the last accepted one: it is reached, and none of its children.
     stop = [
         max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))
     ]
+    # The chance that the next draft is right down to this level: one of the tokens on each level
+    # is.
     worth = list[float]()
     product = 1.0
     for level in rates:
@@ -228,7 +324,8 @@ def allot_probes(
         if draft.depth[i] + j < depth
     ]
     counts = [0] * len(draft)
-    for _, j, i in sorted(useful):  # a node's probes come in their order: worth falls
+    # Best first. A node's probes come in their order, since worth falls with the level.
+    for _, j, i in sorted(useful):
         if sum(counts) < room and counts[i] == j:
             counts[i] += 1
     return counts

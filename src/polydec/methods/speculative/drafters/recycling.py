@@ -1,4 +1,4 @@
-"""Keep what the target found likely after each token, and draft from these notes."""
+"""Note what the target finds likely after each token, and draft from these notes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
-"""How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
-SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
+"""How often the candidate of each rank is the next token, where a row is known: measured on greedy
+answers of SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
 
 NODES = 7
 """Of a tree where nothing says how many."""
@@ -26,8 +26,15 @@ NODES = 7
 
 @dataclass(frozen=True)
 class RecyclingTable:
-    """after[token]: what the target found likeliest after it when it last saw it, best first. Given to a drafter it
-    outlives a request (a hot start); drafts made from it can show to one request what another one wrote."""
+    """What the target finds likely after each token.
+
+    Given to a drafter it outlives a request (a hot start); drafts made from it can reveal to one
+    request what another one wrote.
+
+    Attributes:
+        after: For each token what the target found likeliest after it when it last saw it, best
+            first.
+    """
 
     after: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
@@ -39,21 +46,28 @@ class RecyclingTable:
 
 @dataclass(frozen=True)
 class RecyclingDrafter:
-    """Unfold a table of each token's k likeliest followers, breadth first, into a tree of fixed shape.
+    """Unfold a table of each token's k likeliest followers into a tree of fixed shape.
 
-    The tree has the `nodes` index paths (rank of the child at each level) that are accepted most often if rank r is
-    accepted at rate rates[r], which is a node's `chance`; a token that has no row has no children. Every scored node,
-    accepted or not, then writes its row; the accepted ones write last.
+    The tree has the `nodes` index paths (rank of the child at each level) that are accepted most
+    often if rank r is accepted at rate rates[r], which is a node's `chance`; a token that has no
+    row has no children. Every scored node, accepted or not, then writes its row; the accepted ones
+    write last.
 
-    k: 1 to 64 followers a token; nodes: 1 to 256, None: 7; shape: where given, the tree's child counts, breadth first (such
-    as calibration finds: the positions that were accepted most often), and `nodes` must be None; recycle_prefill: the
-    prompt's rows are written too (its pass then computes them); memory: a table that outlives the request, None: an empty
-    one each time.
+    Attributes:
+        k: Followers of a token, 1 to 64. Default 8.
+        nodes: Nodes of the tree, 1 to 256. None: 7.
+        recycle_prefill: Whether the prompt's rows are written too, which its pass then computes.
+            Default: they are not.
+        rates: How often the candidate of each rank is the next token: numbers between 0 and 1 that
+            never rise.
+        memory: A table that outlives the request. None: an empty one each time.
+        shape: Where given, the tree's child counts, breadth first (such as calibration finds: the
+            positions that were accepted most often), and `nodes` must be None. Default: empty.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` while the table is empty.
-    Source: Luo et al., "Turning trash into treasure: accelerating inference of large language models with Token
-    Recycling" (2024).
+    Source: Luo et al., "Turning trash into treasure: accelerating inference of large language
+    models with Token Recycling" (2024).
     """
 
     k: int = 8
@@ -89,6 +103,7 @@ class RecyclingDrafter:
         """Of each node below the root (its parent's index, its rank), breadth first."""
         if self.shape:
             return of_counts(self.shape)
+        # Best first over index paths, by the product of their rates.
         ranks = self.rates[: self.k]
         best: list[tuple[int, ...]] = []
         heap: list[tuple[float, tuple[int, ...]]] = [(-r, (i,)) for i, r in enumerate(ranks)]
@@ -96,16 +111,32 @@ class RecyclingDrafter:
             value, path = heappop(heap)
             best.append(path)
             for i, r in enumerate(ranks):
+                # A heap of negative products: every child is less likely than its parent, so a
+                # parent comes first.
                 heappush(heap, (value * r, (*path, i)))
         return tree_template(best)
 
     def open(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Not used: its rows come with `learn` where they are wanted.
+            session: Not used.
+
+        Returns:
+            The guess.
+        """
         return RecyclingGuess(self, RecyclingTable() if self.memory is None else self.memory)
 
 
 @dataclass(frozen=True)
 class RecyclingGuess(DraftGuess):
-    """Drafts from the table and writes to it; what is kept between rounds is all in there."""
+    """The drafter at work on one sequence. All that stays between rounds is in the table.
+
+    Attributes:
+        config: The configuration.
+        memory: The table.
+    """
 
     config: RecyclingDrafter
     memory: RecyclingTable
@@ -117,17 +148,28 @@ class RecyclingGuess(DraftGuess):
         )
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Unfold the table below the root.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree.
+        """
         tree = TreeBuilder(root)
         rates = self.config.rates
-        place: list[int | None] = [
-            0
-        ]  # of each node of the template its node in the draft, None: left out
+        # For each node of the template its node in the draft, None where it is left out.
+        place: list[int | None] = [0]
         for above, rank in self.config.template:
             p = place[above]
             if p is None:
                 row = ()
             else:
                 row = self.memory.after.get(tree.token[p], ())
+            # A child is left out with its parent, beyond the row, or beyond the budget.
             if (
                 p is None
                 or rank >= len(row)
@@ -140,12 +182,31 @@ class RecyclingGuess(DraftGuess):
         return tree.draft()
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Write the rows of all scored nodes.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
+        # Rejected nodes have rows too, which say just as well what follows their tokens.
         rows = scores.base.topk_rows(range(len(draft)), self.config.k)
         accepted = (0, *verdict.path)
+        # The same token may stand at several nodes: an accepted one, whose context is the text's
+        # own, has the last word.
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
     def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
+        """A guess with its own copy of the table, unless the table outlives the request.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy, or the same guess where the table is shared.
+        """
         if self.config.memory is not None:
             return self
         return RecyclingGuess(self.config, RecyclingTable(dict(self.memory.after)))

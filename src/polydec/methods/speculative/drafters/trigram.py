@@ -1,4 +1,4 @@
-"""A table of what follows two tokens, moved by the output and searched for the likeliest short sequences."""
+"""A table of what follows two tokens, adapted to the output and searched for likely sequences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ class TrigramFollowers(Protocol):
     """What follows two tokens in a corpus."""
 
     def row(self, pair: Pair) -> dict[int, float]:
-        """The weight of each token after these two, not to be written to; empty where they are not known."""
+        """The weight of each token after these two; empty where they are not known.
+
+        It must not be written to.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class NgramTableFollowers:
-    """An n-gram table of contexts of two tokens or more, as `polydec train ngrams` makes it of any text."""
+    """An n-gram table of contexts of two tokens or more.
+
+    `polydec train ngrams` makes it of any text.
+    """
 
     table: NGrams
 
@@ -45,13 +51,25 @@ class NgramTableFollowers:
 
 @dataclass(frozen=True)
 class TrigramWeights:
-    """after[a, b][c]: the weight of c after a, b."""
+    """Weights of trigrams.
+
+    Attributes:
+        after: ``after[a, b][c]`` is the weight of c after a, b.
+    """
 
     after: dict[Pair, dict[int, float]] = field(default_factory=dict[Pair, dict[int, float]])
 
     @staticmethod
     def of(corpus: Iterable[Sequence[int]], top: int = 12) -> TrigramWeights:
-        """Relative frequencies in some token sequences, of each pair the `top` most frequent."""
+        """Relative frequencies in some token sequences.
+
+        Args:
+            corpus: The sequences.
+            top: How many followers of each pair stay, the most frequent ones. Default 12.
+
+        Returns:
+            The table.
+        """
         counts: dict[Pair, dict[int, float]] = {}
         for text in corpus:
             for a, b, c in zip(text, text[1:], text[2:]):
@@ -78,26 +96,40 @@ def _last_two(tokens: Sequence[int]) -> Pair:
 
 @dataclass(frozen=True)
 class TrigramDrafter:
-    """Search continuations of the last two tokens by PUCT over trigram weights; the most visited ones, each with its
-    likeliest next token, are the tree.
+    """Search continuations of the last two tokens by PUCT over trigram weights.
 
-    A search goes down to the child with the largest S / N + (c1 + ln((N' + c2 + 1) / c2)) P sqrt(N') / (1 + N), unvisited
-    ones first (the likelier one, then the lower id on a tie), adds the children of a new node, goes on by drawing tokens
-    by their weights to the full length, and adds 1 + the sum of the weights on its way to S of all nodes that it passed
-    (visits N, parent's visits N', c1 = 32, c2 = 8). With 0 iterations the likeliest nodes are taken instead, best first.
+    The most visited ones, each with its likeliest next token, are the tree. A search goes down to
+    the child with the largest S / N + (c1 + ln((N' + c2 + 1) / c2)) P sqrt(N') / (1 + N), unvisited
+    ones first (the likelier one, then the lower id on a tie), adds the children of a new node, goes
+    on by drawing tokens by their weights to the full length, and adds 1 + the sum of the weights on
+    its way to S of all nodes that it passed (visits N, parent's visits N', c1 = 32, c2 = 8). With 0
+    iterations the likeliest nodes are taken instead, best first.
 
-    Weights move with the output: each trigram of the last `window` tokens (0: each that is new) gains `rate`, up to `cap`,
-    after the others of its pair were multiplied by `decay`. rate 0 turns that off.
+    Weights move with the output: each trigram of the last `window` tokens (0: each that is new)
+    gains `rate`, up to `cap`, after the others of its pair were multiplied by `decay`. rate 0 turns
+    that off.
 
-    iterations: 0 to 1,024 (published: 150); length: 1 to 16 tokens that are searched; sentences: 1 to 256; top: 1 to 64
-    followers; rate: 0 to 1; cap: above 0; window: 0 (ours) or 3 to 1,024 (published: 16); decay: above 0 to 1; longest_first:
-    where the budget is short leave out the longest sentences (as published) instead of the least visited; prompt: the
-    prompt's own frequencies stand in for what the table lacks; table: of a corpus, not written to.
+    Attributes:
+        iterations: Searches a pass, 0 to 1,024 (published: 150). Default 32.
+        length: Tokens that are searched, 1 to 16. Default 3.
+        sentences: Most sequences that become the tree, 1 to 256. Default 24.
+        top: Followers of a pair that are looked at, 1 to 64. Default 12.
+        rate: What a trigram of the output gains, 0 to 1. Default 0.04.
+        cap: Largest weight, above 0. Default 3.
+        window: How far back trigrams gain at each pass, in tokens, 0 (ours) or 3 to 1,024
+            (published: 16). Default 0.
+        decay: Factor of the other weights of a pair, above 0 to 1. Default 1.
+        longest_first: Whether the longest sentences are left out where the budget is short (as
+            published), in place of the least visited. Default: not.
+        prompt: Whether the prompt's own frequencies stand in for what the table lacks. Default:
+            they do.
+        table: What follows two tokens in a corpus; not written to.
 
     Exact: law, under any exact verifier: candidates are certain, whatever the search drew.
     Reduces to: `nothing` where no pair comes back.
-    Source: ADED, "Adaptive draft-verification for efficient large language model decoding" (2024). Its published code looks
-    a path's weights up one token off and takes the last child; here they are as described.
+    Source: ADED, "Adaptive draft-verification for efficient large language model decoding" (2024).
+    Its published code looks a path's weights up one token off and takes the last child; here they
+    are as described.
     """
 
     iterations: int = 32
@@ -135,6 +167,15 @@ class TrigramDrafter:
             raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
+        """Begin a sequence.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: Not used.
+
+        Returns:
+            The guess, with the prompt's own frequencies where the table has none.
+        """
         if self.prompt:
             own = TrigramWeights.of([prompt], self.top).after
         else:
@@ -145,7 +186,16 @@ class TrigramDrafter:
 
 
 class TrigramSearchNode:
-    """A token of the search: the pair that it makes, its weight, visits, summed scores, children (None: not yet made)."""
+    """A token of the search.
+
+    Attributes:
+        pair: The last two tokens at this node.
+        token: The second of them.
+        weight: Its weight after the pair before.
+        visits: How many searches passed it.
+        score: Sum of their scores.
+        kids: Its children. None: not yet made.
+    """
 
     __slots__ = ("kids", "pair", "score", "token", "visits", "weight")
 
@@ -158,13 +208,14 @@ class TrigramSearchNode:
         self.kids: list[TrigramSearchNode] | None = None
 
     def choose(self) -> TrigramSearchNode:
-        """The child to visit."""
-        if self.visits <= len(
-            self.kids or ()
-        ):  # each visit but the first opened a child, the likeliest first
+        """The child to visit next: an unvisited one, else the best by PUCT."""
+        # Each visit but the first opened a child, the likeliest first: with more visits than
+        # children none is unvisited.
+        if self.visits <= len(self.kids or ()):
             fresh = next((k for k in self.kids or () if not k.visits), None)
             if fresh is not None:
                 return fresh
+        # PUCT: mean score plus a bonus for weight, which shrinks with the child's visits.
         wide = (C1 + log((self.visits + C2 + 1.0) / C2)) * sqrt(self.visits)
         return max(
             self.kids or (),
@@ -172,6 +223,7 @@ class TrigramSearchNode:
         )
 
     def below(self, tokens: tuple[int, ...] = ()) -> Iterator[Sentence]:
+        """(visits, tokens) of all visited nodes below this one."""
         for kid in self.kids or ():
             if kid.visits:
                 yield kid.visits, (*tokens, kid.token)
@@ -180,7 +232,13 @@ class TrigramSearchNode:
 
 @dataclass(frozen=True)
 class TrigramGuess(DraftGuess):
-    """own: rows that differ from the given table's; text: everything so far, the pending root included."""
+    """The drafter at work on one sequence.
+
+    Attributes:
+        config: The configuration.
+        own: Rows that differ from the given table's.
+        text: Token ids so far, the pending root included.
+    """
 
     config: TrigramDrafter
     own: dict[Pair, dict[int, float]]
@@ -191,6 +249,7 @@ class TrigramGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     def row(self, pair: Pair) -> dict[int, float]:
+        """The weights after a pair: the adapted ones where there are any, else the table's."""
         row = self.own.get(pair)
         if row is None:
             return self.config.table.row(pair)
@@ -201,6 +260,17 @@ class TrigramGuess(DraftGuess):
         return sorted(self.row(pair).items(), key=_best)[: self.config.top]
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Search, and make a tree of the most visited sequences.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. Search i draws at ``rng.at("draft", position).at(i)``.
+
+        Returns:
+            The tree. The root alone where the last two tokens are not known.
+        """
         if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
             return Draft.chain(root)
         start = _last_two(self.text)
@@ -209,6 +279,7 @@ class TrigramGuess(DraftGuess):
         if not self.config.iterations:
             return self._best_first(start, budget)
         kept = self._search(start, rng.at("draft", position))
+        # Shorter sequences fill the tree first, as published, whatever their visits.
         if self.config.longest_first:
             kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
         return self._tree(start, [tokens[: budget.depth] for _, tokens in kept], budget.nodes)
@@ -219,9 +290,11 @@ class TrigramGuess(DraftGuess):
         for i in range(self.config.iterations):
             way = [top]
             node = top
+            # Selection: down to a node that was not expanded, or to the full length.
             while node.kids and len(way) <= self.config.length:
                 node = node.choose()
                 way.append(node)
+            # Expansion: the new node gets its children, and the likeliest of them is visited.
             if node.kids is None and len(way) <= self.config.length:
                 node.kids = [
                     TrigramSearchNode((node.token, c), w) for c, w in self.likeliest(node.pair)
@@ -229,6 +302,7 @@ class TrigramGuess(DraftGuess):
                 if node.kids:
                     node = node.kids[0]
                     way.append(node)
+            # Simulation to the full length, then the score goes to all nodes on the way.
             score = (
                 1.0
                 + sum(n.weight for n in way[1:])
@@ -237,6 +311,7 @@ class TrigramGuess(DraftGuess):
             for n in way:
                 n.visits += 1
                 n.score += score
+        # Every visited node is a sequence; the shorter one comes first on a tie.
         best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[: self.config.sentences]
         return [
             (n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]]))
@@ -244,7 +319,10 @@ class TrigramGuess(DraftGuess):
         ]
 
     def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
-        """The weights on a random way of so many steps. One uniform serves all: what is left of it is uniform again."""
+        """The sum of the weights on a random path of so many steps.
+
+        One uniform serves all steps: what a draw leaves of it is uniform again.
+        """
         out = 0.0
         u = rng.uniform() if steps else 0.0
         for _ in range(steps):
@@ -252,6 +330,8 @@ class TrigramGuess(DraftGuess):
             total = sum(w for _, w in row)
             if not total > 0.0:
                 break
+            # Inverse of the cumulated weights: `left` is the rest of the uniform inside the token
+            # that was hit.
             left = u * total
             at = 0
             while at + 1 < len(row) and left >= row[at][1]:
@@ -259,12 +339,13 @@ class TrigramGuess(DraftGuess):
                 at += 1
             token, weight = row[at]
             out = out + weight
+            # Below 1 whatever rounding made of it.
             u = min(left / weight, 1.0 - 2.0**-53)
             pair = (pair[1], token)
         return out
 
     def _tree(self, start: Pair, sentences: Sequence[tuple[int, ...]], most: int) -> Draft:
-        """A trie of the sentences, as many as fit."""
+        """A trie of the sequences, as many as fit, with the relative weights as chances."""
         tree = TreeBuilder(start[1])
         for tokens in sentences:
             node = 0
@@ -278,12 +359,13 @@ class TrigramGuess(DraftGuess):
         return tree.draft()
 
     def _best_first(self, start: Pair, budget: DraftBudget) -> Draft:
-        """The nodes with the largest product of relative weights."""
+        """The tree of the nodes with the largest products of relative weights."""
         heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
         paths: list[tuple[int, ...]] = []
         while heap and len(paths) <= budget.nodes:
             value, tokens = heappop(heap)
             paths.append(tokens)
+            # As deep as the sequences of a search, which have one token more than are searched.
             if len(tokens) <= self.config.length and len(tokens) < budget.depth:
                 pair = _last_two((*start, *tokens))
                 total = sum(self.row(pair).values())
@@ -292,16 +374,26 @@ class TrigramGuess(DraftGuess):
         return self._tree(start, paths[1:], budget.nodes)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Append what was written, and raise the weights of its trigrams.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         new = verdict.tokens(draft)
         self.text.extend(new)
         if self.config.rate:
+            # New trigrams alone, which begin two tokens before the new ones, or all of the window.
             first = max(len(self.text) - (self.config.window or len(new) + 2), 0)
             for a, b, c in zip(self.text[first:], self.text[first + 1 :], self.text[first + 2 :]):
                 self._gain((a, b), c)
 
     def _gain(self, pair: Pair, token: int) -> None:
+        """Raise the weight of one trigram after its rivals have faded."""
         row = self.own.get(pair)
         if row is None:
+            # Copied on the first write: the table is shared by requests.
             row = self.own[pair] = dict(self.config.table.row(pair))
         if self.config.decay < 1.0:
             for c in row:
@@ -309,6 +401,15 @@ class TrigramGuess(DraftGuess):
         row[token] = min(row.get(token, 0.0) + self.config.rate, self.config.cap)
 
     def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
+        """A guess with its own copy of the adapted weights.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return TrigramGuess(
             self.config, {k: dict(row) for k, row in self.own.items()}, list(self.text)
         )

@@ -14,7 +14,12 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class WithStatesDrafter:
-    """The drafter, and the states of every pass are asked for: a verifier reads them.
+    """A drafter that has the target's states of every pass requested.
+
+    A verifier reads them.
+
+    Attributes:
+        drafter: Any drafter.
 
     Exact: law, under any verifier under which the drafter is.
     Reduces to: the drafter.
@@ -24,12 +29,21 @@ class WithStatesDrafter:
     drafter: Drafter
 
     def open(self, prompt: Sequence[int], session: Session) -> WithStatesGuess:
+        """Begin a sequence of the drafter.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The guess.
+        """
         return WithStatesGuess(self.drafter.open(prompt, session))
 
 
 @dataclass(frozen=True)
 class WithStatesGuess:
-    """The drafter's own guess."""
+    """The drafter's own guess, which wants hidden states too."""
 
     guess: DraftGuess
 
@@ -42,12 +56,39 @@ class WithStatesGuess:
         return replace(self.guess.want, hidden=True)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Let the drafter propose.
+
+        Args:
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text.
+
+        Returns:
+            Its draft.
+        """
         return await self.guess.propose(root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Let the drafter learn.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            verdict: The accepted nodes and the token that follows them.
+        """
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> WithStatesGuess:
+        """Fork the drafter's guess.
+
+        Args:
+            session: Fork of the target's session, for the copy to read.
+            choice: Index of the choice that the copy drafts for. None: the same choice as before.
+
+        Returns:
+            The copy.
+        """
         return WithStatesGuess(self.guess.fork(session, choice))
 
     def close(self) -> None:

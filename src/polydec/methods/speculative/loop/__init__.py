@@ -1,1 +1,1 @@
-"""Draft and verify: drafters propose a token tree, the target scores it, a verifier accepts a path."""
+"""Draft and verify: a drafter proposes a token tree, the target scores it, a verifier accepts."""

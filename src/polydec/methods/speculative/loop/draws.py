@@ -1,4 +1,4 @@
-"""The token that a drafter takes after a node of its draft: the only one there is, or a drawn one."""
+"""The token that a drafter takes after a node: the only possible one, or a drawn one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ Pick = Callable[[Tensor], int]
 
 
 class TokenDraw(NamedTuple):
-    """law: the log-probabilities (V) that the token was drawn from, None where it was certain; q: its probability."""
+    """One drawn token of a draft.
+
+    Attributes:
+        token: The token id.
+        draw: Whether it was certain or drawn independently of its siblings.
+        law: Log-probabilities that it was drawn from, shape ``[V]``. None: it was certain.
+        q: Its probability, 0 to 1.
+    """
 
     token: int
     draw: DrawKind
@@ -27,25 +34,51 @@ class TokenDraw(NamedTuple):
 
 
 def draw_draft_token(scores: DraftScores, node: int, pick: Pick, graded: bool = False) -> TokenDraw:
-    """What follows `node`: a certain token unread, else one that `pick` draws from the law there."""
+    """Take the token that follows a node of a draft.
+
+    A token that is certain under the law is taken without reading the row; else ``pick`` draws one.
+
+    Args:
+        scores: Laws at the nodes of the draft.
+        node: Index of the node that the token follows.
+        pick: Draws a token id from log-probabilities of shape ``[V]``.
+        graded: Whether a certain token counts with the draft model's own probability. Default: it
+            counts as 1.
+
+    Returns:
+        The token, with the law and the probability that it was drawn with.
+    """
     token = scores.certain(node)
+    # A certain token needs no row: under a greedy draft no V numbers are written.
     if token is not None:
         return TokenDraw(
             token, DrawKind.CERTAIN, None, certain_draw_chance(scores, node, token, graded)
         )
+    # The law goes with the token: an exact verifier tests the token against the very row it was
+    # drawn from.
     law_V = scores.row(node)
     token = pick(law_V)
     return TokenDraw(token, DrawKind.INDEPENDENT, law_V, exp(law_V[token]))
 
 
 def categorical_pick(rng: Rng) -> Pick:
-    """Each token with its probability."""
+    """A pick that draws each token with its probability, from the stream ``rng`` (once only)."""
     return lambda law_V: rng.categorical(float64_probabilities(law_V))
 
 
 def certain_draw_chance(scores: DraftScores, node: int, token: int, graded: bool) -> float:
-    """What a certain draw below `node` counts for: 1, or where the budget is graded the draft model's own probability of
-    the token (scores.base must have been asked for)."""
+    """The probability that a certain token of a draft counts with.
+
+    Args:
+        scores: Laws at the nodes of the draft. Where ``graded``, their rows before shaping must
+            have been requested (`ScoreRequest.base`).
+        node: Index of the node that the token follows.
+        token: The token id.
+        graded: Whether the budget asks for the draft model's probability before shaping.
+
+    Returns:
+        1, or where ``graded`` that probability.
+    """
     if graded:
         return exp(scores.base.logp(node, (token,))[0])
     return 1.0

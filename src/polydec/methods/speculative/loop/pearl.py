@@ -1,4 +1,7 @@
-"""Draft and target at work at the same time: the target verifies what the draft wrote before while the draft goes on."""
+"""Draft and target at work at the same time.
+
+The target verifies what the draft wrote before, while the draft goes on.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,32 @@ from polydec.methods.speculative.loop.stats import DraftCount
 
 @dataclass(frozen=True)
 class PearlDecoder:
-    """Each round awaits two things together: `gamma` further tokens of the draft's chain, and the target's pass over the
-    root and the tokens that are drafted and not verified. Then these tokens and the first of the new ones are tested.
+    """Draft and verify in parallel: the draft model goes on while the target verifies.
 
-    Where none is pending (pre-verify) that is the first drafted token; where all pass, the rest of the new tokens is
-    pending while the draft goes on behind them (post-verify), so that a run of accepted tokens has no longest length.
-    After a rejection all that was drafted is dropped. No token is drawn from the row behind the last accepted one: its
-    successor was not known when the pass began. A drafted end waits until it is verified.
+    Each round awaits two things together: `gamma` further tokens of the draft's chain, and the
+    target's pass over the root and the drafted tokens that are not verified yet. Then these tokens
+    and the first of the new ones are tested.
 
-    gamma: 1 to 64; best about the ratio of the two models' pass times. A scheduler that has a pool runs both at the same
-    time; else one after the other, with the same text.
+    Where none is pending (pre-verify) that is the first drafted token. Where all pass, the rest of
+    the new tokens is pending while the draft goes on after them (post-verify), so that a run of
+    accepted tokens has no longest length. After a rejection all that was drafted is dropped. No
+    token is drawn from the row after the last accepted one: its successor was not known when the
+    pass began. A drafted end of the text waits until it is verified.
 
-    Exact: the verifier's promise: each token is tested once, with the two laws of its position, and draws are keyed by it.
-    Reduces to: plain decoding's law where nothing is accepted; at gamma 1 every round tests one token.
+    A scheduler that has a pool of workers runs both models at the same time; else they run one
+    after the other, with the same text.
+
+    Attributes:
+        target: The law to decode.
+        draft: The draft model, a law over the same vocabulary.
+        verifier: Which drafted tokens are accepted.
+        gamma: Tokens that the draft writes in a round, 1 to 64; best about the ratio of the two
+            models' pass times. Default 4.
+
+    Exact: the verifier's promise: each token is tested once, with the two laws of its position, and
+    draws are keyed by it.
+    Reduces to: plain decoding's law where nothing is accepted; at gamma 1 every round tests one
+    token.
     Source: Liu et al., "PEARL: parallel speculative decoding with adaptive draft length" (2024).
     """
 
@@ -57,7 +73,17 @@ class PearlDecoder:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Decode all choices; both models read the prompt once. Stats count as drafted what was tested."""
+        """Decode all choices of a request. Both models read the prompt once.
+
+        Args:
+            request: The request. Its choices share the prompt's pass and then go on in forks.
+            rng: Gives the random stream of each choice.
+            into: Transcript that the answers are written to.
+
+        Returns:
+            The answers in the order of the choices. Their statistics count as drafted only the
+            tokens that were tested.
+        """
         texts = [into.open(choice) for choice in request.choices]
         sessions = [self.target.open(request.prompt)]
         try:
@@ -95,19 +121,25 @@ class PearlDecoder:
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
         )
+        # `line` is what the draft model's session has staged. `pending` is the end of it that the
+        # target has not verified: the root, and the drafted tokens that wait for the next pass.
         pending = line = Draft.chain(into.request.prompt[-1])
-        # pending: the root and what waits for the target; line: what the draft has staged
         while True:
             n = text.position
             waiting = len(pending) - 1
             known = len(line)
+            # Nothing is drafted after an end of the text, nor beyond the room that the answer has
+            # left.
             if waiting and pending.token[-1] in text.ends:
                 more = 0
             else:
                 more = min(self.gamma, text.room - waiting)
+            # The draft model writes ahead while the target scores what is pending.
             line, scores = await gather_coroutines(
                 self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
             )
+            # The first of the new tokens is tested in the same round: its row is the one after the
+            # last pending node, which the pass has just given.
             tested = _lengthen(pending, line, known, known + 1)
             if told:
                 if words is None:
@@ -118,6 +150,8 @@ class PearlDecoder:
             verdict = self.verifier.verify(tested, TruncatedScores(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
+            # Only a rejection gives a bonus token: after a full acceptance the row of the last
+            # accepted token is not known yet.
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
             into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
@@ -129,10 +163,15 @@ class PearlDecoder:
             counted.see(tested, verdict, count)
             if text.finish_reason is not None:
                 return text.result(counted.stats)
+            # Post-verify: the accepted tested token becomes the root, and the rest of the new
+            # tokens waits for the next pass.
             if got == len(tested) - 1:
                 big.commit(pending.token)
                 pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
             else:
+                # Everything after the rejected token is dropped. In `line` the pending root is the
+                # token before index `known - waiting`; the draft model commits up to it, and the
+                # accepted tokens after it.
                 big.commit(tested.token[: got + 1])
                 small.commit(line.token[: known - waiting + got])
                 pending = line = Draft.chain(new[-1])
@@ -164,8 +203,15 @@ def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
 
 @dataclass(frozen=True)
 class TruncatedScores:
-    """The first `size` rows of some scores. What follows them is not known: a verifier that comes so far has accepted all,
-    and is told a certain token, for which nothing is drawn."""
+    """The first `size` rows of some scores.
+
+    What follows them is not known. A verifier that comes so far has accepted all tokens; it gets a
+    certain token there, for which nothing is drawn.
+
+    Attributes:
+        scores: The scores that have at least `size` rows.
+        size: How many rows may be read.
+    """
 
     scores: DraftScores
     size: int
@@ -185,12 +231,39 @@ class TruncatedScores:
         return self.scores.argmax(i)
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The k likeliest tokens of a row.
+
+        Args:
+            i: Index of the row.
+            k: How many tokens.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         return self.scores.topk(i, k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """The k likeliest tokens of several rows.
+
+        Args:
+            rows: Indices of the rows.
+            k: How many tokens of each.
+
+        Returns:
+            Token ids of each row, best first.
+        """
         return self.scores.topk_rows(rows, k)
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Log-probabilities of some tokens of a row.
+
+        Args:
+            i: Index of the row.
+            tokens: Token ids.
+
+        Returns:
+            Their log-probabilities, in this order.
+        """
         return self.scores.logp(i, tokens)
 
     @property
@@ -198,6 +271,15 @@ class TruncatedScores:
         return self.scores.hidden_NH
 
     def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+        """The law that the first layers give at some nodes.
+
+        Args:
+            depth: How many layers run.
+            nodes: Indices of the nodes.
+
+        Returns:
+            Their laws, in this order.
+        """
         return self.scores.exit(depth, nodes)
 
     @property

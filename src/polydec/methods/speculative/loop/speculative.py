@@ -1,4 +1,7 @@
-"""The autoregressive loop: propose, score, verify, commit. Plain decoding is the drafter that proposes nothing."""
+"""The autoregressive loop: propose, score, verify, commit.
+
+Plain decoding is the drafter that proposes nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,13 @@ from polydec.methods.speculative.loop.walk import Walk, WalkRound
 class SpeculativeDecoder:
     """A decoder of the draft-and-verify family.
 
-    target: the law to decode; drafter: who guesses; verifier: which guesses are accepted; policy: how much is guessed next;
-    law: what the target's law is to the one that was asked for: LAW, the same, or APPROXIMATE where the recipe puts another in
-    its place.
+    Attributes:
+        target: The law to decode.
+        drafter: Who guesses.
+        verifier: Which guesses are accepted.
+        policy: How much is guessed next.
+        law: What the target's law is to the one that the request names: LAW, the same, or
+            APPROXIMATE where the recipe puts another in its place.
     """
 
     target: Target
@@ -44,9 +51,21 @@ class SpeculativeDecoder:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, written `into` the transcript, each with its own stream of `rng`: the prompt is fed once,
-        and each choice goes on from a fork of the session."""
+        """Write all choices of a request.
+
+        The prompt is fed once, and each choice goes on from a fork of the session.
+
+        Args:
+            request: The request.
+            rng: Gives the random stream of each choice.
+            into: Transcript that the answers are written to.
+
+        Returns:
+            The answers in the order of the choices.
+        """
         texts = [into.open(choice) for choice in request.choices]
+        # Log-probabilities and the mass that a guard leaves are read from the model's own rows,
+        # before shaping.
         if request.logprobs is None and request.guard is None:
             base = RowDetail.NOTHING
         else:
@@ -69,7 +88,7 @@ class SpeculativeDecoder:
 async def _write(
     walk: Walk, text: AnswerText, rng: Rng, into: Transcript, words: TokenCodec | None
 ) -> Result:
-    """Round after round until the text ends. words: how an observer is told drafted tokens."""
+    """Run round after round until the text ends; ``words`` spells drafted tokens for observers."""
     choice = text.choice or 0
     asked = into.request.logprobs
     told = into.told(ProposedEvent)
@@ -77,6 +96,8 @@ async def _write(
     count = DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
+        # Events cost a decoding of every drafted token, so they are made only for an observer that
+        # listens.
         if told:
             if words is None:
                 piece = ()
@@ -91,24 +112,29 @@ async def _write(
             notes = ()
         else:
             notes = logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
+        # The guard's state is read before the write: it belongs to the first token of this round.
         if guard is None:
             before = None
         else:
             before = text.guarded
         new = text.write(r.tokens, notes, len(r.verdict.path))
+        # Statistics count the tokens that the answer took, which may be fewer than the round gave
+        # where it ended.
         count.see(r.draft, r.verdict, new)
         if guard is not None:
             count.mask(_kept(guard, before, r, new))
             if into.told(ForcedEvent) and (forced := _forced(guard, before, r, new)):
                 into.on(ForcedEvent(choice, forced))
         if text.finish_reason is not None:
-            walk.close()  # at once: what it holds is free for those that go on
+            # The walk is closed at once, so that the cache it holds is free for the choices that go
+            # on.
+            walk.close()
             return text.result(count.stats)
         walk.take(r)
 
 
 def _kept(guard: TextGuard, states: Any, r: WalkRound, count: int) -> list[float]:
-    """Of the first tokens of a round the log-probability that the model gave to what the request's rules leave there."""
+    """Of the first `count` tokens of a round, the log-probability of all that rules allow there."""
     out = list[float]()
     for node, x in zip(r.nodes, r.tokens[:count], strict=False):
         out.append(guard.kept(states, r.scores.base.row(node)))
@@ -117,7 +143,7 @@ def _kept(guard: TextGuard, states: Any, r: WalkRound, count: int) -> list[float
 
 
 def _forced(guard: TextGuard, states: Any, r: WalkRound, count: int) -> tuple[int, ...]:
-    """Of the first tokens of a round the positions of those that the request's rules left no choice of."""
+    """Positions among the first `count` tokens of a round where the rules left one token only."""
     out = list[int]()
     for i, (node, x) in enumerate(zip(r.nodes, r.tokens[:count], strict=False)):
         if guard.single(states, r.scores.base.row(node)):

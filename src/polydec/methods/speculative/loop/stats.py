@@ -13,12 +13,24 @@ from polydec.methods.speculative.loop.types import Verdict
 
 @dataclass(frozen=True)
 class DraftStats:
-    """passes: scores of the target; drafts: those with a draft; drafted and accepted: nodes, bonus tokens left out;
-    accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level; first:
-    tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them said their
-    chances. masked: tokens at which rules took other tokens away; kept: summed over these, the log-probability that the model
-    gave to what was left; least: the lowest of them. judged: accepted nodes that a judge kept in the place of the target's own
-    token."""
+    """Counts of draft and verify for one answer, or summed over several.
+
+    Attributes:
+        passes: Scores of the target.
+        drafts: Passes that had a draft.
+        drafted: Drafted nodes, probes left out.
+        accepted: Accepted nodes; bonus tokens are not among them.
+        accepted_at: At index d, drafts of which at least d + 1 levels were accepted.
+        tried_at: At index d, drafts that had at least d + 1 levels.
+        first: Tokens that the first pass gave.
+        expected: Nodes that the proposers thought would be accepted. None: some of them did not
+            say.
+        masked: Tokens at which rules took other tokens away.
+        kept: Over these tokens, the sum of the log-probabilities that the model gave to all that
+            the rules left.
+        least: The lowest of these log-probabilities, 0 where there is none.
+        judged: Accepted nodes that a judge put in place of the target's own token.
+    """
 
     passes: int = 0
     drafts: int = 0
@@ -35,6 +47,7 @@ class DraftStats:
 
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
+        # A sum is known only where both sides said their chances.
         if self.expected is None or other.expected is None:
             expected = None
         else:
@@ -55,10 +68,17 @@ class DraftStats:
         )
 
     def metrics(self) -> dict[str, Any]:
-        """Mean acceptance length is 1 + accepted / drafts; a rate is None where nothing was drafted. Where a constraint or
-        another mask was on: log_mass_kept, by how much the text is likelier than under the model alone (its logarithm,
-        negative); and least_log_mass_kept, the lowest of one token. Where a judge kept tokens: judged, how many, and
-        judged_share of what was accepted."""
+        """Figures for a reader, by name.
+
+        Returns:
+            ``mean_acceptance_length`` is 1 + accepted / drafts. ``draft_acceptance_rate`` is None
+            where nothing was drafted. Where a constraint or another mask was on: ``log_mass_kept``,
+            the sum over tokens of the logarithm of the probability that the model gave to allowed
+            tokens (0 or less), and ``least_log_mass_kept``, its lowest summand. Where a judge
+            accepted tokens: ``judged``, how many, and ``judged_share``, their share of the accepted
+            ones.
+        """
+        # Nothing is expected where nothing was drafted, or where a proposer stated no chances.
         known = self.drafted and self.expected is not None
         if self.masked:
             bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least}
@@ -78,7 +98,7 @@ class DraftStats:
 
 
 class DraftCount:
-    """The same figures while an answer is being written: they change with every pass."""
+    """The same counts while an answer is being written: they change with every pass."""
 
     __slots__ = (
         "_accepted",
@@ -102,7 +122,13 @@ class DraftCount:
         self._kept = list[float]()
 
     def see(self, draft: Draft, verdict: Verdict, new: int) -> None:
-        """One more pass, which gave `new` tokens."""
+        """Count one more pass of the target.
+
+        Args:
+            draft: The draft that it scored.
+            verdict: What was accepted of the draft.
+            new: How many tokens the answer took from the pass.
+        """
         if not self._passes:
             self._first = new
         self._passes += 1
@@ -110,25 +136,33 @@ class DraftCount:
             return
         probe = draft.probe
         got = len(verdict.path)
+        # Probes are fed but can never be accepted, so they count neither as drafted nor as a level.
         nodes = [i for i in range(1, len(draft.token)) if probe is None or not probe[i]]
         deepest = max((draft.depth[i] for i in nodes), default=0)
         self._drafts += bool(nodes)
         self._drafted += len(nodes)
         self._accepted += got
         self._judged += len(verdict.judged)
+        # Both lists grow to the deepest level that was drafted so far.
         more = [0] * (deepest - len(self._tried_at))
         self._tried_at += more
         self._accepted_at += more
         for d in range(deepest):
             self._tried_at[d] += 1
             self._accepted_at[d] += d < got
+        # One draft without stated chances makes the sum unknown for the rest of the answer.
         if nodes and draft.chance is None:
             self._expected = None
         elif self._expected is not None:
             self._expected += draft.expected
 
     def mask(self, kept: Sequence[float]) -> None:
-        """More tokens at which rules took some away; kept: of each the log-probability of what was left."""
+        """Count tokens at which rules took others away.
+
+        Args:
+            kept: Of each such token, the log-probability that the model gave to all that the rules
+                left there.
+        """
         self._kept += kept
 
     @property

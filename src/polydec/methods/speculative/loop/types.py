@@ -11,9 +11,16 @@ from polydec.core.types import Draft
 
 @fast_dataclass()
 class Verdict:
-    """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
-    is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone. judged:
-    those of the accepted nodes that a judge kept in the place of the target's own token."""
+    """What a verifier decides about a draft.
+
+    Attributes:
+        path: Accepted nodes, top down, the root left out.
+        bonus: Token id that follows the last accepted node.
+        logw: Logarithm of an importance weight. Default 0.
+        prompt: Whether the draft is the prompt, fed for drafters that read its rows. A drafter that
+            holds others passes such a verdict on to those alone.
+        judged: Those of the accepted nodes that a judge put in place of the target's own token.
+    """
 
     path: tuple[int, ...]
     bonus: int
@@ -32,20 +39,41 @@ class Verdict:
         return (*self.accepted(draft), self.bonus)
 
     def committed(self, draft: Draft) -> tuple[int, ...]:
-        """What a session commits after the round: the root and the accepted tokens; the last one written is the next root."""
+        """The tokens that a session commits after the round: the root and the accepted ones.
+
+        The last token written is not among them: it is the next root.
+        """
         return (draft.token[0], *self.accepted(draft))
 
 
 def can_always_continue(depth: int, q: float) -> bool:
-    """The go_on of a budget that never stops early."""
+    """The go_on of a budget that never stops early.
+
+    Args:
+        depth: Ignored.
+        q: Ignored.
+
+    Returns:
+        True.
+    """
     return True
 
 
 @fast_dataclass()
 class DraftBudget:
-    """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
-    probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
-    `graded` the probability under the draft model before shaping. floor: less likely paths need not be named, 0 to 1."""
+    """How much to guess in one draft.
+
+    Attributes:
+        depth: Most levels below the root.
+        nodes: Most nodes in all, the root left out.
+        width: Most siblings.
+        go_on: Called with the depth of a drawn token (1 is the first) and its probability q; False
+            ends the draft below that token. The token itself stays: a draw is never taken back,
+            which would bias the law.
+        graded: What q of a certain token is: the draft model's probability before shaping where
+            True, else 1.
+        floor: Paths that are less likely than this need not be proposed, 0 to 1.
+    """
 
     depth: int = 4
     nodes: int = 8
@@ -56,12 +84,23 @@ class DraftBudget:
 
 
 def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
-    """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
+    """Walk down from the root as long as some child has the token that is picked.
+
+    Args:
+        draft: The draft to follow.
+        pick: Called with a node and its depth (0 for the root), gives the token id that follows the
+            node. It is called once a node of the path, in order.
+
+    Returns:
+        The nodes on the way, and as bonus the first picked token that no child has.
+    """
     node = 0
     last = len(draft.token) - 1
     path: list[int] = []
     while True:
+        # The token is picked before the draft is looked at, so that what was drafted moves no draw.
         token = pick(node, len(path))
+        # Children stand after their parents, so the last node has none and needs no search.
         if node < last:
             child = draft.child(node, token)
         else:

@@ -11,8 +11,14 @@ from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 
 @dataclass(frozen=True)
 class WithSource:
-    """`drafter`, to which the text begins with `source`: for one that copies, where the model reads the source beside the text
-    (an encoder's input).
+    """`drafter`, for which the text begins with `source`.
+
+    It is meant for drafters that copy, where the model reads the source separately (an encoder's
+    input).
+
+    Attributes:
+        drafter: Any drafter.
+        source: Token ids of what the text is written from.
 
     Exact: as `drafter` is.
     Reduces to: `drafter` where the source is empty.
@@ -22,11 +28,20 @@ class WithSource:
     source: tuple[int, ...]
 
     def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
+        """Begin a sequence of the drafter, on source and prompt.
+
+        Args:
+            prompt: Token ids of the prompt. The last one is the first root.
+            session: The target's session on this prompt.
+
+        Returns:
+            The drafter's own guess.
+        """
         return self.drafter.open((*self.source, *prompt), session)
 
 
 def with_source_text(drafter: Drafter, source: tuple[int, ...]) -> Drafter:
-    """A drafter that copies, to which the text begins with what the model reads besides it.
+    """A drafter that copies, for which the text begins with what the model reads separately.
 
     Args:
         drafter: Any drafter.

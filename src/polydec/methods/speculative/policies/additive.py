@@ -11,15 +11,23 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class AdditivePolicy:
-    """The depth rises by `rise` after a draft of which every level was accepted and falls by `fall` after any other; a
-    round without a draft leaves it.
+    """Draft deeper after a full acceptance, less deep after any other draft.
 
-    first: depth of the first draft, least to most; least, most: its bounds, 1 <= least <= most <= 64; rise: 0 to 64;
-    fall: 0 to 64; nodes: in all, 0 to 1024, None: as many as the depth.
+    The depth rises by `rise` after a draft of which every level was accepted and falls by `fall`
+    after any other; a round without a draft leaves it.
+
+    Attributes:
+        first: Levels of the first draft, least to most. Default 5.
+        least: Fewest levels, 1 to most. Default 1.
+        most: Most levels, 1 to 64. Default 16.
+        rise: Levels more after a full acceptance, 0 to 64. Default 2.
+        fall: Levels fewer after any other draft, 0 to 64. Default 1.
+        nodes: Nodes in all, 0 to 1024. None: as many as the depth.
 
     Exact: law: the budget depends on what was committed before.
     Reduces to: `fixed` where rise and fall are 0, or least equals most.
-    Source: the "heuristic" schedule of assisted generation in Hugging Face transformers (Gante, 2023): 5, +2, -1.
+    Source: the "heuristic" schedule of assisted generation in Hugging Face transformers (Gante,
+    2023): 5, +2, -1.
     """
 
     first: int = 5
@@ -53,9 +61,21 @@ class AdditivePolicy:
         return DraftBudget(state, state if self.nodes is None else self.nodes)
 
     def observe(self, state: int, draft: Draft, verdict: Verdict) -> int:
+        """The depth after this round.
+
+        Args:
+            state: Depth before this round, in levels.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            Depth of the next draft, in levels.
+        """
         deepest = max(draft.depth)
+        # A round without a draft says nothing about the depth.
         if not deepest:
             return state
+        # The full depth was accepted: a longer draft might be as well.
         if len(verdict.path) == deepest:
             return min(state + self.rise, self.most)
         return max(state - self.fall, self.least)

@@ -14,16 +14,24 @@ State = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class MovingAveragePolicy:
-    """Keeps moving averages of how long drafts were and of how much of them was accepted. The next draft may be as long as the
-    average one, and by `rise` longer where no less was accepted than drafted on average.
+    """Draft as long as the average draft, and longer where all of it is accepted on average.
 
-    least, most: bounds of the depth, 1 <= least <= most <= 64, the first draft has the latter; rise: 0 to 64; rate: share of
-    the old average that stays, 0 to below 1; both averages begin at 0.
+    It has moving averages of how long drafts were and of how much of them was accepted. The next
+    draft may be as long as the average one, and longer by `rise` where no less was accepted than
+    drafted on average.
+
+    Attributes:
+        least: Fewest levels, 1 to most. Default 4.
+        most: Most levels, 1 to 64, and levels of the first draft. Default 12.
+        rise: Levels more where all is accepted on average, 0 to 64. Default 3.
+        rate: Share of the old average that stays, at least 0 and below 1. Both averages begin at 0.
+            Default 0.5.
 
     Exact: law: the budget depends on what was committed before.
     Reduces to: `fixed` where least equals most.
-    Source: DiffuSpec (2025), adaptive draft length. There a draft's length ends before the first end of text of the drafter's
-    likeliest tokens, which a draft may say (`Draft.natural`); else it is that of the draft itself, its end included.
+    Source: DiffuSpec (2025), adaptive draft length. There a draft's length ends before the first
+    end of text of the drafter's likeliest tokens, which a draft may say (`Draft.natural`); else it
+    is that of the draft itself, its end included.
     """
 
     least: int = 4
@@ -50,12 +58,27 @@ class MovingAveragePolicy:
         return DraftBudget(state[0], state[0])
 
     def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
+        """The averages after this round, and the depth that follows from them.
+
+        Args:
+            state: Depth, average drafted and average accepted tokens before this round.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            The same three after this round.
+        """
         if len(draft) == 1:
             return state
+        # A drafter that fills a block says where its text ends naturally; others have drafted as
+        # long as they found right.
         if draft.natural is None:
             drafted = max(draft.depth)
         else:
             drafted = draft.natural
+        # Exponential moving averages of the length drafted and the length accepted.
         long = self.rate * state[1] + (1 - self.rate) * drafted
         good = self.rate * state[2] + (1 - self.rate) * len(verdict.path)
+        # `rise` is added only where all is accepted on average: else a longer draft would be cut
+        # short anyway.
         return max(self.least, min(self.most, round(long + self.rise * (good >= long)))), long, good

@@ -11,7 +11,12 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class InUse:
-    """width: of drafts just now, None before the first round; rounds: how many in a row have asked for another one."""
+    """What is in use, and how often in a row another width was better.
+
+    Attributes:
+        width: Most tokens of a draft at present. None: before the first round.
+        rounds: How many rounds in a row have asked for another width.
+    """
 
     width: int | None = None
     rounds: int = 0
@@ -19,14 +24,19 @@ class InUse:
 
 @dataclass(frozen=True)
 class BatchWidthPolicy:
-    """Looks the width up by the batch; another one is taken once `patience` rounds in a row have
+    """As wide a draft as pays at the number of sequences in the batch.
+
+    The width is looked up in a table. Another one is taken once `patience` rounds in a row have
     asked for it, so that a batch that swings about a bound does not change it in every round. What
     a draft costs and brings decides the table beforehand (methods/economics/widths.py), so no
-    budget depends on a clock; only on how many sequences are written, which each round tells it
-    (`joined`).
+    budget depends on a clock; only on how many sequences are written, which `joined` receives
+    before each round.
 
-    widths: (sequences from which on, tokens of a draft), sequences ascending from 1, tokens 0 to 1024; depth: most levels,
-    0 to 64; patience: rounds, at least 1.
+    Attributes:
+        widths: Pairs of (sequences from which on, tokens of a draft), with sequences ascending from
+            1, and 0 to 1024 tokens.
+        depth: Most levels, 0 to 64. Default 5.
+        patience: Rounds, at least 1. Default 3.
 
     Exact: law, under a verifier whose text does not depend on what was drafted (`match`).
     Reduces to: `fixed` where there is one width.
@@ -60,14 +70,25 @@ class BatchWidthPolicy:
         return InUse()
 
     def joined(self, state: InUse, sequences: int) -> InUse:
-        """What is in use in a round that so many sequences share. state: of the round before."""
+        """The width in use for a round that some sequences share.
+
+        Args:
+            state: State of the round before.
+            sequences: How many sequences are written in this round, at least 1.
+
+        Returns:
+            The state of this round.
+        """
         wanted = self.at(sequences)
+        # The first round takes what pays at once; a later one waits until the same wish has come
+        # `patience` times in a row.
         if state.width in (None, wanted) or state.rounds + 1 >= self.patience:
             return InUse(wanted)
         return InUse(state.width, state.rounds + 1)
 
     def budget(self, state: InUse) -> DraftBudget:
         """The most that is drafted then."""
+        # Before the first round nothing is known of the batch: one sequence is assumed.
         if state.width is None:
             width = self.at(1)
         else:
@@ -75,5 +96,16 @@ class BatchWidthPolicy:
         return DraftBudget(self.depth if width else 0, width)
 
     def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
-        """What was accepted does not matter: the rates that the table was made of are those of the training."""
+        """Leave the state: what was accepted does not matter.
+
+        The acceptance rates in the table are those of the training.
+
+        Args:
+            state: State before this round.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            The same state.
+        """
         return state

@@ -13,15 +13,21 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class ConfidencePolicy:
-    """Nothing is drafted below a draw whose probability under the draft is less than `threshold`; the draw itself stays.
-    A greedy draft's token counts with the probability that its model gave it before shaping.
+    """Stop drafting below a draw whose probability under the draft is less than `threshold`.
 
-    threshold: 0 to 1; depth: most levels, 0 to 64; nodes: in all, 0 to 1024, None: as many as depth.
+    The draw itself stays. A greedy draft's token counts with the probability that its model gave it
+    before shaping.
+
+    Attributes:
+        threshold: Least probability to go on below, 0 to 1. Default 0.4.
+        depth: Most levels, 0 to 64. Default 8.
+        nodes: Nodes in all, 0 to 1024. None: as many as depth.
 
     Exact: law: where a draft stops depends on what was drawn, what is kept does not.
-    Reduces to: `fixed` at threshold 0; a draft of one level at threshold 1 under any draft that leaves a doubt.
-    Source: the confidence threshold of assisted generation in Hugging Face transformers (0.4); Du et al., GliDe with a
-    CaPE (2024), for trees.
+    Reduces to: `fixed` at threshold 0; a draft of one level at threshold 1 under any draft that
+    leaves a doubt.
+    Source: the confidence threshold of assisted generation in Hugging Face transformers (0.4); Du
+    et al., GliDe with a CaPE (2024), for trees.
     """
 
     unexercised: ClassVar[Mapping[str, str]] = {
@@ -54,4 +60,14 @@ class ConfidencePolicy:
         return q >= self.threshold
 
     def observe(self, state: None, draft: Draft, verdict: Verdict) -> None:
+        """Leave the state: there is none.
+
+        Args:
+            state: None.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            None.
+        """
         return None

@@ -13,7 +13,11 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class FixedPolicy:
-    """depth: levels of a draft, 0 to 64; nodes: in all, root left out, 0 to 1024, None: as many as depth.
+    """The same budget for every draft.
+
+    Attributes:
+        depth: Levels of a draft, 0 to 64. Default 4.
+        nodes: Nodes in all, the root left out, 0 to 1024. None: as many as depth.
 
     Exact: law: the budget depends on nothing.
     Reduces to: plain decoding at depth 0.
@@ -36,4 +40,14 @@ class FixedPolicy:
         return state
 
     def observe(self, state: DraftBudget, draft: Draft, verdict: Verdict) -> DraftBudget:
+        """Leave the state, which is the budget itself.
+
+        Args:
+            state: State before this round.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            The same state.
+        """
         return state

@@ -17,8 +17,16 @@ KEPT = 0.97
 
 @dataclass(frozen=True)
 class GoodputTrack:
-    """What a text has taught: by the probability that the draft gave a token, how many were accepted (never written to:
-    each round has a copy); the rate at which first tokens are; tokens and ms, decaying; rounds since the last draft."""
+    """What a text has taught so far.
+
+    Attributes:
+        rates: How many tokens were accepted, by the probability that the draft gave them. Never
+            written to: each round has a copy.
+        first: Running rate at which first tokens of a draft are accepted, 0 to 1.
+        tokens: Tokens written, decaying from round to round.
+        ms: Milliseconds that they cost, decaying likewise.
+        idle: Rounds since the last draft.
+    """
 
     rates: ChanceCalibration
     first: float
@@ -29,18 +37,29 @@ class GoodputTrack:
 
 @dataclass(frozen=True)
 class GoodputPolicy:
-    """Goes on below a token while the next one is expected to save more time than it costs; drafts nothing where even the
-    first does not, but for one round in `explore`.
+    """Go on below a token while the next one is expected to save more time than it costs.
 
-    A token said to have probability q is accepted with (accepted + trust · q) / (tried + trust), counted over tokens of
-    about the same q; the next one is expected to do as well, with a doubt. An accepted token saves what a token has cost so
-    far; it costs its row in the target's pass and its own time in the draft model.
+    Nothing is drafted where even the first token does not pay, except in one round out of
+    `explore`.
 
-    costs: measured, for a pass behind `context` tokens; depth: most levels, 0 to 64; trust: above 0; explore: at least 1.
+    A token to which the draft gives probability q is accepted with (accepted + trust · q) / (tried
+    + trust), counted over tokens of about the same q; the next one is expected to do as well, with
+    a doubt. An accepted token saves what a token has cost so far; it costs its row in the target's
+    pass and its own time in the draft model.
+
+    Attributes:
+        costs: Measured costs of passes and of the draft model.
+        depth: Most levels, 0 to 64. Default 10.
+        context: Tokens in the cache for which a pass is priced, 0 or more. Default 256.
+        trust: How many trials the draft's own probability counts as, above 0. Default 8.
+        explore: Every how many rounds a draft is tried although it does not pay, at least 1.
+            Default 16.
 
     Exact: law: where a draft stops depends on what was drawn, what is kept does not.
-    Reduces to: plain decoding, but for the exploring rounds, where the draft is never right; `fixed` where nothing costs.
-    Source: Liu et al., "TurboSpec: closed-loop speculation control" (2024), with the confidence of each token.
+    Reduces to: plain decoding, but for the exploring rounds, where the draft is never right;
+    `fixed` where nothing costs.
+    Source: Liu et al., "TurboSpec: closed-loop speculation control" (2024), with the confidence of
+    each token.
     """
 
     costs: PassCosts
@@ -60,9 +79,12 @@ class GoodputPolicy:
             raise RequestError(f"explore is {self.explore}: it must be at least 1")
 
     def start(self) -> GoodputTrack:
+        # A guess to begin with: ten tokens, each of which cost a pass, so that the first rounds do
+        # not swing the average.
         return GoodputTrack(ChanceCalibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
 
     def budget(self, state: GoodputTrack) -> DraftBudget:
+        # What an accepted token saves, in milliseconds.
         worth = state.ms / state.tokens
         if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
             return DraftBudget(0, 0)
@@ -72,11 +94,23 @@ class GoodputPolicy:
         return DraftBudget(self.depth, self.depth, go_on=go_on, graded=True)
 
     def observe(self, state: GoodputTrack, draft: Draft, verdict: Verdict) -> GoodputTrack:
+        """Count this round.
+
+        Args:
+            state: State before this round.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            Another record with this round in it.
+        """
         got = len(verdict.path)
         rates = state.rates.copy()
         first = state.first
         drafted = sum(map(len, draft.children))
         accepted = set(verdict.path)
+        # Only children of accepted nodes were decided by the verifier; nothing is known of the
+        # others.
         for node in (0, *verdict.path):
             for c in draft.children[node]:
                 if draft.chance is None:
@@ -84,8 +118,11 @@ class GoodputPolicy:
                 else:
                     q = draft.chance[c]
                 rates.observe(bin_of(q, BINS), c in accepted)
+        # A running mean of whether the first token was right.
         if drafted:
             first += 0.1 * ((got > 0) - first)
+        # The round cost a pass over the root and all drafted nodes, and one token of the draft
+        # model a level.
         ms = self._pass(drafted) + max(draft.depth) * self.costs.draft_ms
         return replace(
             state,

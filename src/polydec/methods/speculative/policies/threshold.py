@@ -11,18 +11,27 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 @dataclass(frozen=True)
 class ThresholdPolicy:
-    """Nothing is drafted below a draw that the draft gave less than tau, and tau moves so that `rate` of what is drafted is
-    accepted.
+    """Stop drafting below a probability tau that follows the acceptance rate.
 
-    After each draft: ar <- keep_rate ar + (1 - keep_rate) accepted / drafted; tau' is tau + step where ar < rate, tau where
-    the draft went the full depth, tau - step otherwise; tau <- keep tau + (1 - keep) tau', held in 0 to 1. A greedy draft's
-    token counts with the probability that its model gave it before shaping.
+    Nothing is drafted below a draw that the draft gave less than tau, and tau moves so that `rate`
+    of what is drafted is accepted. After each draft ar <- keep_rate ar + (1 - keep_rate) accepted /
+    drafted. Then tau' is tau + step where ar < rate, tau where the draft went the full depth, tau -
+    step otherwise; and tau <- keep tau + (1 - keep) tau', held in 0 to 1. A greedy draft's token
+    counts with the probability that its model gave it before shaping.
 
-    threshold: the first tau, 0 to 1; rate: 0 to 1; depth: most levels, 0 to 64; step: 0 to 1; keep, keep_rate: 0 to 1.
+    Attributes:
+        threshold: The first tau, 0 to 1. Default 0.8.
+        rate: Acceptance rate to aim at, 0 to 1. Default 0.9.
+        depth: Most levels, 0 to 64. Default 12.
+        step: How far tau aims to move after a draft, 0 to 1. Default 0.01.
+        keep: Share of the old tau that stays, 0 to 1. Default 0.9.
+        keep_rate: Share of the old acceptance rate that stays, 0 to 1. Default 0.5.
 
-    Exact: law: where a draft stops depends on its draws and on earlier rounds; what is kept does not.
+    Exact: law: where a draft stops depends on its draws and on earlier rounds; what is kept does
+    not.
     Reduces to: `confidence` at step 0; `fixed` at step 0 and threshold 0.
-    Source: Zhang et al., "Draft & verify: lossless large language model acceleration via self-speculative decoding" (2023).
+    Source: Zhang et al., "Draft & verify: lossless large language model acceleration via
+    self-speculative decoding" (2023).
     """
 
     threshold: float = 0.8
@@ -51,13 +60,25 @@ class ThresholdPolicy:
     def observe(
         self, state: tuple[float, float], draft: Draft, verdict: Verdict
     ) -> tuple[float, float]:
+        """Move the threshold after this round.
+
+        Args:
+            state: tau and the acceptance rate before this round.
+            draft: The draft that the target has scored.
+            verdict: The accepted nodes and the token that follows them.
+
+        Returns:
+            The same two after this round.
+        """
         tau, ar = state
         drafted = max(draft.depth)
         if not drafted:
             return state
+        # The acceptance rate moves first; the threshold then aims by the new one.
         ar = self.keep_rate * ar + (1.0 - self.keep_rate) * len(verdict.path) / drafted
         if ar < self.rate:
             aim = tau + self.step
+        # A draft that was cut by the depth says nothing for a lower threshold.
         elif drafted >= self.depth:
             aim = tau
         else:

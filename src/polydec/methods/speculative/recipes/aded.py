@@ -61,6 +61,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.trigram import (
         NgramTableFollowers,
@@ -72,6 +73,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
+    # Without a corpus the search begins with the prompt's own trigrams alone.
     drafter = TrigramDrafter(
         iterations,
         length,
@@ -83,6 +85,7 @@ def build(
         if corpus
         else TrigramWeights(),
     )
+    # The depth is bounded by the length of a search, the tree by `nodes`.
     return SpeculativeDecoder(
         kit.target,
         CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,

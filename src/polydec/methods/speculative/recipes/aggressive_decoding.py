@@ -54,13 +54,16 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.input_guided import InputGuidedDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    end = len(kit.source) if stop is None and kit.source else stop  # a source of its own: all of it
+    # A separate source (an encoder's input) stands before the prompt for the drafter: all of it is
+    # the text to copy, and `start` and `stop` count from its beginning.
+    end = len(kit.source) if stop is None and kit.source else stop
     drafter = with_source_text(InputGuidedDrafter(start, end, near, eager, block), kit.source)
     return SpeculativeDecoder(
         kit.target,

@@ -28,12 +28,14 @@ CARD = Card(
 
 
 RIGHT = 0.2
-"""How often a draft model is supposed to be right where copies and counts say little: zoo:smollm2-draft is in a third of all
-steps. A text is too short to find out, and trying took a twentieth of the speed."""
+"""How often a draft model is supposed to be right where copies and counts say little:
+zoo:smollm2-draft is in a third of all steps. A text is too short to find out, and trying took a
+twentieth of the speed."""
 
 LONG_MS = 10.0
-"""From a pass of this length on Token Recycling pays beside copies and counts: it brings about a fiftieth more tokens a pass,
-and takes 0.3 ms of each, for itself and for rows of the law that nobody else reads."""
+"""From a pass of this length on Token Recycling pays beside copies and counts: it brings about a
+fiftieth more tokens a pass, and takes 0.3 ms of each, for itself and for rows of the law that
+nobody else reads."""
 
 
 def build(
@@ -53,6 +55,7 @@ def build(
         bool, "ask what was trained on the model's states too, where its levels pay"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.laws.shapers.greedy import GreedyRule
     from polydec.laws.targets.shaped import ShapedTarget
     from polydec.methods.speculative.drafters import trained_tree
@@ -70,23 +73,31 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
+    # On a processor that computes a row at a time nothing but sure tokens pays; four rows tell
+    # which kind this is.
     rows_are_cheap = kit.costs.share(4) < 1.5 * kit.costs.share(1)
     table = kit.find(NGrams)
     copies = SuffixDrafter(floor=0.05)
+    # Free candidates: copies from the text, mixed with the model's n-gram table where it has one.
     free = with_source_text(
         copies if table is None else CopyNGramMixtureDrafter(copies, table), kit.source
     )
+    # Token Recycling needs rows of the law and time of its own: it joins only where passes are long
+    # beside that.
     if wide is None:
         noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS
     else:
         noted = wide
     if noted:
         free = MergedTreeDrafter((free, RecyclingDrafter()))
+    # `kit.draft` may load the draft model, so cheap rows are asked for first.
     if ask is None:
         asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
     else:
         asked = ask
     if asked:
+        # A greedy draft gives certain candidates, which may be chosen freely; it reads the prompt's
+        # end only, since a long prompt would cost it more than it brings.
         paid = ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128)
     else:
         paid = None
@@ -95,6 +106,7 @@ def build(
         tree = PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
     else:
         tree = None
+    # The trained tree takes the place of the draft model: the two are not asked together.
     drafter = CostAwareDrafter(
         free, paid if tree is None else None, kit.costs, lasting=False, tree=tree
     )

@@ -39,6 +39,7 @@ def build(
         float | None, AtLeast(0), "how fast the threshold falls along the text"
     ] = None,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.laws.targets.confident import EarlyExitTarget
     from polydec.methods.economics.depth import exits_every
     from polydec.methods.speculative.drafters.nothing import NothingDrafter
@@ -46,6 +47,8 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Exits change the law itself, so the decoder drafts nothing and verifies nothing: it samples
+    # plainly from a law that is approximate.
     law = EarlyExitTarget(kit.target, exits_every(every, kit.target.layers), threshold, decay)
     return SpeculativeDecoder(
         law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE

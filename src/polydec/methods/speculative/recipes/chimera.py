@@ -1,4 +1,4 @@
-"""Chimera: one layer over the target's states and codes of the last three tokens, and a head for each token ahead."""
+"""Chimera: a layer over the target's states, for which drafted tokens enter as codes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -49,6 +50,7 @@ def build(
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     chimera = kit.need(ChimeraModel)
+    # The tree's shape is fixed by how often each rank was right in training.
     drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, chimera.share, kit.costs)

@@ -1,4 +1,4 @@
-"""Clover: a state that every drafted token moves on, behind a layer over all true states, and few candidates."""
+"""Clover: every drafted token moves a state on, which begins after a layer over all true states."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.heads import HeadsDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -60,6 +61,7 @@ def build(
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     clover = kit.need(CloverModel)
+    # As published, few candidates: the likeliest paths of each level, or those in the nucleus.
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
     )

@@ -48,6 +48,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.copying import CopySpecDrafter
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -55,6 +56,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     drafter = with_source_text(CopySpecDrafter(gamma, block, first, adapt, cost), kit.source)
+    # Copies are certain, so the target's own draws decide.
     return SpeculativeDecoder(
         kit.target,
         CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,

@@ -35,6 +35,7 @@ def build(
     depth: Annotated[int, InRange(0, 64), "tokens that the model drafts a pass"] = 3,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.capped import CappedDrafter
     from polydec.methods.speculative.drafters.copying import CopySpecDrafter
     from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
@@ -44,10 +45,13 @@ def build(
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The copy speaks first; where nothing matches the draft model does, with a depth of its own.
     drafter = FirstOfDrafter(
         (
             with_source_text(CopySpecDrafter(gamma, block, first), kit.source),
             CappedDrafter(ModelDrafter(kit.drafting, ChainTree()), depth),
         )
     )
+    # The draft model's tokens are drawn from its law, which takes the rejection test; certain
+    # copies pass it as they would pass `match`.
     return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(max(block, depth)))

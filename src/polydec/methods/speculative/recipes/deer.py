@@ -42,10 +42,12 @@ def build(
         "the text keeps the keys and values of the pass that saw it first; only what is new is fed: other drafts, the same law",
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.filled_gaps import FilledGapsDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # `keep` saves passes over the text; it changes what is drafted, never what is written.
     drafter = FilledGapsDrafter(kit.masked_draft, heat, keep)
     return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(block))

@@ -41,13 +41,17 @@ def build(
     by_length: Annotated[bool, "draft as long as pays best (else up to depth)"] = True,
     by_confidence: Annotated[bool, "stop below a token that is rather a miss"] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.dynamic_exit import DynamicExitDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # With prompt=0 no row of the prompt is read, which a cached prefix would have to be computed
+    # again for.
     kit.read_prompt(CARD.name, bool(prompt), "set prompt=0")
+    # The drafter chooses its length itself, so the policy only bounds it.
     drafter = DynamicExitDrafter(
         ChainTree(), kit.target.layers, every, depth, omega, prompt, head, by_length, by_confidence
     )

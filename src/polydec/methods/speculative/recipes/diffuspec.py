@@ -58,14 +58,17 @@ def build(
         bool, "a draft's length is where its gaps' likeliest tokens first end, as published"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.diffusion import DiffusionDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.average import MovingAveragePolicy
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
+    # `corpus` is both the switch and the weight of the table.
     table = kit.need(NGrams) if corpus else None
     drafter = DiffusionDrafter(kit.masked_draft, weight, mass, top, beam, table, corpus, ends)
+    # The length follows what was accepted: the published adaptive draft length.
     return SpeculativeDecoder(
         kit.target, drafter, ExactVerifier(), MovingAveragePolicy(least, most, rise, rate)
     )

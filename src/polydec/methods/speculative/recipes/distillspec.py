@@ -38,11 +38,13 @@ def build(
         "a token passes with probability p / (lenience q); 1: exact",
     ] = 0.5,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.lenient import LenientVerifier
 
+    # Distillation happens in training; what differs here is the acceptance rule.
     drafter = ModelDrafter(kit.drafting, ChainTree())
     return SpeculativeDecoder(kit.target, drafter, LenientVerifier(lenience), FixedPolicy(depth))

@@ -45,6 +45,7 @@ def build(
     ] = 0.8,
     rate: Annotated[float, InRange(0, 1), "acceptance rate to hold"] = 0.9,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics.depth import (
         kept_layers,
         parse_layer_halves,
@@ -57,10 +58,12 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     L = kit.target.layers
+    # Without a search of one's own (`skip`) half of the layers draft, evenly spaced.
     if skip is None:
         run = (kept_layers(L, 2.0, even=True), frozenset[int]())
     else:
         run = remaining_layer_halves(parse_layer_halves(skip, L), L)
+    # The published rule moves the stopping threshold towards an acceptance rate.
     return SpeculativeDecoder(
         kit.target,
         SelfSpeculativeDrafter(ChainTree(), *run),

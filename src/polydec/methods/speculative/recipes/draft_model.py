@@ -33,12 +33,14 @@ CARD = Card(
 def build(
     kit: Kit, *, depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The published loop: a chain of the draft model's draws, rejection sampling, a fixed length.
     return SpeculativeDecoder(
         kit.target, ModelDrafter(kit.drafting, ChainTree()), ExactVerifier(), FixedPolicy(depth)
     )

@@ -35,12 +35,14 @@ def build(
     rise: Annotated[int, InRange(0, 64), "tokens more after a draft that was accepted whole"] = 2,
     fall: Annotated[int, InRange(0, 64), "tokens less after any other"] = 1,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.additive import AdditivePolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # As `draft-model`; only the length moves, with what was accepted.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, ChainTree()),

@@ -34,12 +34,14 @@ def build(
     ] = 0.4,
     depth: Annotated[int, InRange(0, 64), "longest draft"] = 8,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.confidence import ConfidencePolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # As `draft-model`; only the length moves, with the draft model's own probabilities.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, ChainTree()),

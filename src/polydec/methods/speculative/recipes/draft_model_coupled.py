@@ -30,12 +30,14 @@ CARD = Card(
 def build(
     kit: Kit, *, depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.coupled_chain import CoupledChainTree
     from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
 
+    # Tree and verifier must go together: both draw with the noise of a token's position.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, CoupledChainTree()),

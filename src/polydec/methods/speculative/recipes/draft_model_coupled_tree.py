@@ -37,12 +37,15 @@ def build(
     ] = (2, 1, 1),
     nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 16,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.coupled_static import CoupledStaticTree
     from polydec.methods.speculative.verifiers.coupled import CoupledVerifier
 
+    # Tree and verifier must go together: both draw with the noise of a token's position. The tree's
+    # levels bound its depth.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, CoupledStaticTree(levels)),

@@ -31,12 +31,15 @@ def build(
     depth: Annotated[int, InRange(0, 64), "most tokens of a draft"] = 10,
     explore: Annotated[int, AtLeast(1), "rounds without a draft after which one is tried"] = 16,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.goodput import GoodputPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The policy decides by measured costs, so the same options draft differently on another
+    # machine; the law is the same.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, ChainTree()),

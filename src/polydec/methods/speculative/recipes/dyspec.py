@@ -49,11 +49,14 @@ def build(
     nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 8,
     depth: Annotated[int, InRange(0, 64), "most levels"] = 8,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # `floor` and `fade` correct the published assumption that a token is accepted with its
+    # probability under the draft.
     drafter = ModelDrafter(kit.drafting, GreedyGrowthTree(threshold, floor=floor, fade=fade))
     return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth, nodes))

@@ -41,6 +41,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -51,6 +52,8 @@ def build(
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(EagleModel)
+    # The tree's shape is fixed by how often each rank was right in training. Candidates are
+    # certain, so `match` verifies them.
     drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, eagle.share, kit.costs)

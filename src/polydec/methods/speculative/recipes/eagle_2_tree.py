@@ -35,12 +35,14 @@ def build(
     nodes: Annotated[int, InRange(0, 1024), "tokens of a tree"] = 6,
     depth: Annotated[int, InRange(0, 64), "levels"] = 4,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.best_first import BestFirstTree
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # The dynamic tree needs no trained layer: any draft model's probabilities will do.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, BestFirstTree(width)),

@@ -43,6 +43,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -53,6 +54,7 @@ def build(
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     eagle = kit.need(Eagle3Model)
+    # The weights say which depths of the target they read; all else is as in EAGLE-2.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, eagle.share, kit.costs)

@@ -1,4 +1,4 @@
-"""EasySpec: layers of the draft model run side by side while it drafts, and it reads anew what was accepted."""
+"""EasySpec: layers of the draft model run in parallel while it drafts."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ def build(
     depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 4,
     together: Annotated[int, InRange(1, 64), "attentions that read the same input"] = 4,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.grouped import GroupedDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # Groups of layers change what is drafted, not what is written: nodes carry the row that they
+    # were drawn from.
     return SpeculativeDecoder(
         kit.target,
         GroupedDrafter(kit.drafting, ChainTree(), together),

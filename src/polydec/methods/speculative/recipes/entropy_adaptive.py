@@ -43,12 +43,15 @@ def build(
     window: Annotated[int, InRange(1, 256), "tokens of the mean"] = 5,
     hold: Annotated[int, InRange(1, 4096), "least tokens between two switches"] = 10,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.laws.targets.switch import EntropySwitchRule, SwitchTarget
     from polydec.methods.speculative.drafters.nothing import NothingDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # The switch changes the law itself: where it trusts the small model, that one writes. So
+    # nothing is drafted or verified.
     law = SwitchTarget(kit.drafting, kit.target, EntropySwitchRule(tau, tau_down, window, hold))
     return SpeculativeDecoder(
         law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE

@@ -40,6 +40,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.falcon import FalconDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -50,6 +51,7 @@ def build(
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     falcon = kit.need(FalconModel)
+    # The tree's shape is fixed by how often each rank was right in training.
     drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
     if cost_aware:
         drafter = worth_its_cost(drafter, falcon.share, kit.costs)

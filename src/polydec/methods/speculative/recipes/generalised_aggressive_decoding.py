@@ -1,4 +1,4 @@
-"""Generalised aggressive decoding: a block drafter fills gaps behind the text, and the model verifies them."""
+"""Generalised aggressive decoding: a block drafter fills gaps after the text."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ def build(
         int | None, InRange(1, 64), "gaps of a pass, none: as trained (published: 25)"
     ] = None,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.block_filled import BlockFilledDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
+    # The block has the length of training unless an option says otherwise.
     trained = kit.need(BlockDrafter)
     drafter = BlockFilledDrafter(trained, kit.source, block)
     return SpeculativeDecoder(

@@ -1,4 +1,4 @@
-"""Hidden Transfer: states of a middle layer, moved on by trained maps, finish the target's own pass as guesses."""
+"""Hidden Transfer: trained maps move middle states on, which finish the pass as guesses."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -48,10 +49,13 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.probes import SoftProbes
 
+    # Probes of several kinds share a class: NEED.which picks those that enter at a middle layer.
     probes = kit.need(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
     if cost_aware:
         drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
+    # probes.
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

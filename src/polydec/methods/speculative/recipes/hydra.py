@@ -41,6 +41,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.heads import HeadsDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -49,6 +50,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.heads import DraftHeads
 
+    # Heads of several kinds share a class: NEED.which picks those that read drafted tokens.
     heads = kit.need(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
     if cost_aware:

@@ -1,4 +1,4 @@
-"""Hydra++: heads behind a layer that reads all of the target's states, each knowing the tokens drafted before it."""
+"""Hydra++: heads after a layer over all of the target's states, which know the drafted tokens."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.heads import HeadsDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -47,7 +48,9 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.heads import DraftHeads
 
+    # The layer reads the states of all of the prompt: there is no option without them.
     kit.read_prompt(CARD.name)
+    # Heads of several kinds share a class: NEED.which picks those after a layer.
     heads = kit.need(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
     if cost_aware:

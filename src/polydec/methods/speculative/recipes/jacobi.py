@@ -27,9 +27,11 @@ CARD = Card(
 
 
 def build(kit: Kit, *, block: Annotated[int, InRange(1, 64), "tokens guessed"] = 4) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.jacobi import JacobiDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Guesses are certain, so the target's own draws decide.
     return SpeculativeDecoder(kit.target, JacobiDrafter(block), MatchVerifier(), FixedPolicy(block))

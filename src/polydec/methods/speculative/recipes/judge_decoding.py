@@ -1,4 +1,4 @@
-"""Judge decoding: drafted tokens that the target would not have written are kept where a probe finds them right."""
+"""Judge decoding: a probe may accept drafted tokens that the target would not have written."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def build(
     threshold: Annotated[float, InRange(0, 1), "chance above which a token is kept"] = 0.5,
     depth: Annotated[int, InRange(1, 64), "tokens drafted a pass"] = 10,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.drafters.with_states import WithStatesDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -46,7 +47,9 @@ def build(
 
     judge = kit.need(JudgeProbe)
     ends = frozenset(kit.target.vocab.eos)
+    # A chain of the draft's likeliest tokens, which are certain candidates.
     chain = RankedTree(tuple((0,) * n for n in range(1, depth + 1)))
+    # The judge reads the target's states at drafted tokens, so each pass is asked for them.
     drafter = WithStatesDrafter(ModelDrafter(kit.drafting, chain))
     return SpeculativeDecoder(
         kit.target, drafter, JudgeVerifier(judge, threshold, ends), FixedPolicy(depth)

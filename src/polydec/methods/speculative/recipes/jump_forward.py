@@ -37,6 +37,7 @@ def build(
         "tokens copied from earlier text where none is forced",
     ] = 0,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.capped import CappedDrafter
     from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
     from polydec.methods.speculative.drafters.forced import JumpForwardDrafter
@@ -45,6 +46,7 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # What the constraint forces comes first; where it leaves a choice, copies are tried.
     drafter = FirstOfDrafter(
         (
             JumpForwardDrafter(kit.target.vocab, kit.language),

@@ -35,6 +35,7 @@ def build(
     ] = None,
     depth: Annotated[int, InRange(0, 64), "tokens of a draft"] = 6,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics.depth import first_layers
     from polydec.methods.speculative.drafters.self_speculative import SelfSpeculativeDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -42,6 +43,7 @@ def build(
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The exit's layers are not computed again by the verification, which goes on from their states.
     return SpeculativeDecoder(
         kit.target,
         SelfSpeculativeDrafter(ChainTree(), first_layers(exit, kit.target.layers)),

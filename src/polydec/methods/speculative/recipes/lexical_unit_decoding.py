@@ -39,6 +39,7 @@ def build(
     ] = 0.9,
     rows: Annotated[int, InRange(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
@@ -47,9 +48,11 @@ def build(
     from polydec.models.learned.kinds.probes import SoftProbes
 
     probes = kit.need(SoftProbes, NEED.which)
+    # `confidence` bounds both each drafted token and the root that a span follows.
     drafter = ProbesDrafter(
         probes, SurePrefixTree(confidence, repeats=False), rows, sure=confidence
     )
+    # As published, spans are trusted: the pass that feeds them only gives the token after them.
     return SpeculativeDecoder(
         kit.target, drafter, TrustVerifier(), FixedPolicy(2 * len(probes), rows)
     )

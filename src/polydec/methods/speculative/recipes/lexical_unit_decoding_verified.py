@@ -1,4 +1,4 @@
-"""Lexical unit decoding, verified: spans that the model is sure of are checked in the pass that follows anyway."""
+"""Lexical unit decoding, verified: the pass that follows anyway checks each span."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def build(
     confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
     rows: Annotated[int, InRange(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
@@ -43,6 +44,7 @@ def build(
 
     probes = kit.need(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, SurePrefixTree(confidence, repeats=False), rows)
+    # The pass that feeds a span scores it anyway, so verifying it costs nothing.
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

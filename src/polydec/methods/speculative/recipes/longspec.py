@@ -1,4 +1,4 @@
-"""LongSpec: a layer with a window of its own and the target's own keys and values drafts, at any length in the same memory."""
+"""LongSpec: a layer with a window of its own drafts from the target's keys and values."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.longspec import LongSpecDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -62,6 +63,8 @@ def build(
     from polydec.models.learned.kinds.longspec import LongSpec
 
     longspec = kit.need(LongSpec)
+    # Three shapes of tree: fixed by rates from training, grown by probabilities, or of given widths
+    # a level.
     if static:
         of_rates = RankedTree.of(longspec.rates, nodes, depth)
     else:
@@ -71,6 +74,7 @@ def build(
         size = (depth, nodes)
     else:
         tree = WidestTree(widths)
+        # Given widths say depth and nodes themselves.
         size = (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
     if cost_aware:

@@ -36,12 +36,15 @@ def build(
     ngram: Annotated[int, InRange(2, 16), "length of the n-grams that are kept"] = 3,
     guesses: Annotated[int, InRange(0, 64), "n-grams tried in a pass"] = 4,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.lookahead import LookaheadDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     drafter = LookaheadDrafter(window, ngram, guesses)
+    # The budget must hold window and candidates together; 1024 nodes is the most that a budget
+    # allows.
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(64, min(drafter.nodes, 1024))
     )

@@ -44,6 +44,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.first_of import FirstOfDrafter
     from polydec.methods.speculative.drafters.lookup import LookupDrafter
@@ -53,6 +54,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     copies = with_source_text(LookupDrafter(max_ngram, min_ngram, growth=growth), kit.source)
+    # A copy speaks first; the recycled tree is for rounds without one.
     drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
     if cost_aware:
         drafter = CostAwareDrafter(drafter, None, kit.costs)

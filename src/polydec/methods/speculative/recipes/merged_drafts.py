@@ -47,6 +47,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.lookup import LookupDrafter
     from polydec.methods.speculative.drafters.merged_tree import MergedTreeDrafter
@@ -56,11 +57,14 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # The recycled tree alone may not fill the merged one.
     recycling = RecyclingDrafter(k, min(max(nodes, 1), 16), recycle_prefill)
     copies = (
         with_source_text(LookupDrafter(8), kit.source),
         with_source_text(SuffixDrafter(floor=floor), kit.source),
     )
+    # Each source's chances are calibrated in the text, so that they can be compared with one
+    # another.
     drafter = MergedTreeDrafter((*copies, recycling), trust, floor)
     return SpeculativeDecoder(
         kit.target,

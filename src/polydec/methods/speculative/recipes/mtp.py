@@ -1,4 +1,4 @@
-"""MTP: masks with gated low-rank matrices make the target itself guess ahead, whatever was accepted."""
+"""MTP: masks with gated low-rank matrices make the target itself guess ahead."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.mtp import MtpDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -54,7 +55,10 @@ def build(
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
     if cost_aware:
         drafter = worth_its_cost(drafter, mtp.share, kit.costs)
+    # No more tokens than masks can be drafted: each mask gives one level.
     drafted = min(depth, len(mtp))
+    # Rows of a pass: a block of masks after the root and every drafted token, or after the last one
+    # alone.
     if quadratic:
         rows = (drafted + 1) * (len(mtp) + 1) - 1
     else:

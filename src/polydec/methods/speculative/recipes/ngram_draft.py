@@ -41,6 +41,7 @@ def build(
         "feed only what is worth its rows by the costs measured here",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.backoff import BackoffDrafter
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -49,6 +50,7 @@ def build(
     from polydec.models.learned.kinds.ngrams import NGrams
 
     drafter = BackoffDrafter(kit.need(NGrams), floor, width)
+    # The table's candidates are certain, so the target's own draws decide.
     return SpeculativeDecoder(
         kit.target,
         CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,

@@ -37,7 +37,9 @@ def build(
         "tokens drafted a round; best about the ratio of the two models' pass times",
     ] = 4,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.loop.pearl import PearlDecoder
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # A loop of its own: the draft model and the target work at the same time.
     return PearlDecoder(kit.target, kit.drafting, ExactVerifier(), gamma)

@@ -24,9 +24,11 @@ CARD = Card(
 
 
 def build(kit: Kit) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.nothing import NothingDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # The loop with nothing to verify: one token a pass, drawn as `match` draws it.
     return SpeculativeDecoder(kit.target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))

@@ -46,6 +46,7 @@ def build(
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics import state_trees
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
@@ -55,8 +56,11 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.probes import SoftProbes
 
+    # Probes of several kinds share a class: NEED.which picks those that enter at the first layer.
     probes = kit.need(SoftProbes, NEED.which)
     rates = tuple(tuple(level) for level in probes.rates)
+    # Trees by the number of probes that the last round left: best for the costs measured here, or
+    # best for the number of rows; without either the same tree each time.
     if hardware_aware:
         fitted = state_trees.fastest_state_trees(rates, rows, kit.costs)
     else:
@@ -70,6 +74,8 @@ def build(
     )
     if cost_aware:
         drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
+    # probes.
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(2 * len(probes), rows)
     )

@@ -51,6 +51,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.lookup import LookupDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -58,6 +59,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     drafter = with_source_text(LookupDrafter(max_ngram, min_ngram, first, loop, growth), kit.source)
+    # Copies are certain, so the target's own draws decide.
     return SpeculativeDecoder(
         kit.target,
         CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter,

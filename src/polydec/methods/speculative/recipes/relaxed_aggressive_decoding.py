@@ -1,4 +1,4 @@
-"""Generalised aggressive decoding with relaxed verification: drafted tokens near the likeliest are kept."""
+"""Generalised aggressive decoding with relaxed verification: nearly best tokens pass."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def build(
         float, AtLeast(0), "how far below the likeliest, in nats of log-probability"
     ] = 3.0,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.block_filled import BlockFilledDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
@@ -49,6 +50,8 @@ def build(
 
     trained = kit.need(BlockDrafter)
     drafter = BlockFilledDrafter(trained, kit.source, block, True)
+    # The relaxed rule looks at the model's own rows, which know nothing of a constraint: under one,
+    # tokens are verified exactly.
     if kit.language is None:
         verifier = NearBestVerifier(top, tolerance)
     else:

@@ -38,12 +38,14 @@ def build(
     ] = (2, 1, 1),
     nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 16,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.static import StaticTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The tree's levels bound its depth; `nodes` bounds the rows of a pass.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, StaticTree(levels)),

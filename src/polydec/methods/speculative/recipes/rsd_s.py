@@ -32,6 +32,7 @@ def build(
     width: Annotated[int, InRange(1, 64), "paths drawn"] = 2,
     depth: Annotated[int, InRange(0, 64), "levels"] = 3,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
@@ -39,6 +40,7 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     drafter = ModelDrafter(kit.drafting, StochasticBeamTree(width))
+    # A beam of `width` paths has at most width · depth nodes.
     return SpeculativeDecoder(
         kit.target, drafter, ExactVerifier(), FixedPolicy(depth, min(width * depth, 1024))
     )

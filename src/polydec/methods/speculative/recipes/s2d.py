@@ -39,11 +39,13 @@ def build(
     stop: Annotated[float, InRange(0, 1), "drafting ends below this probability"] = 0.3,
     depth: Annotated[int, InRange(0, 64), "longest draft"] = 5,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.sorted_exits import SortedExitsDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # Exits after a half, three quarters and all of the draft's layers.
     last = kit.drafting.layers
     drafter = SortedExitsDrafter.of(
         kit.drafting, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2

@@ -1,4 +1,4 @@
-"""Scylla: a drafter on the target's states of any depth, whose tree is as wide as pays at the batch."""
+"""Scylla: a drafter on the target's states, whose tree is as wide as pays at the batch."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def build(
         bool, "the layers read the whole prompt's states: a cached prefix is computed again"
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics.widths import widths_for
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -56,6 +57,7 @@ def build(
 
     eagle = kit.need(EagleModel)
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
+    # The widths come from measured costs and the rates of training, before anything is decoded.
     table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
     return SpeculativeDecoder(

@@ -39,6 +39,7 @@ def build(
     least: Annotated[int, AtLeast(1), "tokens that are drafted in any case, at most depth"] = 1,
     depth: Annotated[int, InRange(0, 64), "longest draft"] = 8,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
@@ -46,6 +47,7 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
     from polydec.models.learned.kinds.stop_head import StopHead
 
+    # The head decides where a draft ends; the policy's depth is the longest one.
     stop = LearnedStopTree.below(depth, kit.need(StopHead), threshold, least)
     return SpeculativeDecoder(
         kit.target, ModelDrafter(kit.drafting, stop), ExactVerifier(), FixedPolicy(depth)

@@ -50,6 +50,7 @@ def build(
         int, InRange(1, 64), "paths of EAGLE's tree that each level expands (published: 10)"
     ] = 4,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
     from polydec.methods.speculative.drafters.hierarchical import HierarchicalDrafter
     from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
@@ -60,10 +61,13 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.eagle import EagleModel
 
+    # An inner drafter of the small model: its own EAGLE layer, or a recycling table.
     if eagle:
         inner = EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
     else:
         inner = RecyclingDrafter(k, min(max(1, inner_nodes), 256))
+    # Inner drafts are certain, so the small model's own draws verify them; its chain is then
+    # verified by rejection.
     drafter = HierarchicalDrafter(
         kit.drafting, inner, MatchVerifier(), inner_depth, inner_nodes, least
     )

@@ -35,12 +35,14 @@ def build(
     count: Annotated[int, InRange(1, 64), "sequences drawn"] = 2,
     depth: Annotated[int, InRange(0, 64), "tokens of a sequence"] = 3,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.model import ModelDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.sequences import SequencesTree
     from polydec.methods.speculative.verifiers.k_seq import KSeqVerifier
 
+    # k-SEQ needs independent siblings of one law, which the sequences give.
     return SpeculativeDecoder(
         kit.target,
         ModelDrafter(kit.drafting, SequencesTree(count)),

@@ -50,11 +50,13 @@ def build(
         "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
     ] = False,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.ngram_rows import NgramRowsDrafter, NgramRowStore
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # A hot store lives in the kit's memory, which later requests of the same engine share.
     drafter = NgramRowsDrafter(
         shape,
         longest,

@@ -46,6 +46,7 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.automaton import SuffixStore
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.suffix import SuffixDrafter
@@ -53,6 +54,8 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # A hot store lives in the kit's memory, which later requests of the same engine share; each
+    # text is added to it when it ends.
     if hot:
         store = kit.memory.setdefault("store", SuffixStore())
     else:

@@ -54,13 +54,16 @@ def build(
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter
     from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Writing the prompt's rows needs a pass over all of it.
     kit.read_prompt(CARD.name, recycle_prefill, "set recycle_prefill=false")
+    # A hot table lives in the kit's memory, which later requests of the same engine share.
     drafter = RecyclingDrafter(
         k,
         nodes,

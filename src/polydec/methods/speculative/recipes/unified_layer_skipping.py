@@ -37,6 +37,7 @@ def build(
     ] = 1.3,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.laws.targets.skipping import SkippingTarget
     from polydec.methods.economics.depth import kept_layers
     from polydec.methods.speculative.drafters.nothing import NothingDrafter
@@ -44,6 +45,7 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Without verification the shallow network's law is the one that is decoded: approximate.
     law = SkippingTarget(kit.target, kept_layers(kit.target.layers, speed, even=even))
     return SpeculativeDecoder(
         law, NothingDrafter(), MatchVerifier(), FixedPolicy(0), Exactness.APPROXIMATE

@@ -35,6 +35,7 @@ def build(
     depth: Annotated[int, InRange(0, 64), "tokens of a draft"] = 4,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics.depth import kept_layers
     from polydec.methods.speculative.drafters.self_speculative import SelfSpeculativeDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -42,6 +43,7 @@ def build(
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # The same layers as the unverified method, here only as a draft.
     layers = kept_layers(kit.target.layers, speed, even=even)
     return SpeculativeDecoder(
         kit.target, SelfSpeculativeDrafter(ChainTree(), layers), ExactVerifier(), FixedPolicy(depth)

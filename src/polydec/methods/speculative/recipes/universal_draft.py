@@ -34,11 +34,13 @@ def build(
     depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 3,
     context: Annotated[int, InRange(16, 65536), "most tokens that the draft reads"] = 512,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.other_tokenizer import OtherTokenizerDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # The draft's text is spelled in the target's tokens, which are certain candidates.
     return SpeculativeDecoder(
         kit.target,
         OtherTokenizerDrafter(kit.drafting, kit.target.vocab, context),

@@ -33,11 +33,14 @@ def build(
     depth: Annotated[int, InRange(0, 64), "tokens drafted a pass"] = 2,
     context: Annotated[int, InRange(16, 65536), "most tokens that the draft reads"] = 512,
 ) -> Decoder:
+    # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.shared_tokens import SharedTokensDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
+    # Tokens are drawn from the draft's law on shared tokens: rejection sampling keeps the target's
+    # law.
     return SpeculativeDecoder(
         kit.target,
         SharedTokensDrafter(kit.drafting, kit.target.vocab, context),

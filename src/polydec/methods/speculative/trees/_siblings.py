@@ -1,4 +1,7 @@
-"""The children of a node, one after another: a tree that grows by decisions asks for the next one when it wants it."""
+"""The children of a node, one after another.
+
+A tree that grows by decisions asks for the next child when it wants it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,15 @@ from polydec.core.types import DrawKind
 
 
 class SiblingDraw(NamedTuple):
-    """q: its probability under the draft; share: the same among what the siblings before it left."""
+    """One child of a node.
+
+    Attributes:
+        token: The token id.
+        q: Its probability under the draft.
+        share: Its probability among what the siblings before it left, 0 to 1.
+        law: Log-probabilities that it was drawn from, shape ``[V]``. None: it is certain.
+        draw: Whether it is certain or drawn without replacement.
+    """
 
     token: int
     q: float
@@ -25,18 +36,34 @@ class SiblingDraw(NamedTuple):
 
 
 def draw_siblings(scores: DraftScores, node: int, rng: Rng, most: int) -> Iterator[SiblingDraw]:
-    """At most `most` children of a node, drawn without replacement, each only when it is asked for; fewer where fewer have
-    weight. Under a greedy draft they are certain: its token, then the likeliest others of the model before shaping, whose
-    probabilities count (scores.base must have been asked for)."""
+    """Draw the children of a node without replacement, each only when the caller asks for it.
+
+    Under a greedy draft they are certain: its own token, then the likeliest others of the model
+    before shaping, whose probabilities count.
+
+    Args:
+        scores: Laws at the nodes of the draft, with the model's rows before shaping
+            (`ScoreRequest.base`).
+        node: Index of the node.
+        rng: Random stream of this node; the j-th child is drawn at ``rng.at(j)``.
+        most: Most children.
+
+    Yields:
+        Children in the order drawn, fewer than `most` where fewer tokens have weight.
+    """
     only = scores.certain(node)
     if only is not None:
         tokens = (only, *[x for x in scores.base.topk(node, most)[0] if x != only])[:most]
         left = 1.0
         for x, logp in zip(tokens, scores.base.logp(node, tokens), strict=True):
             q = exp(logp)
+            # `left` is 1 - the sum of the earlier siblings' probabilities; rounding may take it
+            # below q, where the share is 1.
             yield SiblingDraw(x, q, q / left if q < left else 1.0, None, DrawKind.CERTAIN)
             left -= q
         return
+    # All siblings carry this one tensor: a verifier sees by identity that they were drawn from one
+    # law.
     law_V = scores.row(node)
     q_V = float64_probabilities(law_V)
     left_V = q_V.clone()

@@ -21,14 +21,21 @@ Node = tuple[float, tuple[int, ...], float]
 
 @dataclass(frozen=True)
 class BestFirstTree:
-    """At each level the `width` paths that are likeliest under the draft get their `width` likeliest tokens as candidates;
-    of all candidates the budget's nodes with the likeliest paths are proposed, with certainty. One pass of the draft a
-    level. A greedy draft's own token stands first, the others by the model before shaping, whose probabilities count.
+    """Expand the likeliest paths of each level, then propose the likeliest nodes of all.
 
-    width: 1 to 64; tips: paths that are expanded at each level, 1 to 64, None: as many as `width`. Below a token where the
-    budget's go_on says stop nothing is expanded, and no path is named that is less likely than the budget's floor.
+    At each level the `width` paths that are likeliest under the draft get their `width` likeliest
+    tokens as candidates. Of all candidates the budget's nodes with the likeliest paths are
+    proposed, with certainty. One pass of the draft a level. A greedy draft's own token stands
+    first, the others by the model before shaping, whose probabilities count. Below a token where
+    the budget's go_on says stop nothing is expanded, and no path is proposed that is less likely
+    than the budget's floor.
 
-    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as can be.
+    Attributes:
+        width: Tokens tried below a path, 1 to 64. Default 4.
+        tips: Paths that are expanded at each level, 1 to 64. None: as many as `width`.
+
+    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as
+    can be.
     Reduces to: the greedy chain at width 1.
     Source: EAGLE-2 (Li et al., 2024), the dynamic tree; here over any draft model.
     """
@@ -44,13 +51,30 @@ class BestFirstTree:
 
     @property
     def expands(self) -> tuple[int, int]:
-        """Tokens tried below a path, and paths expanded at each level: for who grows this very tree by other means
-        (methods/speculative/drafters/_states.py)."""
+        """Tokens tried below a path, and paths expanded at each level.
+
+        It is for code that grows this very tree by other means
+        (methods/speculative/drafters/_states.py).
+        """
         return self.width, self.width if self.tips is None else self.tips
 
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Grow the tree with one pass of the draft a level.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree, level by level, likelier siblings first.
+        """
+        # `fed` is what the draft model has scored: only expanded paths enter it, while `nodes`
+        # collects all candidates.
         fed = Draft.chain(root)
         tips = [(0, (1.0, (), 1.0))]
         nodes = list[Node]()
@@ -66,10 +90,13 @@ class BestFirstTree:
             level.sort(key=lambda item: -item[0][0])
             nodes += [item[0] for item in level]
             tips = []
+            # Expansion phase: the likeliest paths of this level are fed with the next pass.
             for node, _, at, on in level[: self.expands[1]]:
                 if on:
                     tips.append((len(fed), node))
                     fed = fed.grown(node[1][-1], at, DrawKind.CERTAIN, None)
+        # Reranking phase: a path is never likelier than its beginnings, so with shorter paths first
+        # on a tie the best nodes hold all their ancestors.
         nodes.sort(key=lambda node: (-node[0], len(node[1])))
         return _tree(root, nodes[: budget.nodes])
 
@@ -85,7 +112,7 @@ class BestFirstTree:
 
 
 def _tree(root: int, nodes: list[Node]) -> Draft:
-    """The tree of these paths, which hold every prefix of theirs: level by level, likelier siblings first."""
+    """The tree of these paths, level by level, likelier siblings first; no path lacks a prefix."""
     tree = TreeBuilder(root)
     place = dict[tuple[int, ...], int]({(): 0})
     for _, path, q in sorted(nodes, key=lambda node: len(node[1])):

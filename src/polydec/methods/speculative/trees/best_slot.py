@@ -21,10 +21,18 @@ from polydec.methods.speculative.trees.greedy_growth import (
 
 @dataclass(frozen=True)
 class BestSlotTree:
-    """Fills the place of the largest value (see `greedy_growth`, which draws the same children) until the budget's nodes
-    are used up or no place is worth `least`. Up to one pass of the draft for each node: the reference, not the fast way.
+    """Grow a tree node by node, always where a further child is likeliest to be reached.
 
-    least: 0 to 1; width: most siblings, 1 to 64; floor, fade: 0 to 1.
+    It fills the place of the largest value (see `greedy_growth`, which draws the same children)
+    until the budget's nodes are used up or no place is worth `least`. It takes up to one pass of
+    the draft for each node: the reference, not the fast way.
+
+    Attributes:
+        least: Value below which a place stays empty, 0 to 1. Default 0.
+        width: Most siblings, 1 to 64. Default 8.
+        floor: Chance that any child is accepted, however unlikely it is under the draft, 0 to 1.
+            Default 0.
+        fade: Factor of that chance for each earlier sibling, 0 to 1. Default 1.
 
     Exact: law, under any exact verifier: a child's existence is decided before it is drawn.
     Reduces to: `chain` where the draft is certain of every token, and at floor 1.
@@ -45,13 +53,29 @@ class BestSlotTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Grow the tree, best place first.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. Children are drawn at
+                ``rng.at("draft", position, *path)``, so that their order does not matter.
+
+        Returns:
+            The tree.
+        """
         draft = Draft.chain(root)
         scores = None
         here = rng.at("draft", position)
         open_ = {}
-        places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
+        # A heap of places: negative value, depth of the parent, the parent itself.
+        places = [(-1.0, 0, 0)] if budget.depth else []
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
+            # The first child of a node needs the draft's row there; its siblings are drawn from the
+            # same iterator.
             if node not in open_:
                 scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
                 open_[node] = draw_siblings(
@@ -65,6 +89,8 @@ class BestSlotTree:
             else:
                 q = 1.0
             on = depth + 1 < budget.depth and budget.go_on(depth + 1, q)
+            # A child in a place of value v is tried with chance v. Below it a place is worth v a,
+            # and its next sibling is tried only if it is rejected: v (1 - a).
             a = assumed_acceptance_chance(
                 self.floor, self.fade, child.share, len(draft.children[node])
             )

@@ -16,8 +16,10 @@ from polydec.methods.speculative.trees._line import grow_single_path
 
 @dataclass(frozen=True)
 class CoupledChainTree:
-    """Each token is the argmax of the draft's row plus the noise of its position, rng.at("token", position): the
-    `coupled` verifier then draws the same token wherever the two laws are close.
+    """Draw one path with the noise that the target will use.
+
+    Each token is the argmax of the draft's row plus the noise of its position, rng.at("token",
+    position): the `coupled` verifier then draws the same token wherever the two laws are close.
 
     Exact: law, under the `coupled` verifier only, which reads no draft law.
     Reduces to: a greedy draft under a greedy target.
@@ -29,7 +31,23 @@ class CoupledChainTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Draw one path with the target's noise.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. The noise of a token is that of its own position, which
+                the verifier uses again.
+
+        Returns:
+            The chain.
+        """
+
         def pick(depth: int) -> Pick:
+            """The argmax of a row plus the noise of the position at this depth."""
+            # Depth 1 is the first drafted token, at `position`.
             return lambda law_V: (
                 rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
             )

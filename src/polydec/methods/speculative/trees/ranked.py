@@ -1,4 +1,4 @@
-"""A tree of a shape that was fixed beforehand, whose nodes are the draft's likeliest tokens by rank."""
+"""A tree of fixed shape whose nodes are the draft's likeliest tokens by rank."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from polydec.methods.speculative.trees._line import likeliest_children
 
 @dataclass(frozen=True)
 class RankedTree:
-    """Node (a, b, …) is the draft's likeliest token but b behind its likeliest but a. One pass of the draft a level, over the
-    nodes that have children. A greedy draft's own token stands first, the others by the model before shaping.
+    """A tree of fixed shape whose nodes are the draft's likeliest tokens by rank.
 
-    paths: ranks of 0 to 63 from the root down; they hold every beginning of each of them. Below a node where the budget's go_on
-    says stop nothing stands.
+    Node (a, b, …) has the draft's token of rank b after its token of rank a, where rank 0 is the
+    likeliest. One pass of the draft a level, over the nodes that have children. A greedy draft's
+    own token stands first, the others by the model before shaping. Below a node where the budget's
+    go_on says stop nothing stands.
 
-    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as can be.
+    Attributes:
+        paths: Nodes as ranks of 0 to 63 from the root down; every beginning of a path is among
+            them.
+
+    Exact: law, under any exact verifier: candidates are certain. `match` accepts them as often as
+    can be.
     Reduces to: the greedy chain where every rank is 0.
     Source: Medusa (Cai et al., 2024), the sparse tree.
     """
@@ -41,22 +47,44 @@ class RankedTree:
 
     @staticmethod
     def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> RankedTree:
-        """The `nodes` paths (fewer where there are no more) that are right most often, where rates[d][r] is how often the
-        token of rank r is right d + 1 levels below the root. levels: of the tree, at least 1; those below all that have rates
-        have the last ones (None: as many as have rates)."""
+        """The tree of the paths that are right most often.
+
+        Args:
+            rates: ``rates[d][r]`` is how often the token of rank r is right d + 1 levels below the
+                root, 0 to 1.
+            nodes: How many paths; fewer where there are no more.
+            levels: Levels of the tree, at least 1; levels below the last rates have those again.
+                None: as many as have rates.
+
+        Returns:
+            The tree.
+        """
         if levels is not None:
             rates = (*rates, *[rates[-1]] * levels)[:levels]
         paths = [path for path, _ in likeliest_paths(rates, nodes)]
+        # Shorter paths stand first, so that a parent comes before its children.
         return RankedTree(tuple(sorted(paths, key=lambda p: (len(p), p))))
 
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Grow the tree with one pass of the draft a level.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree.
+        """
         tree = TreeBuilder(root)
         fed = Draft.chain(root)
-        tips: dict[Path, tuple[int, int]] = {
-            (): (0, 0)
-        }  # of each path that goes on its node in the tree, and in `fed`
+        # For each path that goes on, its node in the proposed tree and its node in `fed`, which
+        # holds inner nodes alone.
+        tips: dict[Path, tuple[int, int]] = {(): (0, 0)}
         inner = {path[:-1] for path in self.paths}
         for depth in range(1, budget.depth + 1):
             level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][
@@ -67,13 +95,16 @@ class RankedTree:
             scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
             below = dict[Path, tuple[int, int]]()
             most = max(path[-1] for path in level) + 1
+            # The likeliest tokens of each parent are listed once for all its children.
             ranks = {
                 p: likeliest_children(scores, tips[p][1], most, budget)
                 for p in dict.fromkeys(path[:-1] for path in level)
             }
             for path in level:
                 token, q, graded = (*ranks[path[:-1]], *[(0, 0.0, 0.0)] * most)[path[-1]]
-                if q == 0.0:  # the law has no such rank
+                # A law with fewer tokens than this rank has no such child: the list is filled up
+                # with zeros.
+                if q == 0.0:
                     continue
                 node, at = tips[path[:-1]]
                 new = tree.add(node, token, q)

@@ -20,15 +20,20 @@ from polydec.methods.speculative.trees._line import tree_score_want
 
 @dataclass(frozen=True)
 class StaticTree:
-    """Every node of level d has `levels[d]` children, drawn from the draft's law at that node.
+    """A tree of fixed shape: every node of level d has `levels[d]` children, drawn from its law.
 
-    levels: 1 to 16 counts of 1 to 16; replace: siblings are drawn independently, else without replacement. The budget
-    bounds depth and nodes; below a draw where go_on says stop nothing is drawn. A greedy draft gives one certain child.
+    The budget bounds depth and nodes; below a draw where go_on says stop nothing is drawn. A greedy
+    draft gives one certain child.
 
-    Exact: law, under any exact verifier: a child's existence depends on its ancestors and on counts alone.
+    Attributes:
+        levels: Children of each node, level by level: 1 to 16 counts of 1 to 16. Default 2, 1, 1.
+        replace: Whether siblings are drawn independently. Default: without replacement.
+
+    Exact: law, under any exact verifier: a child's existence depends on its ancestors and on counts
+    alone.
     Reduces to: `chain` where every count is 1.
-    Source: SpecInfer (Miao et al., 2023), independent; recursive speculative decoding (Jeon et al., 2024), without
-    replacement.
+    Source: SpecInfer (Miao et al., 2023), independent; recursive speculative decoding (Jeon et al.,
+    2024), without replacement.
     """
 
     levels: tuple[int, ...] = (2, 1, 1)
@@ -40,11 +45,36 @@ class StaticTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Grow the tree with one pass of the draft a level.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Random stream of the text. Children of a node are drawn at
+                ``rng.at("draft", position, node)``.
+
+        Returns:
+            The tree.
+        """
         here = rng.at("draft", position)
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+            """Draw the children of a node.
+
+            Args:
+                node: Index of the node, which names the draw.
+                depth: Not used.
+                law_V: The draft's log-probabilities at the node, shape ``[V]``.
+                k: Most children.
+
+            Returns:
+                Token ids in the order drawn, fewer where fewer have weight.
+            """
             p_V = float64_probabilities(law_V)
             child = here.at(node)
+            # Each draw has a stream of its own; without replacement one call draws all siblings.
             if self.replace:
                 return tuple(child.at(i).categorical(p_V) for i in range(k))
             return child.without_replacement(p_V, k)
@@ -64,8 +94,20 @@ async def grow_level_tree(
     how: DrawKind,
     pick: Callable[[int, int, Tensor, int], Sequence[int]],
 ) -> Draft:
-    """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
-    law, k) draws k of them."""
+    """Grow a tree whose nodes of level d have `levels[d]` children, as far as the budget goes.
+
+    Args:
+        laws: Scores the draft model's law at every node of a draft.
+        root: Last token of the text. It is node 0 of the draft.
+        levels: Children of each node, level by level.
+        budget: Bounds of the draft: levels, nodes, and where to stop.
+        how: How ``pick`` draws, which is written to the nodes.
+        pick: Called with a node, the depth of its children, the law there (log-probabilities, shape
+            ``[V]``) and a number k; draws at most k token ids.
+
+    Returns:
+        The tree. A node whose law is certain has one certain child.
+    """
     draft = Draft.chain(root)
     tips = [0]
     for depth, width in enumerate(levels[: budget.depth], 1):
@@ -83,12 +125,15 @@ async def grow_level_tree(
                 tokens = (only,)
             else:
                 law_V = scores.row(node)
+                # How many children are drawn depends on the room that is left, never on what was
+                # drawn beside them.
                 tokens = pick(node, depth, law_V, min(width, room))
             for token in tokens:
                 if law_V is None:
                     q = certain_draw_chance(scores, node, token, budget.graded)
                 else:
                     q = exp(law_V[token])
+                # A draw at which go_on says stop stays in the tree, without children.
                 if budget.go_on(depth, q):
                     below.append(len(draft))
                 draft = draft.grown(

@@ -16,11 +16,15 @@ from polydec.methods.speculative.trees._line import likeliest_children
 
 @dataclass(frozen=True)
 class SurePrefixTree:
-    """One path of likeliest tokens, each with a probability of at least `least` under the draft before a greedy rule. What the
-    budget's go_on says is heeded too.
+    """One path of likeliest tokens, as long as each of them is sure.
 
-    least: at least 0; above 1 nothing is proposed. repeats: whether a token may repeat the one above it; else the path ends
-    before it.
+    Each token has a probability of at least `least` under the draft before a greedy rule. Where the
+    budget's go_on says stop the path ends too.
+
+    Attributes:
+        least: Least probability of a token, at least 0; above 1 nothing is proposed. Default 0.
+        repeats: Whether a token may repeat the one above it; else the path ends before it. Default:
+            it may.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: the greedy chain at 0.
@@ -41,10 +45,24 @@ class SurePrefixTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Take the likeliest token of each row while it is sure.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The chain.
+        """
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
             scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
             token, q, graded = likeliest_children(scores, depth - 1, 1, budget)[0]
+            # A token that is not sure does not enter the path, other than one at which go_on says
+            # stop.
             if q < self.least or (token == draft.token[-1] and not self.repeats):
                 break
             draft = draft.grown(token, depth - 1, DrawKind.CERTAIN, None, q)

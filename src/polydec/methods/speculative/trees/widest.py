@@ -1,4 +1,4 @@
-"""At each level the likeliest paths of all that were drafted stay, as many as that level is wide."""
+"""At each level the likeliest paths of all that were drafted, as many as that level is wide."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from polydec.methods.speculative.trees._line import likeliest_children
 
 @dataclass(frozen=True)
 class WidestTree:
-    """Level d holds the widths[d] likeliest paths of all that go one token on from a node of the level above: a node may have
-    many children, or none. All that a level keeps is proposed, with certainty. One pass of the draft a level. A greedy draft's
-    own token stands first, the others by the model before shaping, whose probabilities count.
+    """At each level the likeliest paths of all that were drafted, as many as that level is wide.
 
-    widths: of each level, 1 to 64 each. Below a token where the budget's go_on says stop nothing stands; where the budget has
-    no room for a whole level, the likeliest of it stand.
+    Level d holds the widths[d] likeliest paths of all that go one token on from a node of the level
+    above: a node may have many children, or none. All nodes of a level are proposed, with
+    certainty. One pass of the draft a level. A greedy draft's own token stands first, the others by
+    the model before shaping, whose probabilities count. Below a token where the budget's go_on says
+    stop nothing stands; where the budget has no room for a full level, the likeliest of it stand.
+
+    Attributes:
+        widths: Nodes of each level, 1 to 64 each, at least one level. Default 4, 16, 16, 16, 16.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: the greedy chain where every width is 1.
@@ -41,11 +45,23 @@ class WidestTree:
     async def grow(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
+        """Grow the tree with one pass of the draft a level.
+
+        Args:
+            laws: Scores the draft model's law at every node of a draft.
+            root: Last token of the text. It is node 0 of the draft.
+            position: Absolute position of the first drafted token.
+            budget: Bounds of the draft: levels, nodes, and where to stop.
+            rng: Not used: candidates are certain.
+
+        Returns:
+            The tree.
+        """
         tree = TreeBuilder(root)
         fed = Draft.chain(root)
-        tips = [
-            (1.0, 0, 0)
-        ]  # of each path that goes on: its probability, its nodes in `tree` and `fed`
+        # For each path that goes on: its probability, its node in the proposed tree, and its node
+        # in `fed`.
+        tips = [(1.0, 0, 0)]
         for depth, width in enumerate(self.widths[: budget.depth], 1):
             room = min(width, budget.nodes + 1 - len(tree))
             if not tips or room < 1:
@@ -63,5 +79,6 @@ class WidestTree:
                 new = tree.add(node, token, q)
                 if budget.go_on(depth, graded):
                     tips.append((path, new, len(fed)))
+                    # Only nodes that may have children are fed with the next pass.
                     fed = fed.grown(token, at, DrawKind.CERTAIN, None)
         return tree.draft()

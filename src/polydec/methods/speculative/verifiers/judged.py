@@ -16,11 +16,17 @@ from polydec.models.learned.kinds.judge import JudgeProbe
 
 @dataclass(frozen=True)
 class JudgeVerifier:
-    """As `match`; where no child has the token that was drawn, the first child that the judge finds right with a chance above
-    `threshold` stands in its place. An end of the text (a token of `ends`) is never accepted so. The drafter must ask for the
-    states (`WithStatesDrafter`); where a pass shows none, nothing is judged. The verdict says which nodes were kept so.
+    """As `match`, but a trained judge may accept a drafted token that the target did not draw.
 
-    threshold: 0 to 1.
+    Where no child has the drawn token, the first child that the judge finds right with a chance
+    above `threshold` stands in its place. An end of the text is never accepted so. The drafter must
+    ask for the states (`WithStatesDrafter`); where a pass gives none, nothing is judged. The
+    verdict says which nodes were accepted by the judge.
+
+    Attributes:
+        judge: Gives the chance that a drafted token is right, from the target's hidden state at it.
+        threshold: Chance above which the judge accepts, 0 to 1. Default 0.5.
+        ends: Token ids that end the text.
 
     Exact: approximate: judged tokens follow the draft, not the target's law.
     Reduces to: `match` at threshold 1.
@@ -37,10 +43,30 @@ class JudgeVerifier:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Follow the target's own draws, or where these were not drafted the judge.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft, with hidden states.
+            rng: Random stream of the text.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The accepted nodes, the token that follows them, and which nodes the judge accepted.
+        """
         state_NH = scores.hidden_NH
         kept = set[int]()
 
         def pick(node: int, depth: int) -> int:
+            """The token after a node: the target's own, or that of a child which the judge accepts.
+
+            Args:
+                node: Index of the node.
+                depth: Levels below the root, which give the position of the token.
+
+            Returns:
+                The token id.
+            """
             only = scores.certain(node)
             if only is None:
                 token = rng.at("token", position + depth).categorical(
@@ -48,6 +74,8 @@ class JudgeVerifier:
                 )
             else:
                 token = only
+            # The judge is asked only where verification would end. It reads the state at the child
+            # itself, which has seen the drafted token.
             if state_NH is None or draft.child(node, token) is not None:
                 return token
             for child in draft.children[node]:

@@ -15,8 +15,10 @@ from polydec.methods.speculative.loop.types import Verdict
 
 @dataclass(frozen=True)
 class TrustVerifier:
-    """The first child of each node is accepted as it stands; the token behind the last one is drawn from the target's row, at
-    rng.at("token", position), as `match` draws it.
+    """Accept the first child of each node without a test.
+
+    The token after the last one is drawn from the target's row, at rng.at("token", position), as
+    `match` draws it.
 
     Exact: approximate: no drafted token is compared with the target's law.
     Reduces to: `match` where nothing is drafted.
@@ -27,8 +29,20 @@ class TrustVerifier:
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Accept the first child of each node, down to a node without children.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores. The row of the last accepted node alone is read.
+            rng: Random stream of the text.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The accepted nodes and a token drawn from the target's law after them.
+        """
         path = list[int]()
         node = 0
+        # Siblings after the first one are never looked at.
         while draft.children[node]:
             node = draft.children[node][0]
             path.append(node)
