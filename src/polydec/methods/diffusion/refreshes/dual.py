@@ -1,4 +1,4 @@
-"""All but the block keeps its keys and values while the block is filled (Fast-dLLM's dual cache)."""
+"""All but the block keeps its keys and values while the block is filled (dual cache)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ class DualRefresh:
     """
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        """Feed everything in a block's first pass, else the block alone.
+
+        Args:
+            canvas: Prompt and answer that the pass sees; None is a gap.
+            before: Canvas of the pass before; None in the first pass of an answer.
+            block: Positions that may be filled now.
+            step: Passes of this block before this one, from 0.
+
+        Returns:
+            Positions to feed.
+        """
         if step:
             return range(block.start, block.stop)
         return range(len(canvas))

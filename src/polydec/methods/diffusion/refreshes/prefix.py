@@ -1,4 +1,4 @@
-"""What stands before the block keeps its keys and values while the block is filled (Fast-dLLM's prefix cache)."""
+"""What stands before the block keeps its keys and values while it is filled (prefix cache)."""
 
 from __future__ import annotations
 
@@ -17,4 +17,15 @@ class PrefixRefresh:
     """
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        """Feed everything in a block's first pass, else the block and all after it.
+
+        Args:
+            canvas: Prompt and answer that the pass sees; None is a gap.
+            before: Canvas of the pass before; None in the first pass of an answer.
+            block: Positions that may be filled now.
+            step: Passes of this block before this one, from 0.
+
+        Returns:
+            Positions to feed.
+        """
         return range(block.start if step else 0, len(canvas))

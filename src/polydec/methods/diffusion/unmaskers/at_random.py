@@ -37,9 +37,20 @@ class AtRandomUnmasker:
         return Exactness.LAW
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Fill gaps of the block that are drawn uniformly.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
         even_R = torch.ones(len(look.rows), dtype=torch.float64)
         chosen = rng.at("order", look.step).without_replacement(
             even_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )
+        # Only chosen rows draw a token: the order does not depend on what would be drawn.
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)
