@@ -10,8 +10,7 @@ from polydec.methods.diffusion.loop.types import gap_positions
 
 @dataclass(frozen=True)
 class FrozenRefresh:
-    """Feeds the block and what stands after it; only the first pass of an answer feeds all
-    positions.
+    """Feeds the block and what stands after it; the first pass of an answer feeds all.
 
     Attributes:
         delay: The first pass of a block also feeds what was written last before the block: the pass

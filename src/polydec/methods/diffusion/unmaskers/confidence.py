@@ -23,8 +23,9 @@ from polydec.methods.diffusion.loop.types import (
 
 @dataclass(frozen=True)
 class ConfidenceUnmasker:
-    """Draws a token for every gap; those that the model itself, unshaped, finds likeliest are
-    written.
+    """Draws a token for every gap, and writes those that the model finds likeliest.
+
+    Confidence is the model's own probability, unshaped.
 
     Attributes:
         steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one

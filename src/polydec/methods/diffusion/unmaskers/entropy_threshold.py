@@ -13,11 +13,11 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 @dataclass(frozen=True)
 class EntropyThresholdUnmasker:
-    """Fills every gap of the block whose law has at most `threshold` nats, and the clearest in any
-    case.
+    """Fills every gap of the block whose law is clear, and the clearest in any case.
 
     Attributes:
-        threshold: Nats of the model's own law, unshaped. Below 0 only the clearest gap is filled.
+        threshold: Most nats of the model's own law, unshaped. Below 0 only the clearest gap is
+            filled.
 
     Exact: no.
     Reduces to: entropy, one a pass, for a threshold below 0; one pass a block at log V.

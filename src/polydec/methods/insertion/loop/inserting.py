@@ -121,8 +121,9 @@ class InsertionDecoder:
         return end
 
     def start(self, request: Request) -> InsertionSheet:
-        """Return the state before the first pass; a given end is left out, as it stands there
-        anyway.
+        """Return the state before the first pass.
+
+        A given end is left out: it stands after the answer anyway.
         """
         answer = request.given or (None,) * request.max_tokens
         ended = answer[-1] is not None and answer[-1] == self.end(request)
