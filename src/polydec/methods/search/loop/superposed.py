@@ -1,4 +1,4 @@
-"""Several texts for the passes of one: the model reads a mixture of their last tokens."""
+"""Superposed decoding: several texts for the passes of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ OUTSIDE = 200.0
 
 @dataclass(frozen=True)
 class SuperposedText:
-    """One of the texts. total: of its steps' mixed scores."""
+    """One of the texts.
+
+    Attributes:
+        text: The text so far.
+        total: Sum of its steps' mixed scores.
+    """
 
     text: AnswerText
     total: float
@@ -45,24 +50,35 @@ class SuperposedText:
 
 @dataclass(frozen=True)
 class SuperposedSearch:
-    """Keeps `width` texts and runs the model once a step, on one cache: what enters is the mean of the embeddings of their last
-    tokens, weighted by the softmax of their totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens
-    go on from every text, and a table of what follows the text's own last tokens tells the texts apart: a step scores
-    (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends stands aside if it is among these. The
-    answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
-    and no log-probability.
+    """Keeps `width` texts and runs the model once a step, on one cache.
 
-    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table; levels: what
-    contexts of 1, 2, 3 ... tokens weigh: N is the sum of their chances then, a token that none of them names is dropped, and a
-    text of which no token is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance behind the longest
-    context that was counted, and a token that the table does not name counts 1 in 100. A request's rules (penalties, masks)
-    that look back see the tokens of the leading text. Raises RequestError for a share, or levels, of no table.
+    What enters is the mean of the embeddings of their last tokens, weighted by the softmax of their
+    totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens continue every
+    text, and a table of what follows the text's own last tokens tells the texts apart: a step
+    scores (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends is
+    kept as a result if it is among these. The answers are the best by mean score, once `width` have
+    ended and none that goes on is better. A score is of this mixture, and no log-probability. A
+    request's rules (penalties, masks) that look back see the tokens of the leading text.
+
+    Attributes:
+        target: Model that reads the mixture; it needs an embedding table.
+        width: Texts, 1 to 64.
+        temperature: Temperature of the law, above 0.
+        kept: Tokens of the law that may continue a text, at least `width`.
+        alpha: Weight of the table, 0 to 1. None: SHARE. Without a table the law alone counts.
+        table: Counts of what follows some tokens. None: there is none.
+        levels: What contexts of 1, 2, 3 ... tokens weigh, each 0 to 1: N is the sum of their
+            chances then, a token that none of them names is dropped, and a text of which no token
+            is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance after
+            the longest context that was counted, and a token that the table does not name counts 1
+            in 100.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
-    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024), with
-    LEVELS and a table of 5 tokens and all that follows. One table here holds the few likeliest tokens of each context, their
-    chances discounted and interpolated while it was counted; those of the paper hold all, as counted.
+    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive
+    inference pass" (2024), with LEVELS and a table of 5 tokens and all that follows. One table here
+    holds the few likeliest tokens of each context, their chances discounted and interpolated while
+    it was counted; those of the paper hold all, as counted.
     """
 
     target: Target
@@ -101,7 +117,7 @@ class SuperposedSearch:
 
     @property
     def share(self) -> float:
-        """Of the table in a score."""
+        """Weight of the table in a score."""
         if self.alpha is None:
             return SHARE
         return self.alpha
@@ -111,8 +127,20 @@ class SuperposedSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
-        model has no embeddings to mix."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More answers are asked for than texts; nothing was fed yet.
+            PolydecError: The model has no embeddings to mix.
+        """
         best = NBestAnswers(into, self.width)
         passes = 0
         written = 0
@@ -121,6 +149,7 @@ class SuperposedSearch:
             draft = Draft.chain(request.prompt[-1])
             live = [SuperposedText(into.hypothesis(), 0.0)]
             ended = list[SuperposedText]()
+            # A model without an embedding table is refused here, before the prompt is fed.
             session.embed(request.prompt[-1:])
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             while live:
@@ -129,8 +158,11 @@ class SuperposedSearch:
                 passes += 1
                 written = written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
+                # Enough texts ended, and the best living one is no better than the worst of them.
                 if len(ended) == self.width and live and live[0].score <= ended[-1].score:
                     live = []
+                # With log-probabilities each text is read once more in the end, so nothing is
+                # certain before.
                 best.settle(
                     [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
                 )
@@ -160,6 +192,7 @@ class SuperposedSearch:
             for x, p in zip(token_K, normalise_log_weights(value_K), strict=True)
             if p > -math.inf
         }
+        # All pairs of a text and a token of the one law, scored with each text's own table entries.
         options = [
             (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
         ]
@@ -224,6 +257,7 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
         (*draft.parent, n - 1),
         (*draft.draw, DrawKind.CERTAIN),
         (*draft.law, None),
+        # A node that carries a state is fed as a probe: no token stands for it in the vocabulary.
         (*(draft.probe or (False,)), True),
         None,
         (*(draft.state or (None,)), state_H),

@@ -1,4 +1,4 @@
-"""The tokens with which an answer can be put together from the words of some evidence."""
+"""The tokens from which an answer can be composed with the words of some evidence."""
 
 from __future__ import annotations
 
@@ -65,11 +65,20 @@ GRAMMAR = (
 
 
 def word_bank(vocab: TokenVocabulary, ends: frozenset[int], evidence: Sequence[int]) -> Tensor:
-    """Of every token whether an answer from this evidence may use it: bool, V. Those may be used that stand in the evidence,
-    spell one of its words or of GRAMMAR (bare, behind a space, in small letters, with a capital), have no letter in them
-    (figures, marks, spaces), or end an answer. Without a tokenizer: those of the evidence and ends.
+    """Return which tokens an answer from some evidence may use.
 
-    It is a bank of tokens: words of several tokens may be put together anew.
+    These are the tokens that stand in the evidence, spell one of its words or of GRAMMAR (bare,
+    after a space, in small letters, with a capital), have no letter in them (figures, marks,
+    spaces), or end an answer. Without a tokenizer: those of the evidence and ends. It is a bank of
+    tokens: words of several tokens may be composed anew.
+
+    Args:
+        vocab: Vocabulary of the answer.
+        ends: Token ids that end an answer.
+        evidence: Token ids of the evidence.
+
+    Returns:
+        True for the tokens that may be used, shape ``[V]``.
     """
     out_V = torch.zeros(vocab.size, dtype=torch.bool)
     out_V[[x for x in (*evidence, *ends) if 0 <= x < vocab.size]] = True
