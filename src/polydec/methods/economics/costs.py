@@ -14,10 +14,13 @@ MOST = 4096
 KEEP = 0.95
 """Of the speed of the largest passes, what smaller ones must keep."""
 FILL = 6
-"""Positions of a pass for each answer that is being written: one or a few are its own, the others go to prompts."""
+"""Positions of a pass for each answer that is being written: one or a few are its own, the others
+go to prompts.
+"""
 QUICK = 40.0
-"""Milliseconds of a pass that nobody minds. Prompts that come in drop by drop keep few answers in a pass, and these cost more
-each."""
+"""Milliseconds of a pass that nobody minds. Prompts that come in drop by drop keep few answers in a
+pass, and these cost more each.
+"""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from polydec.methods.economics.costs import PassCosts
 
 Path = tuple[int, ...]
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Sequences at once for which a width is looked for; between two of them the width of the lower one stands."""
+"""Sequences at once for which a width is looked for; between two of them the width of the lower one
+stands.
+"""
 
 
 def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[Path, float]]:

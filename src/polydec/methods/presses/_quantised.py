@@ -135,7 +135,9 @@ class QuantisedPress:
     def _half(
         self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
     ) -> QuantisedBlockHalf:
-        """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into that."""
+        """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into
+        that.
+        """
         where = None
         what = None
         clean = x
@@ -201,7 +203,9 @@ def _lost(halves: Sequence[QuantisedBlockHalf]) -> Tensor | None:
 
 
 def _by_token(values: Tensor) -> Tensor:
-    """[kv heads, block, head] as [block, kv heads * head]: a vector of one head is too short to have outliers."""
+    """[kv heads, block, head] as [block, kv heads * head]: a vector of one head is too short to
+    have outliers.
+    """
     return values.transpose(-3, -2).flatten(-2)
 
 

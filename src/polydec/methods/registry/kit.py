@@ -161,17 +161,23 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        """The model, where it is a masked-diffusion one (a recipe of that family is built for no
+        other).
+        """
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model, where it is an insertion model (a recipe of that family is built for no other)."""
+        """The model, where it is an insertion model (a recipe of that family is built for no
+        other).
+        """
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is built for no other)."""
+        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is
+        built for no other).
+        """
         return cast(Any, self.draft)
 
     @cached_property

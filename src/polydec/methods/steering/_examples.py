@@ -4,8 +4,10 @@ from __future__ import annotations
 
 
 def without_examples(prompt: str) -> str:
-    """Doctests (a line that begins with >>> or ..., and the lines of its result, up to an empty one or the docstring's end) and
-    lines that begin with `assert` are left out; all else stays as it is."""
+    """Doctests (a line that begins with >>> or ..., and the lines of its result, up to an empty one
+    or the docstring's end) and lines that begin with `assert` are left out; all else stays as it
+    is.
+    """
     out = list[str]()
     inside = False
     for line in prompt.split("\n"):

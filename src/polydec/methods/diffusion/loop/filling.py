@@ -193,7 +193,9 @@ async def _filled(
 
 
 def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenLogprob]]:
-    """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
+    """Write what the request gives of the answer; how many of these tokens are final at once, and
+    their log-probabilities.
+    """
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
     return text.edit(TextEdit(write=known), notes=notes) if known else 0, notes
@@ -241,7 +243,9 @@ def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Un
 
 
 def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> RemaskedEvent:
-    """What a trace is told of the gaps that the last step of a pass left, of which the pass has a law."""
+    """What a trace is told of the gaps that the last step of a pass left, of which the pass has a
+    law.
+    """
     look = step.look
     written = {p for p, _ in step.edit.write}
     at = {r: i for i, r in enumerate(look.rows)}
@@ -268,7 +272,9 @@ def _piece(vocab: TokenVocabulary, token: int) -> str:
 
 
 def _together(events: Sequence[UnmaskedEvent]) -> UnmaskedEvent:
-    """What a trace is told of a pass: all its steps as one, counted from the first, with what is left after the last."""
+    """What a trace is told of a pass: all its steps as one, counted from the first, with what is
+    left after the last.
+    """
     return replace(
         events[-1],
         step=events[0].step,

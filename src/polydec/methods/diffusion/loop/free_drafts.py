@@ -142,8 +142,9 @@ class FreeDraftDenoising:
 
 @dataclass(eq=False)
 class _FreeDraftPasses:
-    """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass runs one for each guess;
-    last: the laws of the last canvas that stood."""
+    """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass
+    runs one for each guess; last: the laws of the last canvas that stood.
+    """
 
     how: FreeDraftDenoising
     sights: list[BoardReader]

@@ -17,7 +17,8 @@ from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState, Fil
 from polydec.methods.diffusion.loop.types import gap_positions
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
-"""(embeddings, states) -> states, [1, T, H] each: what the states become once these tokens stand."""
+"""(embeddings, states) -> states, [1, T, H] each: what the states become once these tokens stand.
+"""
 
 
 @dataclass(frozen=True)

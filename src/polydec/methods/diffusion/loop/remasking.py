@@ -150,7 +150,9 @@ class _RemaskingPasses:
         return replace(after, final=self.start if self.done < how.again else first)
 
     def _unsure(self, after: FillingState) -> frozenset[int]:
-        """The written positions of the block, up to its end, that the model was least sure of; the first ones on a tie."""
+        """The written positions of the block, up to its end, that the model was least sure of; the
+        first ones on a tie.
+        """
         canvas = after.canvas
         end = next((p for p in sorted(self.sure) if canvas[p] in after.ends), len(canvas))
         stand = [p for p in self.sure if p <= end and canvas[p] is not None]

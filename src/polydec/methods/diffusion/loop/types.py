@@ -162,7 +162,9 @@ def best_indices(score_R: Tensor, count: int) -> list[int]:
 
 
 Rank = tuple[float, ...]
-"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from the left."""
+"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from
+the left.
+"""
 
 
 def sort_by_rank(positions: Sequence[int], rank: Rank) -> list[int]:
@@ -191,7 +193,9 @@ def pass_quota(count: int, steps: int, step: int) -> int:
 
 
 Pace = tuple[int, int]
-"""The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes so far."""
+"""The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes
+so far.
+"""
 
 
 def bounded_pass_quota(pace: Pace, steps: int, left: int) -> int:

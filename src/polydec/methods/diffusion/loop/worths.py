@@ -22,7 +22,9 @@ class AnswerJudge(Protocol):
     """What answers to one prompt are worth."""
 
     async def ready(self) -> None:
-        """What has to be done before any answer can be judged; called before each, and does it once."""
+        """What has to be done before any answer can be judged; called before each, and does it
+        once.
+        """
         ...
 
     async def worth(self, tokens: Sequence[int]) -> float:
@@ -105,7 +107,9 @@ class _PosteriorMeanReader:
         return await self.judge.worth(answer_of(canvas, spot)), fed
 
     async def _finished(self, spot: FillingState) -> tuple[Canvas, int]:
-        """The canvas with the likeliest token in each gap that the model sees, and what was fed for it."""
+        """The canvas with the likeliest token in each gap that the model sees, and what was fed for
+        it.
+        """
         # A complete canvas needs no pass.
         if not spot.block:
             return spot.canvas, 0

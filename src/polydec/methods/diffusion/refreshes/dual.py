@@ -11,7 +11,8 @@ from polydec.core.canvas_law import Canvas
 class DualRefresh:
     """The first pass of a block feeds all positions, the others the block alone.
 
-    Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
+    Exact: no; neither what stands before the block nor the gaps behind it see what is written in
+    it.
     Reduces to: full where every pass fills its block, prefix in the last block.
     Source: Wu et al., Fast-dLLM (2025), DualCache.
     """

@@ -11,7 +11,8 @@ from polydec.core.canvas_law import Canvas
 class PrefixRefresh:
     """The first pass of a block feeds all positions, the others the block and all behind it.
 
-    Exact: no; what stands before the block does not see what is written in it. Under a block-causal model it would be.
+    Exact: no; what stands before the block does not see what is written in it. Under a block-causal
+    model it would be.
     Reduces to: full where every pass fills its block.
     Source: Wu et al., Fast-dLLM (2025), the prefix cache.
     """

@@ -13,7 +13,9 @@ from polydec.methods.diffusion.loop.states import approximate_exactness
 from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 State = tuple[Mapping[int, int], int, int]
-"""Of the surest gaps of the pass before the likeliest token; passes of this block so far; gaps at its begin."""
+"""Of the surest gaps of the pass before the likeliest token; passes of this block so far; gaps at
+its begin.
+"""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,13 @@ from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pas
 class AtRandomUnmasker:
     """Which gaps are filled is drawn at random, whatever their laws.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a
+    pass).
 
-    Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler does.
-    Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a pass.
+    Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler
+    does.
+    Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a
+    pass.
     Source: Sahoo et al., MDLM (2024); Zheng et al., first-hitting sampling (2024).
     """
 

@@ -22,10 +22,13 @@ from polydec.methods.diffusion.loop.types import (
 )
 
 History = tuple[Mapping[int, Tensor], ...]
-"""Of the last passes, the oldest first: of the clearest gaps that stayed gaps the law, p_V by position."""
+"""Of the last passes, the oldest first: of the clearest gaps that stayed gaps the law, p_V by
+position.
+"""
 
 Rank = Callable[[UnmaskerView], Tensor]
-"""A score of each row, R: how clear its law is by the rule that decides where passes do not agree."""
+"""A score of each row, R: how clear its law is by the rule that decides where passes do not agree.
+"""
 
 
 def by_entropy(look: UnmaskerView) -> Tensor:
@@ -127,8 +130,9 @@ class CoherentUnmasker:
     def _chosen(
         self, agreed: list[tuple[float, int]], clearest: list[int], budget: int
     ) -> list[int]:
-        """The rows that are written; agreed: (nats, row), the clearest mean law first; clearest: all rows by their laws now;
-        budget: 0: as many as are clear."""
+        """The rows that are written; agreed: (nats, row), the clearest mean law first; clearest:
+        all rows by their laws now; budget: 0: as many as are clear.
+        """
         # A budget is met in any case; the rows that agree go first.
         if budget:
             first = [i for _, i in agreed][:budget]
@@ -144,8 +148,9 @@ class CoherentUnmasker:
     def _agreed(
         self, state: History, look: UnmaskerView, candidates: list[int]
     ) -> list[tuple[float, int]]:
-        """Of these rows those that were among the clearest in all passes before, with the nats of their mean laws, the least
-        first."""
+        """Of these rows those that were among the clearest in all passes before, with the nats of
+        their mean laws, the least first.
+        """
         known = [i for i in candidates if all(look.rows[i] in laws for laws in state)]
         if not state or not known:
             return []

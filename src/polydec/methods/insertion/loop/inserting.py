@@ -242,7 +242,9 @@ def _put(
     puts: list[Put],
     notes: list[TokenLogprob],
 ) -> tuple[InsertionSheet, list[tuple[int, int]]]:
-    """The sheet with these tokens in it, and where they stand then, ascending; their notes go among the others."""
+    """The sheet with these tokens in it, and where they stand then, ascending; their notes go among
+    the others.
+    """
     out = list[tuple[int, int]]()
     for slot, token in sorted(puts):
         at = slots[slot] + len(out)  # those before it have moved it
@@ -255,7 +257,9 @@ def _put(
 
 
 def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
-    """Of a token its log-probability in its slot, with the k likeliest ones of the model there (None: nobody asks)."""
+    """Of a token its log-probability in its slot, with the k likeliest ones of the model there
+    (None: nobody asks).
+    """
     if k is None:
         return TokenLogprob(token, 0.0, 0.0, ())
     row_V = normalise_log_weights(logw_V)

@@ -268,7 +268,9 @@ class _AStarRun:
 
 
 def _stream(node: AStarNode, number: int) -> Rng:
-    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
+    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text
+    draws as plain decoding.
+    """
     if number:
         return node.rng.at("step", len(node.attempt.text.tokens), number)
     return node.rng

@@ -147,7 +147,9 @@ class AnswerAgreement:
         return ()
 
     def _places(self, answer: str) -> tuple[AnswerStatement, ...]:
-        """A name and what it lies within: what is written behind it, then what is known of the last."""
+        """A name and what it lies within: what is written behind it, then what is known of the
+        last.
+        """
         parts = [p.strip() for p in answer.split(",")]
         if all(parts):
             chain = [", ".join(parts[i:]) for i in range(len(parts))]

@@ -139,7 +139,9 @@ class DiverseBeamSearch:
     def _step(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
     ) -> tuple[BeamGroup, list[int]]:
-        """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
+        """The group after its choice, live beams still at their parents' nodes; and the tokens that
+        it chose.
+        """
         live = list[BeamHypothesis]()
         ended = list(group.ended)
         tokens = list[int]()
@@ -165,7 +167,9 @@ class DiverseBeamSearch:
     def _continuations(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int]
     ) -> list[tuple[float, BeamHypothesis, int]]:
-        """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
+        """(total, beam, token), the best first: enough of each beam that as many go on as there are
+        beams.
+        """
         out = list[tuple[float, BeamHypothesis, int]]()
         for beam in group.live:
             logp_V = scores.row(beam.node)

@@ -183,7 +183,9 @@ class ResponseAggregationSearch:
     def _read(
         self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
     ) -> AnswerStatement | None:
-        """What the model said of the answers, as a statement; None where it says that it does not know."""
+        """What the model said of the answers, as a statement; None where it says that it does not
+        know.
+        """
         words = self.vocab.words
         if words:
             reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "")

@@ -207,7 +207,9 @@ class _ExactModeRun:
     def _options(
         self, text: AnswerText, scores: DraftScores, total: float
     ) -> list[tuple[float, int]]:
-        """What may follow a beginning; of a text of a given length only an end, and before that anything but an end."""
+        """What may follow a beginning; of a text of a given length only an end, and before that
+        anything but an end.
+        """
         length = self._plan.length
         # Every possible token is an option: a proof may leave none out.
         logp = [float(p) for p in scores.row(0).cpu()]

@@ -148,8 +148,10 @@ class LikeliestTextSearch:
         scores: DraftScores,
         request: Request,
     ) -> tuple[list[LikeliestPrefix], list[LikeliestPrefix], bool, int]:
-        """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
-        have ended, the likeliest first; whether max_tokens cut one off; and how many tokens were written."""
+        """All texts with one token more, still at their parents' nodes, that may be among the
+        `keep` best; the best that have ended, the likeliest first; whether max_tokens cut one off;
+        and how many tokens were written.
+        """
         # Every token that the language allows after every text, with the path's log-probability.
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):

@@ -226,7 +226,9 @@ class _MultiViewRun:
         return self._answer.result(spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
-        """The paths behind a view, the likeliest first; the view itself where it leaves no room for one."""
+        """The paths behind a view, the likeliest first; the view itself where it leaves no room for
+        one.
+        """
         plan = self._plan
         # Write the view: its own line, then the model's caption.
         if view:
@@ -287,7 +289,9 @@ class _MultiViewRun:
         return ViewPath(attempt, chance, which, 1.0 if blank else margin[at])
 
     async def _ended(self, attempt: SearchAttempt, rng: Rng) -> None:
-        """The winner's text ends where its path does; where the law has no end there, when it ends by itself."""
+        """The winner's text ends where its path does; where the law has no end there, when it ends
+        by itself.
+        """
         if attempt.ended:
             return
         r = await attempt.look(rng)

@@ -204,7 +204,9 @@ class ParticleSearch:
         return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
 
     def _again(self, particles: Sequence[TextParticle], rng: Rng) -> list[TextParticle]:
-        """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
+        """The particles, drawn anew where too few of them carry the weight. Raises RequestError
+        where none carries any.
+        """
         shares = _shares(particles)
         # Effective sample size 1 / sum of squared shares; the small factor keeps rounding from
         # resampling.
@@ -229,7 +231,9 @@ class ParticleSearch:
 
 
 def _log_mean(particles: Sequence[TextParticle]) -> float:
-    """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
+    """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is
+    allowed.
+    """
     top = max(p.logw for p in particles)
     if top > NEG_INF:
         return top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))

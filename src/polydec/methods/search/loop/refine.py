@@ -173,7 +173,9 @@ class IterativeRefinementSearch:
 
 
 class _IterativeRefinementRun:
-    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this closes in the end."""
+    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this
+    closes in the end.
+    """
 
     def __init__(
         self,
@@ -330,7 +332,9 @@ class _IterativeRefinementRun:
         return (*worst, *answer[: max(0, left)], *feedback)
 
     def _worst(self, attempt: SearchAttempt, most: int) -> tuple[int, ...]:
-        """The worst answer and what is said of it, where there is a worse one than this and room for it."""
+        """The worst answer and what is said of it, where there is a worse one than this and room
+        for it.
+        """
         worst = self._ranked[-1]
         remark = self._plan.said_of_worst(worst.value or 0.0)
         if not remark or len(remark) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):

@@ -196,7 +196,9 @@ class _StepBeamRun:
 
 
 def _stream(begun: StepBeamPrefix, number: int) -> Rng:
-    """What is drawn of a step; the first goes on in the beginning's own stream, so that one text draws as plain decoding."""
+    """What is drawn of a step; the first goes on in the beginning's own stream, so that one text
+    draws as plain decoding.
+    """
     if number:
         return begun.rng.at("step", len(begun.attempt.text.tokens), number)
     return begun.rng

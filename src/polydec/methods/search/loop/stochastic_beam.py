@@ -40,7 +40,9 @@ class RacingPrefix:
 
 @dataclass
 class _ArrivedPrefix:
-    """A beginning that has arrived, and the law of those of its children that have not (not normalised)."""
+    """A beginning that has arrived, and the law of those of its children that have not (not
+    normalised).
+    """
 
     racer: RacingPrefix
     left_V: Tensor
@@ -135,7 +137,9 @@ class StochasticBeamSearch:
     def _race(
         self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
     ) -> list[RacingPrefix]:
-        """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
+        """The first arrivals one token further on, still at their parents' nodes; -1 stands for one
+        that had ended.
+        """
         # The beginnings arrive in the order of the level before: the last of the reversed list is
         # next.
         waiting = list(beam)[::-1]

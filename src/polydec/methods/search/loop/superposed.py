@@ -227,7 +227,9 @@ class SuperposedSearch:
     def _interpolated(
         self, law: dict[int, float], looked_up: Sequence[Sequence[tuple[float, int]]]
     ) -> dict[int, float]:
-        """What each token that the table knows behind some context adds; where it knows none, each at OUTSIDE."""
+        """What each token that the table knows behind some context adds; where it knows none, each
+        at OUTSIDE.
+        """
         known = defaultdict[int, float](float)
         for weight, followers in zip(self.levels, looked_up, strict=False):
             for chance, x in followers:

@@ -38,7 +38,9 @@ YES = ("yes", "Yes", " yes", " Yes")
 NO = ("no", "No", " no", " No")
 
 CHECK = "Is this step right and useful? Answer yes or no:"
-"""What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
+"""What a model is asked of a step where nobody says what else; ours, the paper's words are not
+known to us.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +310,9 @@ class _ThoughtTreeRun:
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
     async def _step(self, attempt: SearchAttempt, rng: Rng) -> bool:
-        """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
+        """Draw a step, token by token; whether the model would end there, or no room is left for an
+        answer.
+        """
         begin = len(attempt.text.tokens)
         # Room is left for the cue and at least one token of an answer.
         while attempt.text.room > len(self._cue) + 1:
@@ -399,8 +403,9 @@ class _ThoughtTreeRun:
         return ThoughtChain(attempt, thought.rng, thought.chance * mean, True, begin)
 
     def _elected(self, leaves: Sequence[ThoughtChain]) -> tuple[ThoughtChain, float]:
-        """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
-        none came to an end."""
+        """The likeliest of those that give the answer that weighs most, and that weight. Texts that
+        were cut count only where none came to an end.
+        """
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
         words = self._plan.vocab.words
         votes = defaultdict[str, float](float)

@@ -148,7 +148,9 @@ class CandidateContinuation:
 
 
 class _TransferQRun:
-    """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind candidates."""
+    """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind
+    candidates.
+    """
 
     def __init__(
         self,
