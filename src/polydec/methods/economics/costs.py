@@ -131,7 +131,7 @@ class PassCosts:
 
     @cached_property
     def _quick(self) -> int:
-        """The largest pass behind nothing that takes no longer than QUICK, or 1."""
+        """Return the largest pass without context that takes no longer than QUICK, or 1."""
         return next(
             (m for m in range(1, MOST) if extrapolate_table_entry(self.rows_ms, m + 1) > QUICK),
             MOST,
@@ -148,6 +148,7 @@ class PassCosts:
         else:
             more = 0.0
         row = self._further(most)
+        # The context at which what it adds to a row equals the row's own cost.
         if more > 0.0 and row > 0.0:
             return 1000 * row / more
         return inf

@@ -26,7 +26,8 @@ def while_it_pays(
     Returns:
         A function for one chain; it remembers the chain's chance so far.
     """
-    path = 1.0  # the chance that all tokens so far are accepted
+    # The chance that all tokens so far are accepted: the product of their chances.
+    path = 1.0
 
     def go_on(depth: int, q: float) -> bool:
         """Say whether a further token pays.
@@ -38,6 +39,7 @@ def while_it_pays(
         nonlocal path
         last = accepted(q)
         path *= last
+        # Expected saving of the next token against its cost.
         return path * (0.5 * last + 0.5 * usual) * saved_ms > token_ms(depth)
 
     return go_on

@@ -98,7 +98,7 @@ def is_certain_draft(draft: Draft) -> bool:
 
 
 def _rivals(chance: Mapping[int, float]) -> Iterable[tuple[int, float]]:
-    """Of each sibling the best chance of another one, 0 where there is none."""
+    """Return each sibling's best rival: the highest chance of another one, 0 where there is none."""
     if len(chance) < 2:
         return [(i, 0.0) for i in chance]
     first, second = sorted(chance.values(), reverse=True)[:2]

@@ -42,7 +42,7 @@ class StateTree:
 
     @property
     def rows(self) -> int:
-        """Tokens and probes that are fed beside the root."""
+        """Tokens and probes that are fed, the root not counted."""
         return len(self.paths) + sum(self.probes)
 
 
@@ -69,9 +69,11 @@ def likeliest_path_chances(rates: Rates, nodes: int, state: int) -> dict[Path, f
         chances[path] = value = tips.pop(path)
         level = rates[len(path) - 1]
         above = chances[path[:-1]]
-        if path[-1] + 1 < len(level):  # the next of its siblings
+        # The next of its siblings; a rank counts as no better than the one before it.
+        if path[-1] + 1 < len(level):
             tips[(*path[:-1], path[-1] + 1)] = min(value, above * level[path[-1] + 1])
-        if len(path) < state and rates[len(path)]:  # its first child
+        # Its first child, if the state has guesses for another level.
+        if len(path) < state and rates[len(path)]:
             tips[(*path, 0)] = value * rates[len(path)][0]
     return chances
 
@@ -130,7 +132,8 @@ def per_round(made: Sequence[StateTree]) -> float:
     The states are a Markov chain, which begins in state 0.
     """
     move_SS = torch.tensor([tree.moves for tree in made], dtype=torch.float64)
-    lazy_SS = (move_SS + torch.eye(len(made), dtype=torch.float64)) / 2  # it has no period
+    # Mixed with the identity the chain has no period, and the same long-run law.
+    lazy_SS = (move_SS + torch.eye(len(made), dtype=torch.float64)) / 2
     # Squaring 20 times gives the chain's law after about a million rounds; rows are renormalised
     # against rounding.
     for _ in range(20):

@@ -25,7 +25,8 @@ def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[
     out = list[tuple[Path, float]]()
     tips = {(r,): rate for r, rate in enumerate(rates[0])}
     while tips and len(out) < nodes:
-        path = max(tips, key=tips.__getitem__)  # never right more often than its beginnings
+        # Best first: a path is never right more often than its beginnings.
+        path = max(tips, key=tips.__getitem__)
         value = tips.pop(path)
         if len(path) < len(rates):
             below = rates[len(path)]
@@ -93,6 +94,7 @@ def widths_by_batch(
             return costs.share(1 + width, batch, context) + (draft_ms(batch) if width else 0.0)
 
         width = best_width(by_width, cost)
+        # The table lists only the batches at which the width changes.
         if not out or out[-1][1] != width:
             out.append((batch, width))
     return tuple(out)
@@ -138,6 +140,7 @@ def widths_for(
     """
     if text:
         return read_widths(text)
+    # Levels below all that were measured are taken to be like the last one.
     levels = (*rates, *[rates[-1]] * depth)[:depth]
 
     def draft_ms(sequences: int) -> float:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, normalize
 
 AS_THEY_WERE = {"rounded": "entries that stay are as they were"}
-POOL = 5  # neighbours whose attention an entry shares (SnapKV)
+# Neighbours whose attention an entry shares (SnapKV's pooling).
+POOL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,7 @@ class ScorerPress:
         # Attention sinks: models attend to the first tokens whatever these say.
         if k == 0:
             worth[:, : self.sinks] = inf
+        # Entries are sorted back into the order of the text: positions must ascend.
         return SelectedCacheEntries(
             gather_cache_entries(kv, worth.topk(self.size(k), -1).indices.sort(-1).values)
         )
@@ -290,7 +292,8 @@ class ExpectedAttentionRule:
         query = behind[2:].float()
         key = kv[0].float()
         mean = query.mean(-2, keepdim=True)
-        spread = (query - mean) @ key.mT / sqrt(query.shape[-2])  # its square's sum: k' cov k
+        # The sum of its squares over the queries is k' cov k, without forming the covariance.
+        spread = (query - mean) @ key.mT / sqrt(query.shape[-2])
         # For q normal, log E exp(q k) = mean k + k' cov k / 2.
         score = (mean @ key.mT)[..., 0, :] + spread.square().sum(-2) / 2
         chance = torch.softmax(score, -1).mean(0)

@@ -20,7 +20,8 @@ from polydec.methods.presses._integers import (
 )
 from polydec.models.nets.press import PressRounding
 
-LOOPS = 3  # of the power iteration
+# Loops of the power iteration.
+LOOPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,12 @@ class QuantisedPress:
     def _half(
         self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
     ) -> QuantisedBlockHalf:
-        """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into
-        that.
+        """Round a half of a block.
+
+        Args:
+            exact: The numbers, shape ``[kv heads, block, head]``.
+            x: The same numbers as vectors to round.
+            back: Turns such vectors into the shape of `exact`.
         """
         where = None
         what = None
@@ -168,9 +173,8 @@ class QuantisedPress:
             into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
                 head]``.
         """
-        places = into.unflatten(-2, (len(blocks), -1)).transpose(
-            1, 2
-        )  # [2, n, kv heads, block, head]
+        # A view of `into` by blocks, [2, n, kv heads, block, head].
+        places = into.unflatten(-2, (len(blocks), -1)).transpose(1, 2)
         if blocks[0].whole is not None:
             places.copy_(torch.stack([b.whole for b in blocks if b.whole is not None], 1))
             return
@@ -178,6 +182,7 @@ class QuantisedPress:
         values = [b.values for b in blocks if b.values is not None]
         places[0].copy_(_read(keys).transpose(-1, -2))
         places[1].copy_(_by_head(_read(values), into.shape[1]))
+        # The low-rank part is added in place, to keys and to values.
         for which, halves in enumerate((keys, values)):
             if (made := _lost(halves)) is not None:
                 places[which].add_(made)
@@ -203,14 +208,15 @@ def _lost(halves: Sequence[QuantisedBlockHalf]) -> Tensor | None:
 
 
 def _by_token(values: Tensor) -> Tensor:
-    """[kv heads, block, head] as [block, kv heads * head]: a vector of one head is too short to
-    have outliers.
+    """Turn [kv heads, block, head] into [block, kv heads * head].
+
+    A vector of one head is too short to have outliers.
     """
     return values.transpose(-3, -2).flatten(-2)
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """The way back."""
+    """Turn [block, kv heads * head] back into [kv heads, block, head]."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 

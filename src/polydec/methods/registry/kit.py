@@ -11,9 +11,8 @@ from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
 
-if (
-    TYPE_CHECKING
-):  # every card is read with this module, and a list of methods loads nothing that computes
+# Every card is read with this module, and a list of methods loads nothing that computes.
+if TYPE_CHECKING:
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
@@ -149,7 +148,7 @@ class Kit:
 
     @property
     def family(self) -> str:
-        """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
+        """Family of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
         return family_of(self.target)
 
     @cached_property
@@ -161,23 +160,17 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model, where it is a masked-diffusion one (a recipe of that family is built for no
-        other).
-        """
+        """The model as a masked-diffusion one; a recipe of that family is built for no other."""
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model, where it is an insertion model (a recipe of that family is built for no
-        other).
-        """
+        """The model as an insertion model; a recipe of that family is built for no other."""
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is
-        built for no other).
-        """
+        """The draft model as a masked-diffusion one; only recipes that need MASKED_DRAFT read it."""
         return cast(Any, self.draft)
 
     @cached_property
@@ -187,14 +180,22 @@ class Kit:
 
     @property
     def second(self) -> Target:
-        """The target behind the second prompt. Raises MissingError where there is none."""
+        """The target with the request's second prompt.
+
+        Raises:
+            MissingError: There is none.
+        """
         if self.beside is None:
             raise MissingError("there is no second prompt: give one (--negative-prompt)")
         return self.beside
 
     @property
     def drafting(self) -> Target:
-        """The draft model. Raises MissingError where there is none."""
+        """The draft model.
+
+        Raises:
+            MissingError: There is none.
+        """
         if self.draft is None:
             raise MissingError("there is no draft model: name one (--draft)")
         return self.draft
@@ -442,7 +443,10 @@ class SecondPromptNeed:
 
 @dataclass(frozen=True)
 class OwnPromptNeed:
-    """A prompt of two tokens or more, and no vectors: something is put before its last token."""
+    """A prompt of two tokens or more, without vectors.
+
+    The method puts something before the prompt's last token.
+    """
 
     @property
     def name(self) -> str:
@@ -549,7 +553,8 @@ class ArtefactNeed:
         others = [x for x in kit.artefacts if self._does(x)]
         if others:
             if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
-                kit.need(type(others[0]))  # says why it does not fit, where it does not
+                # Raises the reason where it does not fit the models.
+                kit.need(type(others[0]))
             return
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(

@@ -191,8 +191,9 @@ class DenoisingDecoder:
         return FillingState(canvas, state, block, step, passes, begin, ends)
 
     def _block(self, canvas: Canvas, begin: int, ends: frozenset[int]) -> range:
-        """The first block that has a gap, up to the first end that stands in it; empty where no gap
-        is left to be filled.
+        """Return the first block that has a gap, up to the first end in it.
+
+        It is empty where no gap is left to be filled.
         """
         # What follows an end is no part of the answer, so no block reaches beyond it.
         end = next((i for i in range(begin, len(canvas)) if canvas[i] in ends), len(canvas))
@@ -396,9 +397,7 @@ class OneEdit:
 
 
 def _ended(look: UnmaskerView, edit: TextEdit, last: int | None) -> TextEdit:
-    """The edit, with the likeliest end at position `last` where there is none yet, and nothing
-    behind it.
-    """
+    """Return the edit with nothing after position `last`, and an end there if there is none yet."""
     if last is None:
         return edit
     write = {p: x for p, x in edit.write if p <= last}

@@ -147,7 +147,8 @@ async def fill_canvases(
             unfinished[choice] = begin(request, rng(choice))
         return await gather_coroutines(*(write(text, choice) for choice, text in texts.items()))
     finally:
-        for passes in unfinished.values():  # of answers that were never begun
+        # What is left belongs to answers that were never begun, or were cut off by an error.
+        for passes in unfinished.values():
             passes.close()
 
 
@@ -193,8 +194,9 @@ async def _filled(
 
 
 def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenLogprob]]:
-    """Write what the request gives of the answer; how many of these tokens are final at once, and
-    their log-probabilities.
+    """Write what the request gives of the answer.
+
+    Returns how many of these tokens are final at once, and their log-probabilities.
     """
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
@@ -202,7 +204,7 @@ def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenL
 
 
 def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob]:
-    """Of what is written its log-probabilities, by position, with the k likeliest of the model."""
+    """Return the log-probabilities of what is written, by position, with the model's k likeliest."""
     out = dict[int, TokenLogprob]()
     at = {r: i for i, r in enumerate(look.rows)}
     for position, token in edit.write:
@@ -219,7 +221,7 @@ def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob
 
 
 def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> UnmaskedEvent:
-    """What a trace is told of a step: of what was written the model's own probabilities."""
+    """Make the trace event of a step, with the model's own probability of each token."""
     look = step.look
     write = step.edit.write
     pieces = tuple(_piece(vocab, x) for _, x in write)
@@ -243,9 +245,7 @@ def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Un
 
 
 def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> RemaskedEvent:
-    """What a trace is told of the gaps that the last step of a pass left, of which the pass has a
-    law.
-    """
+    """Make the trace event of the gaps that the last step of a pass left, as far as laws are known."""
     look = step.look
     written = {p for p, _ in step.edit.write}
     at = {r: i for i, r in enumerate(look.rows)}
@@ -254,6 +254,7 @@ def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Re
         for p in gap_positions(look.canvas, look.block.start, look.block.stop)
         if p in at and p not in written
     ]
+    # The likeliest token of each gap, as a guess that was not written.
     best = [look.logp_RV[at[p]].max(-1) for p in left]
     return RemaskedEvent(
         text.choice or 0,
@@ -272,8 +273,9 @@ def _piece(vocab: TokenVocabulary, token: int) -> str:
 
 
 def _together(events: Sequence[UnmaskedEvent]) -> UnmaskedEvent:
-    """What a trace is told of a pass: all its steps as one, counted from the first, with what is
-    left after the last.
+    """Merge the events of a pass's steps into one.
+
+    It counts from the first step, with what is left after the last.
     """
     return replace(
         events[-1],

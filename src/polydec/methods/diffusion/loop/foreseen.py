@@ -53,6 +53,7 @@ class DrawnOrderDenoising:
         Returns:
             One result for each choice of the request, in order.
         """
+        # The loop needs a decoder before any rank is drawn; its passes read the ranked one.
         return await self.make(()).fill(request, rng, into, self._begin)
 
     def _begin(self, request: Request, rng: Rng) -> OneEdit:

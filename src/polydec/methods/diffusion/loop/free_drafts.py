@@ -64,7 +64,7 @@ class FreeDraftDenoising:
 
     @property
     def ahead(self) -> int:
-        """Positions behind the block that guesses may reach."""
+        """Positions after the block that guesses may reach."""
         # Guesses of one token each reach at most `drafts` positions: round that up to whole blocks.
         size = self.base.block or self.base.denoiser.block
         if self.eager and size:
@@ -142,8 +142,11 @@ class FreeDraftDenoising:
 
 @dataclass(eq=False)
 class _FreeDraftPasses:
-    """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass
-    runs one for each guess; last: the laws of the last canvas that stood.
+    """Guess, verify, accept: the passes of one answer.
+
+    Attributes:
+        sights: The session that knows the text so far, and while a pass runs one for each guess.
+        last: Laws of the last canvas that was accepted.
     """
 
     how: FreeDraftDenoising

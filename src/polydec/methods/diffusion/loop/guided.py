@@ -105,7 +105,12 @@ class GuidedDenoising:
 
 @dataclass(eq=False)
 class _GuidedPasses:
-    """Draft, read, write. session: of the guide; read: the last position that it knows, its root."""
+    """Draft, read, write: the passes of one answer.
+
+    Attributes:
+        session: Session of the guide.
+        read: Last position that the guide knows, its root.
+    """
 
     how: GuidedDenoising
     sight: BoardReader
@@ -121,7 +126,9 @@ class _GuidedPasses:
         first = look.rows[0]
         # The guide's session moves up to the first gap: its root is the last token before it.
         known = [x for x in spot.canvas[self.read : first] if x is not None]
-        self.session.commit(known[:-1])  # the root, and what came behind it
+        # The guide has not read the root yet: it is committed with the tokens that were written
+        # since.
+        self.session.commit(known[:-1])
         self.read = first - 1
         # Known tokens inside the chain are read as they are, as context of the drafted ones.
         chain = range(first, min(first + how.chunk, spot.block.stop))

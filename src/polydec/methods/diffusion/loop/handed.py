@@ -59,7 +59,11 @@ class FirstTokenDenoising:
 
 @dataclass(eq=False)
 class _FirstTokenPasses:
-    """Passes of `base`, and those that begin a block. last: the block that such a pass began last."""
+    """Passes of `base`, and the first pass of each block.
+
+    Attributes:
+        last: First position of the block that such a pass began last.
+    """
 
     base: DenoisingDecoder
     sight: BoardReader
@@ -69,8 +73,10 @@ class _FirstTokenPasses:
     async def next(self, spot: FillingState) -> CanvasPass:
         base = self.base
         first = spot.block.start
+        # A block that begins with a given token needs no pass of its own.
         begins = first % base.denoiser.block == 0 and spot.canvas[first] is None
-        # to the rule that feeds, a block's passes begin behind the one that filled its first gap
+        # For the refresh rule the block's passes are counted from the one after its first token:
+        # that one is its first pass, which may feed more.
         seen = replace(spot, step=spot.step - (first == self.last))
         look, feed = await self.sight.look(seen)
         if begins:

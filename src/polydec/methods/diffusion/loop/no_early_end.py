@@ -74,6 +74,7 @@ class NoEarlyEndDenoiser:
         """
         early = [i for i, r in enumerate(rows) if r < self.first]
         if early and self.ends:
+            # The model's rows may be shared: they are copied before ends are masked.
             logw_RV = logw_RV.clone()
             for x in self.ends:
                 logw_RV[early, x] = NEG_INF

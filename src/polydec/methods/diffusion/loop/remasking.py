@@ -59,7 +59,8 @@ class RemaskingDenoising:
     @property
     def unexercised(self) -> Mapping[str, str]:
         reasons = dict(self.base.unexercised)
-        if self.again and self.count > 1:  # its further passes fill several gaps
+        # Further passes fill several gaps, so several in parallel do occur.
+        if self.again and self.count > 1:
             reasons.pop("parallel", None)
         return reasons
 
@@ -135,9 +136,8 @@ class _RemaskingPasses:
         how = self.how
         after = step.spot
         left = not after.block or after.block.start != self.start
-        late = (
-            spot.step + 1 >= how.late * self.given
-        )  # once it is, further passes follow each other
+        # Once this holds it holds for the rest of the block: further passes follow each other.
+        late = spot.step + 1 >= how.late * self.given
         self.due = self.done < how.again and (left or late)
         # The further pass that comes next needs gaps: the unsure tokens are taken back right away.
         if self.due:
@@ -145,13 +145,15 @@ class _RemaskingPasses:
             return how.base.again(spot, after, state, self._unsure(after))
         if left:
             return after
-        # the text has a token where one was taken back, until it is written anew
+        # The text shows a token where one was taken back, until it is written anew: nothing from
+        # there on may be final.
         first = next(i for i in after.block if after.canvas[i] is None)
         return replace(after, final=self.start if self.done < how.again else first)
 
     def _unsure(self, after: FillingState) -> frozenset[int]:
-        """The written positions of the block, up to its end, that the model was least sure of; the
-        first ones on a tie.
+        """Return the written positions of the block that the model was least sure of.
+
+        Only positions up to the block's end count; of equal ones the first.
         """
         canvas = after.canvas
         end = next((p for p in sorted(self.sure) if canvas[p] in after.ends), len(canvas))

@@ -80,6 +80,8 @@ class UnmaskerView:
             return self.logp_RV
         rows = list(self.logw_RV)
         for s in self.shapers:
+            # Shapers see no text here: rows of a canvas are shaped each by itself, in the rules'
+            # order.
             rows = [s.shape(s.start(()), w_V) for w_V in rows]
         return normalise_log_weights(torch.stack(rows))
 
@@ -125,6 +127,7 @@ class UnmaskerView:
 
     def confidence(self, tokens: Sequence[int]) -> Tensor:
         """Return the model's own probability of each row's token, shape ``[R]``."""
+        # One probability for each row: that of its own token.
         return self.logp_RV[
             torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)
         ].exp()

@@ -19,23 +19,21 @@ LEAST = -1e4
 
 
 class AnswerJudge(Protocol):
-    """What answers to one prompt are worth."""
+    """Judges answers to one prompt."""
 
     async def ready(self) -> None:
-        """What has to be done before any answer can be judged; called before each, and does it
-        once.
-        """
+        """Prepare for judging; called before each judgement, and does its work once."""
         ...
 
     async def worth(self, tokens: Sequence[int]) -> float:
-        """Of an answer, its end included: at least one token."""
+        """Return the worth of an answer of at least one token, its end included."""
         ...
 
     def close(self) -> None: ...
 
 
 class AnswerReward(Protocol):
-    """A black box over finished answers."""
+    """A black box that judges finished answers."""
 
     def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
         """Open a judge for answers to one prompt.
@@ -48,17 +46,17 @@ class AnswerReward(Protocol):
 
 
 class CanvasValueReader(Protocol):
-    """Foretells what canvases of one answer will be worth."""
+    """Predicts what canvases of one answer will be worth."""
 
     async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
-        """Of each spot, and how many positions were fed to the model for it."""
+        """Return the predicted worth of each state, and how many positions were fed to the model."""
         ...
 
     def close(self) -> None: ...
 
 
 class CanvasValue(Protocol):
-    """What a canvas with gaps will be worth."""
+    """Predicts what a canvas with gaps will be worth."""
 
     def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
         """Open a reader for the canvases of one answer.
@@ -107,9 +105,7 @@ class _PosteriorMeanReader:
         return await self.judge.worth(answer_of(canvas, spot)), fed
 
     async def _finished(self, spot: FillingState) -> tuple[Canvas, int]:
-        """The canvas with the likeliest token in each gap that the model sees, and what was fed for
-        it.
-        """
+        """Return the canvas with the likeliest token in each gap, and how many positions were fed."""
         # A complete canvas needs no pass.
         if not spot.block:
             return spot.canvas, 0
@@ -168,6 +164,7 @@ def answer_of(canvas: Canvas, spot: FillingState) -> list[int]:
         spot: State that says where the answer begins and which ids end it.
     """
     answer = canvas[spot.begin :]
+    # A gap ends what is known of the answer; an end token ends it for good.
     stop = next((i for i, x in enumerate(answer) if x is None), len(answer))
     stop = next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)
     return [x for x in answer[:stop] if x is not None]
@@ -195,7 +192,13 @@ class LikelihoodReward:
 
 @dataclass(eq=False)
 class _LikelihoodJudge:
-    """session: of the model, which knows the prompt from the first answer on."""
+    """Reads answers with the autoregressive model.
+
+    Attributes:
+        session: Session of the model; it has read the prompt from the first answer on.
+        root: Last token of the prompt.
+        read: Whether the prompt was read.
+    """
 
     session: Session
     root: int
@@ -211,6 +214,7 @@ class _LikelihoodJudge:
         reader = self.session.fork()
         try:
             scores = await reader.score(Draft.chain(self.root, tokens[:-1]), ScoreRequest())
+            # Impossible tokens count LEAST, so that a mean stays finite and comparable.
             return sum(max(scores.logp(i, (x,))[0], LEAST) for i, x in enumerate(tokens)) / len(
                 tokens
             )

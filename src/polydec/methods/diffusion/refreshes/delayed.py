@@ -1,4 +1,7 @@
-"""A token keeps its keys and values from the pass after the one that wrote it (dKV-Cache-Decode)."""
+"""A token keeps its keys and values from the pass after the one that wrote it.
+
+This is dKV-Cache-Decode.
+"""
 
 from __future__ import annotations
 

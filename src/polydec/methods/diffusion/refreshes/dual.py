@@ -9,7 +9,7 @@ from polydec.core.canvas_law import Canvas
 
 @dataclass(frozen=True)
 class DualRefresh:
-    """The first pass of a block feeds all positions, the others the block alone.
+    """Feeds the block alone, but for its first pass, which feeds all positions.
 
     Exact: no; neither what stands before the block nor the gaps behind it see what is written in
     it.

@@ -11,7 +11,7 @@ from polydec.core.canvas_law import Canvas
 
 @dataclass(frozen=True)
 class FullRefresh:
-    """All positions of the canvas, in every pass.
+    """Feeds all positions of the canvas, in every pass.
 
     Exact: the laws are the model's.
     Reduces to: itself.

@@ -9,7 +9,7 @@ from polydec.core.canvas_law import Canvas
 
 @dataclass(frozen=True)
 class PrefixRefresh:
-    """The first pass of a block feeds all positions, the others the block and all behind it.
+    """Feeds the block and all after it; its first pass feeds all positions.
 
     Exact: no; what stands before the block does not see what is written in it. Under a block-causal
     model it would be.

@@ -50,6 +50,7 @@ class WindowRefresh:
         """
         if before is None or step < 2 or step % self.every == 0:
             return range(len(canvas))
+        # A token is fed once after it was written: its keys were computed for a gap.
         new = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
         # Neighbours may lie after the block; the next gaps may not.
         left = gap_positions(canvas, block.start)

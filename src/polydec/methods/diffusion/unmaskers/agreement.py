@@ -1,4 +1,4 @@
-"""Tokens that are the likeliest in two passes after each other (CCD, as its authors released it)."""
+"""Write tokens that are the likeliest in two passes in a row (CCD, as released)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AgreementUnmasker:
         )
 
     def _size(self, step: int, left: int, count: int) -> int:
-        """How many gaps are compared."""
+        """Return how many gaps this pass compares."""
         if step >= self.warmup and left * 10 <= count:
             return min(2, self.most)
         return max(1, min(self.most, step - self.warmup + 2))

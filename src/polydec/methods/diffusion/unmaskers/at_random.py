@@ -15,10 +15,11 @@ from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pas
 
 @dataclass(frozen=True)
 class AtRandomUnmasker:
-    """Which gaps are filled is drawn at random, whatever their laws.
+    """Fills gaps that are drawn at random, whatever their laws.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a
-    pass).
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
 
     Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler
     does.

@@ -130,8 +130,12 @@ class CoherentUnmasker:
     def _chosen(
         self, agreed: list[tuple[float, int]], clearest: list[int], budget: int
     ) -> list[int]:
-        """The rows that are written; agreed: (nats, row), the clearest mean law first; clearest:
-        all rows by their laws now; budget: 0: as many as are clear.
+        """Return the rows that are written.
+
+        Args:
+            agreed: Pairs (nats of the mean law, row), the clearest first.
+            clearest: All rows, by how clear their laws are now.
+            budget: Rows to write. 0: as many as are clear.
         """
         # A budget is met in any case; the rows that agree go first.
         if budget:
@@ -148,8 +152,9 @@ class CoherentUnmasker:
     def _agreed(
         self, state: History, look: UnmaskerView, candidates: list[int]
     ) -> list[tuple[float, int]]:
-        """Of these rows those that were among the clearest in all passes before, with the nats of
-        their mean laws, the least first.
+        """Return the candidates that were among the clearest in all earlier passes of the history.
+
+        Each comes with the nats of its mean law, the least first.
         """
         known = [i for i in candidates if all(look.rows[i] in laws for laws in state)]
         if not state or not known:

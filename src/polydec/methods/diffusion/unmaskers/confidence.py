@@ -58,6 +58,7 @@ class ConfidenceUnmasker:
             The tokens to write, and the state after this pass.
         """
         look = look.inside()
+        # Every gap draws a token; those that are not written now are drawn anew in the next pass.
         tokens = look.tokens(rng)
         chosen = best_indices(
             look.confidence(tokens), bounded_pass_quota(state, self.steps, len(look.rows))

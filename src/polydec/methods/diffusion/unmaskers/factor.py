@@ -52,8 +52,5 @@ class FactorUnmasker:
         """
         look, tokens, sure_R = draw_block_tokens(look, rng)
         order = best_indices(sure_R, len(look.rows))
-        # The first rank that breaks the bound, with c < 1 - factor / (j + 1).
-        falls = (
-            n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2)
-        )  # its rank j is n + 1
+        falls = (n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2))
         return look.edit(order[: max(1, next(falls, len(order)))], tokens), None

@@ -242,13 +242,16 @@ def _put(
     puts: list[Put],
     notes: list[TokenLogprob],
 ) -> tuple[InsertionSheet, list[tuple[int, int]]]:
-    """The sheet with these tokens in it, and where they stand then, ascending; their notes go among
-    the others.
+    """Return the sheet with these tokens, and where they stand then, ascending.
+
+    Their log-probabilities go among the others.
     """
     out = list[tuple[int, int]]()
     for slot, token in sorted(puts):
-        at = slots[slot] + len(out)  # those before it have moved it
-        if at not in sheet.slots:  # the gap is full
+        # Slots are numbered as before the pass; tokens put in before this one have moved it.
+        at = slots[slot] + len(out)
+        # Two tokens of the pass may share a gap that has room for one.
+        if at not in sheet.slots:
             continue
         sheet = sheet.put(at, token)
         notes.insert(at, _note(how, offer.logw_SV[slot], token, request.logprobs))
@@ -257,8 +260,9 @@ def _put(
 
 
 def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
-    """Of a token its log-probability in its slot, with the k likeliest ones of the model there
-    (None: nobody asks).
+    """Return a token's log-probability in its slot, with the model's k likeliest there.
+
+    `k` None: nobody asks for any.
     """
     if k is None:
         return TokenLogprob(token, 0.0, 0.0, ())

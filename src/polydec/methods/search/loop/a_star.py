@@ -157,7 +157,7 @@ class AStarSearch:
 
 
 class _AStarRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(self, plan: AStarSearch, answer: AnswerText, opened: list[SearchAttempt]) -> None:
         self._plan = plan
@@ -189,7 +189,8 @@ class _AStarRun:
         best = min(whole or open_, key=lambda n: n.order)
         # A fork is the answer, since a node that waits may be forked once more.
         (last,) = self._forks(best, 1)
-        if not last.ended:  # the budget is spent: what is begun comes to its end
+        # The budget is spent: what is begun comes to its end.
+        if not last.ended:
             await last.go_on(_stream(best, best.drawn))
         self._spent = self._spent.plus(last.spent)
         last.text.score = last.value
@@ -197,7 +198,7 @@ class _AStarRun:
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _expand(self, node: AStarNode) -> list[AStarNode]:
-        """What is new behind a node, and the node itself where it waits."""
+        """Return the new steps after a node, and the node itself where it waits."""
         plan = self._plan
         # Streams are numbered on from the last expansion, so that a second one draws other steps.
         numbers = range(node.drawn, node.drawn + plan.width)
@@ -268,8 +269,9 @@ class _AStarRun:
 
 
 def _stream(node: AStarNode, number: int) -> Rng:
-    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text
-    draws as plain decoding.
+    """Return the stream of a node's step.
+
+    The first goes on in the node's own stream, so that one text draws as plain decoding does.
     """
     if number:
         return node.rng.at("step", len(node.attempt.text.tokens), number)

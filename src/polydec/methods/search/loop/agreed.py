@@ -95,10 +95,7 @@ class AnswerAgreement:
             for statement in ladder:
                 support[statement].append(statement.said)
         enough = [s for s, by in support.items() if len(by) >= self.share * len(answers) - 1e-9]
-        # Pairs (s, t) of statements where t follows from s: each ladder runs from exact to coarse.
-        below = {
-            pair for ladder in ladders for pair in combinations(ladder, 2)
-        }  # the second follows from the first
+        below = {pair for ladder in ladders for pair in combinations(ladder, 2)}
         # Drop statements that a rival of at least equal support contradicts: neither follows from
         # the other.
         left = [
@@ -147,8 +144,9 @@ class AnswerAgreement:
         return ()
 
     def _places(self, answer: str) -> tuple[AnswerStatement, ...]:
-        """A name and what it lies within: what is written behind it, then what is known of the
-        last.
+        """Return a name and what it lies within.
+
+        That is what is written after it, then what is known of the last part.
         """
         parts = [p.strip() for p in answer.split(",")]
         if all(parts):
@@ -245,7 +243,8 @@ def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStateme
             round_ = value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
         else:
             round_ = (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
-        if round_:  # "about 0" says nothing of a number
+        # "About 0" says nothing of a number.
+        if round_:
             out.append(AnswerStatement(("about", place, round_.normalize()), f"about {round_:f}"))
     return tuple(out)
 

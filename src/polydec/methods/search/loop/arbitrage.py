@@ -159,23 +159,27 @@ class _ArbitrageRun:
         self._big: SearchAttempt | None = None
         self._lag = list[int]()
         self._targets = list[SearchAttempt]()
-        self._read: SearchAttempt | None = (
-            None  # the target behind the step that stands for judgement
-        )
-        self._own: SearchAttempt | None = None  # the target behind a step of its own in its place
+        # The target after the step that is judged; None: it has not read it.
+        self._read: SearchAttempt | None = None
+        # The target after a step of its own in its place; None: it wrote none.
+        self._own: SearchAttempt | None = None
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
         self._rng = Rng.of(0)
         self._stats = ArbitrageStats()
         self._dropped = False
-        self._written = list[WrittenStep]()  # the steps that stand
-        self._reader: Walk | None = None  # the reader behind so many of them
+        # Steps that stand so far.
+        self._written = list[WrittenStep]()
+        # The reader, which has read the first `_seen` of them.
+        self._reader: Walk | None = None
         self._seen = 0
-        self._told: Walk | None = None  # the reader behind the step that is judged, too
+        # The reader after the step that is judged, too.
+        self._told: Walk | None = None
 
     async def run(self, rng: Rng) -> Result:
         self._rng = rng
         arbiter = self._plan.arbiter
-        self._answer.edit(TextEdit())  # the clock of decoding starts
+        # The clock of decoding starts.
+        self._answer.edit(TextEdit())
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
             # Draft: a fork of the draft model writes one step, so that the step can be dropped.
@@ -245,7 +249,10 @@ class _ArbitrageRun:
         return reward.chance(await self._told.state())
 
     def _stands(self, step: WrittenStep) -> None:
-        """The reader goes on behind a step that it has read, and else reads it later."""
+        """Note a step that stands.
+
+        The reader goes on after it if it has read it, and else reads it later.
+        """
         self._written.append(step)
         if self._told is None:
             return
@@ -304,7 +311,7 @@ class _ArbitrageRun:
         self._big = big
 
     async def _caught_up(self) -> SearchAttempt:
-        """The target behind what is final."""
+        """Return the target's attempt, which stands after what is final."""
         if self._big is None:
             if self._request.logprobs is None:
                 base = RowDetail.NOTHING

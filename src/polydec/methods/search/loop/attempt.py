@@ -44,7 +44,8 @@ class SearchAttempt:
         self._walk = walk
         self.text = text
         self._asked = asked
-        self._fed = False  # whether the last token was fed: by a look, or for a reward
+        # Whether the last token was fed: by a look, or for a reward.
+        self._fed = False
         self.logp = 0.0
         self.spent = SearchStats()
         self.value: float | None = None

@@ -33,8 +33,10 @@ class NBestAnswers:
                 f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts"
             )
         self._answers = [into.open(choice) for choice in self._choices]
-        self._first: int | None = None  # tokens that were certain after the first pass
-        self._live: Sequence[AnswerText] = ()  # after the pass before
+        # Tokens that were certain after the first pass; None before it.
+        self._first: int | None = None
+        # Texts that were alive after the pass before.
+        self._live: Sequence[AnswerText] = ()
 
     def settle(self, texts: Sequence[AnswerText]) -> None:
         """Write what all texts that may still win have in common: it is certain.
@@ -52,9 +54,8 @@ class NBestAnswers:
             if sure > len(answer.tokens):
                 answer.follow(texts[0], sure)
             elif self._first is None:
-                answer.edit(
-                    TextEdit()
-                )  # nothing is certain yet: the clock of decoding starts all the same
+                # Nothing is certain yet: the clock of decoding starts all the same.
+                answer.edit(TextEdit())
         if self._first is None:
             self._first = sure
 

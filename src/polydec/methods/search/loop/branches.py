@@ -53,7 +53,8 @@ class BranchTree:
         except BaseException:
             session.close()
             raise
-        # a node's law is read once, its state is far smaller: a session that has the state does not keep the law
+        # A node's law is read once, and its state is far smaller: a session that has the state need
+        # not keep the law.
         return BranchTree(
             session, Draft.chain(prompt[-1]), ScoreRequest(base=base, hidden=target.layers > 0)
         )

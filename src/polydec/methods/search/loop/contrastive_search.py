@@ -86,8 +86,8 @@ class ContrastiveSearch:
             session, Draft.chain(request.prompt[-1]), ScoreRequest(base=base, hidden=True)
         )
         try:
-            # The prompt's states are compared with as well, so its last token's predecessors are
-            # read back.
+            # Candidates are compared with the prompt, too: prefill gives the states of all its
+            # tokens but the last.
             before = await session.prefill(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
             )

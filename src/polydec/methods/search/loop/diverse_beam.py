@@ -139,8 +139,9 @@ class DiverseBeamSearch:
     def _step(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
     ) -> tuple[BeamGroup, list[int]]:
-        """The group after its choice, live beams still at their parents' nodes; and the tokens that
-        it chose.
+        """Return the group after its choice, and the tokens that it chose.
+
+        Live beams still stand at their parents' nodes.
         """
         live = list[BeamHypothesis]()
         ended = list(group.ended)
@@ -156,7 +157,8 @@ class DiverseBeamSearch:
             )
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
-                continue  # it ends, and is not good enough for that
+                # An end counts only among the best continuations, as many as there are beams.
+                continue
             after.text.score = self._score(after)
             (ended if over else live).append(after)
             tokens.append(x)
@@ -167,8 +169,9 @@ class DiverseBeamSearch:
     def _continuations(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int]
     ) -> list[tuple[float, BeamHypothesis, int]]:
-        """(total, beam, token), the best first: enough of each beam that as many go on as there are
-        beams.
+        """Return (total, beam, token) of the continuations, the best first.
+
+        There are enough of each beam that as many go on as there are beams.
         """
         out = list[tuple[float, BeamHypothesis, int]]()
         for beam in group.live:

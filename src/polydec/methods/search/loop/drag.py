@@ -124,9 +124,8 @@ class ResponseAggregationSearch:
         opened: list[SearchAttempt],
         rng: Rng,
     ) -> Result:
-        answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before all have ended
+        # The clock of decoding starts; nothing is certain before all have ended.
+        answer.edit(TextEdit())
         await gather_coroutines(
             *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
         )
@@ -183,9 +182,7 @@ class ResponseAggregationSearch:
     def _read(
         self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
     ) -> AnswerStatement | None:
-        """What the model said of the answers, as a statement; None where it says that it does not
-        know.
-        """
+        """Return what the model said of the answers; None where it says that it does not know."""
         words = self.vocab.words
         if words:
             reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "")

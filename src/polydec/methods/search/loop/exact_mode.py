@@ -105,7 +105,7 @@ class _DepthFirstLevel:
 
 
 class _ExactModeRun:
-    """Of one request."""
+    """The run of one request."""
 
     def __init__(
         self, plan: ExactModeSearch, request: Request, into: Transcript, want: ScoreRequest
@@ -170,14 +170,16 @@ class _ExactModeRun:
                 total, token = level.options[level.at]
                 level.at += 1
                 if token in self._into.ends:
-                    continue  # taken already
+                    # Ends were taken when the beginning was scored.
+                    continue
                 text = self._with(level, token)
                 if text.finish_reason is not None:
                     self._take(total, text)
                     continue
                 # Descend: the root is committed, and the chosen token becomes the new root.
                 session.commit((path[-1],))
-                self._spent = self._spent.plus(SearchStats(scored=int(back)))  # it is fed anew
+                # After a step back the root's keys and values are gone: it is fed anew.
+                self._spent = self._spent.plus(SearchStats(scored=int(back)))
                 back = False
                 path.append(token)
                 levels.append(await look(text, total))
@@ -198,7 +200,7 @@ class _ExactModeRun:
 
     @property
     def _limit(self) -> float:
-        """What a path must be likelier than."""
+        """What a path must be likelier than: the worst of the kept texts, once there are enough."""
         full = len(self._found) == self._keep
         if full:
             return self._found[-1][0]
@@ -207,8 +209,9 @@ class _ExactModeRun:
     def _options(
         self, text: AnswerText, scores: DraftScores, total: float
     ) -> list[tuple[float, int]]:
-        """What may follow a beginning; of a text of a given length only an end, and before that
-        anything but an end.
+        """Return what may follow a beginning, the likeliest first, with the path's log-probability.
+
+        With a given length only an end may follow a text of that length, and no end before.
         """
         length = self._plan.length
         # Every possible token is an option: a proof may leave none out.
@@ -231,7 +234,10 @@ class _ExactModeRun:
         return text
 
     def _take(self, total: float, text: AnswerText) -> None:
-        """A whole text. Of a given length one that a stop string has cut is none."""
+        """Keep a complete text if it is good enough.
+
+        With a given length a text that a stop string has cut does not count.
+        """
         if self._plan.length and text.tokens[-1] not in self._into.ends:
             return
         text.score = total

@@ -267,8 +267,9 @@ class _FusedBeamRun:
         return [grown[id(x)] if isinstance(x, FusedCandidate) else x for x in kept]
 
     def _options(self, h: FusedHypothesis, scores: DraftScores) -> list[FusedCandidate]:
-        """The `width` likeliest tokens behind a text. An end that is the likeliest stands alone,
-        any other is left out.
+        """Return the `width` likeliest tokens after a text.
+
+        An end that is the likeliest stands alone; any other end is left out.
         """
         tokens, logp = scores.topk(h.node, self.plan.width)
         ends = h.text.ends

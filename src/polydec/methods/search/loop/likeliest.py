@@ -128,7 +128,11 @@ class LikeliestTextSearch:
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _spans(self, request: Request, ends: frozenset[int]) -> SpanLanguage:
-        """Of the prompt. Raises RequestError where it has none."""
+        """Return the language of the prompt's spans.
+
+        Raises:
+            RequestError: The prompt has no text.
+        """
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
         if known:
             spelled = pieces.token_byte_pieces(self.vocab, ends)
@@ -148,9 +152,11 @@ class LikeliestTextSearch:
         scores: DraftScores,
         request: Request,
     ) -> tuple[list[LikeliestPrefix], list[LikeliestPrefix], bool, int]:
-        """All texts with one token more, still at their parents' nodes, that may be among the
-        `keep` best; the best that have ended, the likeliest first; whether max_tokens cut one off;
-        and how many tokens were written.
+        """Return the state of the search after one more token.
+
+        These are the texts that may be among the `keep` best, still at their parents' nodes; the
+        best that have ended, the likeliest first; whether max_tokens cut one off; and how many
+        tokens were written.
         """
         # Every token that the language allows after every text, with the path's log-probability.
         options = list[tuple[float, int, int]]()
@@ -170,7 +176,8 @@ class LikeliestTextSearch:
         # the rest.
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
-                break  # and so are all that follow
+                # All options that follow are no likelier.
+                break
             b = live[i]
             text = live[i].text.fork()
             new += 1

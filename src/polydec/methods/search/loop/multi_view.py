@@ -162,9 +162,8 @@ class MultiViewSearch:
             Returns:
                 The finished answer.
             """
-            answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts; nothing is certain before the vote
+            # The clock of decoding starts; nothing is certain before the vote.
+            answer.edit(TextEdit())
             return await _MultiViewRun(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
@@ -187,7 +186,7 @@ class MultiViewSearch:
 
 
 class _MultiViewRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: MultiViewSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -217,7 +216,7 @@ class _MultiViewRun:
         best, weight = self._elected(paths)
         # The winner's text is completed only now: other paths need no end.
         await self._ended(best.attempt, rng.at("end"))
-        # views run side by side, and so do the paths behind each
+        # Views run in parallel, and so do the paths after each.
         spent = side_by_side([a.spent for a in begun]).plus(
             side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
         )
@@ -226,8 +225,8 @@ class _MultiViewRun:
         return self._answer.result(spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
-        """The paths behind a view, the likeliest first; the view itself where it leaves no room for
-        one.
+        """Return the paths after a view, the likeliest first; the view itself where no path has
+        room.
         """
         plan = self._plan
         # Write the view: its own line, then the model's caption.
@@ -289,8 +288,9 @@ class _MultiViewRun:
         return ViewPath(attempt, chance, which, 1.0 if blank else margin[at])
 
     async def _ended(self, attempt: SearchAttempt, rng: Rng) -> None:
-        """The winner's text ends where its path does; where the law has no end there, when it ends
-        by itself.
+        """End the winner's text where its path ends.
+
+        Where the law has no end there, it ends when it ends by itself.
         """
         if attempt.ended:
             return

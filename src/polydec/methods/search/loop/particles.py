@@ -204,8 +204,10 @@ class ParticleSearch:
         return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
 
     def _again(self, particles: Sequence[TextParticle], rng: Rng) -> list[TextParticle]:
-        """The particles, drawn anew where too few of them carry the weight. Raises RequestError
-        where none carries any.
+        """Return the particles, drawn anew where too few of them carry the weight.
+
+        Raises:
+            RequestError: None carries any.
         """
         shares = _shares(particles)
         # Effective sample size 1 / sum of squared shares; the small factor keeps rounding from
@@ -225,14 +227,14 @@ class ParticleSearch:
         if sure > len(answer.tokens):
             answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
         elif first:
-            answer.edit(
-                TextEdit()
-            )  # nothing is certain yet: the clock of decoding starts all the same
+            # Nothing is certain yet: the clock of decoding starts all the same.
+            answer.edit(TextEdit())
 
 
 def _log_mean(particles: Sequence[TextParticle]) -> float:
-    """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is
-    allowed.
+    """Return the logarithm of the mean weight.
+
+    The mean is an unbiased estimate of the share of the law that is allowed.
     """
     top = max(p.logw for p in particles)
     if top > NEG_INF:

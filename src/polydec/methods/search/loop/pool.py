@@ -156,7 +156,7 @@ class PoolController:
         return refine > max(grow, shrink, self.idle)
 
     def _worth(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[float, float, float]:
-        """Of growing, of shrinking and of refining."""
+        """Return what growing, shrinking and refining are worth."""
         like = [window_similarity(a, b) for a, b in combinations(windows, 2)]
         unsure = min(1.0, fmean(w.unsure for w in windows))
         alike = fmean(like) if like else 1.0
@@ -220,7 +220,8 @@ class VoteWeights:
         low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
         high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
         out = list[tuple[float, float]]()
-        # a vote weighs the less the farther the median is from its length, on either side
+        # A vote weighs the less the farther the median is from its length, on either side: the
+        # largest weight is at the median that comes nearest to it.
         for x in logps:
             ends = self._weight(x, low), self._weight(x, high)
             out.append((min(ends), self._weight(x, min(max(len(x), low), high))))
@@ -396,7 +397,7 @@ class _PoolPath:
 
 
 def _entropy(scores: DraftScores, node: int) -> float:
-    """Of the law at a node, nats."""
+    """Return the entropy of the law at a node, in nats."""
     if scores.certain(node) is not None:
         return 0.0
     p_V = float64_probabilities(scores.row(node))
@@ -404,7 +405,7 @@ def _entropy(scores: DraftScores, node: int) -> float:
 
 
 class _HypothesisPoolRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: HypothesisPoolSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -415,7 +416,8 @@ class _HypothesisPoolRun:
         self._begun = list[_PoolPath]()
         self._passes = 0
         self._first = -1
-        self._refines = False  # until the next look
+        # Whether unsure tokens are refined, until the next look.
+        self._refines = False
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
         """Run the pool until its budget is spent or the vote is decided.
@@ -465,7 +467,8 @@ class _HypothesisPoolRun:
         for p, r in zip(live, rounds, strict=True):
             p.take(r)
             if p.attempt.ended:
-                p.attempt.close()  # at once: what it holds is free for those that go on
+                # Closed at once: its cache is free for those that go on.
+                p.attempt.close()
 
     async def _refined(
         self, by: ExpertRefinement, live: Sequence[_PoolPath], rounds: Sequence[WalkRound]
@@ -507,7 +510,8 @@ class _HypothesisPoolRun:
         """Whether those that live cannot change which answer wins."""
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         if not live or len(ended) <= len(live):
-            return False  # as many may vote for another answer
+            # The living texts could all vote for another answer, and there are as many.
+            return False
         tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
         least = [len(p.logps) + 1 for p in live]
         most = max(len(p.logps) + p.attempt.text.room for p in live)
@@ -536,7 +540,6 @@ class _HypothesisPoolRun:
         sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts, whether anything is certain or not
+            # The clock of decoding starts, whether anything is certain or not.
+            self._answer.edit(TextEdit())
         self._answer.follow(texts[0], sure)

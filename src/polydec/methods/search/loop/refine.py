@@ -109,7 +109,8 @@ class IterativeRefinementSearch:
         """The judge of answers."""
         if self.text is not None:
             return self.text
-        assert self.reward is not None  # refused above
+        # `__post_init__` refuses a plan without a judge.
+        assert self.reward is not None
         return StateJudge(self.reward)
 
     def said(self, value: float) -> tuple[int, ...]:
@@ -173,8 +174,9 @@ class IterativeRefinementSearch:
 
 
 class _IterativeRefinementRun:
-    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this
-    closes in the end.
+    """The run of one answer.
+
+    `root` stands at the end of the prompt; the caller closes the attempts in `opened`.
     """
 
     def __init__(
@@ -208,7 +210,8 @@ class _IterativeRefinementRun:
             # The best answer is shown, or after idle rounds another one of the ranking.
             shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
             if len(shown) >= self._room:
-                break  # nothing could be written behind it
+                # No room is left for an answer after what is shown.
+                break
             await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
             # A better answer starts the turns anew; each time patience runs out the next answer's
             # turn comes.
@@ -225,7 +228,7 @@ class _IterativeRefinementRun:
 
     @property
     def _room(self) -> int:
-        """Tokens that may stand behind the prompt, what is shown included."""
+        """Tokens that may stand after the prompt, what is shown included."""
         whole = self._plan.context
         most = self._request.max_tokens
         if whole is None:
@@ -242,11 +245,10 @@ class _IterativeRefinementRun:
         return self._ranked[0]
 
     async def _first(self, rng: Rng) -> None:
-        """Proposals behind the prompt alone."""
+        """Draw the proposals of the first round, after the prompt alone."""
         drawn = self._forks(self._root)
-        self._answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before the last round
+        # The clock of decoding starts; nothing is certain before the last round.
+        self._answer.edit(TextEdit())
         await gather_coroutines(
             *(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True))
         )
@@ -261,7 +263,7 @@ class _IterativeRefinementRun:
             self._keep(a)
 
     async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
-        """Proposals behind the prompt and what is shown; what is new among them is judged."""
+        """Draw proposals after the prompt and what is shown; judge those that are new."""
         prompt = (*self._request.prompt, *shown)
         # A new prompt: what is shown is context, so this text has a cache of its own.
         start = SearchAttempt(
@@ -279,11 +281,12 @@ class _IterativeRefinementRun:
         # The longer prompt was fed as well.
         self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
+        # Empty answers are dropped: after an answer that is shown, many texts end at once.
         new = dict.fromkeys(
             tuple(a.text.tokens)
             for a in drawn
             if a.text.finish_reason == "stop" and a.text.tokens[0] not in a.text.ends
-        )  # behind an answer many end at once
+        )
         for a in drawn:
             a.close()
         await self._judge([tokens for tokens in new if tokens not in known])
@@ -295,9 +298,8 @@ class _IterativeRefinementRun:
         await gather_coroutines(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
         await gather_coroutines(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
-        self._spent = self._spent.plus(
-            replace(spent, ended=0, written=0)
-        )  # they were written before
+        # Their tokens were counted when they were written.
+        self._spent = self._spent.plus(replace(spent, ended=0, written=0))
         for a in read:
             a.close()
             if a.ended:
@@ -313,7 +315,7 @@ class _IterativeRefinementRun:
             self._seen.append(attempt)
 
     async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
-        """What stands behind the prompt: an answer without what ended it, and what is said of it."""
+        """Return what stands after the prompt: an answer without its end, and what is said of it."""
         feedback = self._plan.said(attempt.value or 0.0)
         # Half of the room is for what is shown: worst answer, answer, question, reply and feedback.
         half = self._room // 2
@@ -332,8 +334,8 @@ class _IterativeRefinementRun:
         return (*worst, *answer[: max(0, left)], *feedback)
 
     def _worst(self, attempt: SearchAttempt, most: int) -> tuple[int, ...]:
-        """The worst answer and what is said of it, where there is a worse one than this and room
-        for it.
+        """Return the worst answer and what is said of it; () where none is worse, or there is no
+        room.
         """
         worst = self._ranked[-1]
         remark = self._plan.said_of_worst(worst.value or 0.0)

@@ -110,7 +110,7 @@ def draw_by_geometric_rejection(
         live = float((left_V if good_V is None else good_V).sum())
         if len(accepted) == accepts or not live > 0.0:
             break
-        if live < 1.0:  # rejections before the next draw that is looked at
+        if live < 1.0:
             # Geometric: the number of draws of known rejected tokens, which have mass 1 - live.
             rejected += int(math.log(1.0 - rng.at("again", draw).uniform()) / math.log1p(-live))
         token = rng.at("token", draw).categorical(left_V if good_V is None else good_V)

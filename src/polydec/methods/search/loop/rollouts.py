@@ -112,14 +112,14 @@ class RolloutSearch:
             sure = common_prefix_tokens(t.text for t in tries)
             if first < 0:
                 first = len(sure)
-                answer.edit(
-                    TextEdit()
-                )  # the clock of decoding starts, whether anything is certain or not
+                # The clock of decoding starts, whether anything is certain or not.
+                answer.edit(TextEdit())
             answer.follow(tries[0].text, len(sure))
             finished = [t for t in tries if t.text.finish_reason == "stop"]
             for t in tries:
                 if self.reward is None and t.ended:
-                    t.close()  # at once: what it holds is free for those that go on
+                    # Closed at once: its cache is free for those that go on.
+                    t.close()
         pool = finished or list(tries)
         for t in tries:
             if t not in pool:

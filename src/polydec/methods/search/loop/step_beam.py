@@ -120,7 +120,7 @@ class StepBeamSearch:
 
 
 class _StepBeamRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: StepBeamSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -142,7 +142,8 @@ class _StepBeamRun:
             beams = [b for b in kept if b.attempt.ended] + await self._grown(
                 [b for b in kept if not b.attempt.ended], width
             )
-            beams.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
+            # The sort is stable: of equal values the one found first comes first.
+            beams.sort(key=lambda b: -b.value)
             for b in beams[plan.keep :]:
                 b.attempt.close()
             kept = beams[: plan.keep]
@@ -154,7 +155,7 @@ class _StepBeamRun:
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
-        """What is new behind these, so many steps drawn behind each, side by side."""
+        """Return the new beginnings: so many steps drawn after each of these, in parallel."""
         choice = self._answer.choice or 0
         drawn = [
             (number, attempt, _stream(b, i))
@@ -189,15 +190,15 @@ class _StepBeamRun:
         sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts, whether anything is certain or not
+            # The clock of decoding starts, whether anything is certain or not.
+            self._answer.edit(TextEdit())
         self._answer.follow(texts[0], sure)
 
 
 def _stream(begun: StepBeamPrefix, number: int) -> Rng:
-    """What is drawn of a step; the first goes on in the beginning's own stream, so that one text
-    draws as plain decoding.
+    """Return the stream of a step.
+
+    The first goes on in the beginning's own stream, so that one text draws as plain decoding does.
     """
     if number:
         return begun.rng.at("step", len(begun.attempt.text.tokens), number)

@@ -40,8 +40,11 @@ class RacingPrefix:
 
 @dataclass
 class _ArrivedPrefix:
-    """A beginning that has arrived, and the law of those of its children that have not (not
-    normalised).
+    """A beginning that has arrived, with the law of its children that have not.
+
+    Attributes:
+        left_V: Probabilities of these children, not normalised, shape ``[V]``.
+        logp_V: Log-probabilities of all children, shape ``[V]``.
     """
 
     racer: RacingPrefix
@@ -137,8 +140,9 @@ class StochasticBeamSearch:
     def _race(
         self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
     ) -> list[RacingPrefix]:
-        """The first arrivals one token further on, still at their parents' nodes; -1 stands for one
-        that had ended.
+        """Return the first arrivals, one token further on, still at their parents' nodes.
+
+        Node -1 stands for one that had ended.
         """
         # The beginnings arrive in the order of the level before: the last of the reversed list is
         # next.
@@ -191,7 +195,7 @@ def _child(
 
 
 def _placed(beam: Sequence[RacingPrefix], tree: BranchTree) -> list[RacingPrefix]:
-    """The same, every living one at its own node."""
+    """Return the beginnings with every living one at its own node."""
     nodes = iter(
         tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])
     )

@@ -227,8 +227,9 @@ class SuperposedSearch:
     def _interpolated(
         self, law: dict[int, float], looked_up: Sequence[Sequence[tuple[float, int]]]
     ) -> dict[int, float]:
-        """What each token that the table knows behind some context adds; where it knows none, each
-        at OUTSIDE.
+        """Return what each token adds that the table knows after some context.
+
+        Where it knows none of them, each token is charged OUTSIDE.
         """
         known = defaultdict[int, float](float)
         for weight, followers in zip(self.levels, looked_up, strict=False):
@@ -267,7 +268,7 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
 
 
 async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
-    """The same text with the log-probabilities of its tokens, from a pass of its own."""
+    """Return a text with the log-probabilities of its tokens, from a pass of its own."""
     request = into.request
     out = into.hypothesis()
     scores = await session.score(

@@ -216,7 +216,7 @@ class ThoughtTreeSearch:
 
 
 class _ThoughtTreeRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self,
@@ -240,9 +240,8 @@ class _ThoughtTreeRun:
         live = [root]
         ready = list[ThoughtChain]()
         plan = self._plan
-        self._answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before the vote
+        # The clock of decoding starts; nothing is certain before the vote.
+        self._answer.edit(TextEdit())
         for level in range(plan.depth):
             # Expand all beginnings of the level in parallel.
             deepened = await gather_coroutines(*(self._grown(t) for t in live))
@@ -264,7 +263,7 @@ class _ThoughtTreeRun:
         return self._answer.result(self._spent)
 
     async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
-        """What stands behind a thought, and what that took."""
+        """Return the new beginnings after a thought, and what drawing them took."""
         forks = self._forks(thought.attempt, self._plan.steps)
         begin = len(thought.attempt.text.tokens)
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
@@ -285,9 +284,8 @@ class _ThoughtTreeRun:
             # The model would answer now: the beginning is ready as it stood, once.
             if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in step):
                 if not any(t.ready and t.attempt is thought.attempt for t in out):
-                    out.append(
-                        replace(thought, ready=True)
-                    )  # it is answered from as it stood before
+                    # It is answered from as it stood before.
+                    out.append(replace(thought, ready=True))
             elif not any(is_same_step(known, step_words(step), self._plan.alike) for known in seen):
                 seen.append(step_words(step))
                 out.append(ThoughtChain(attempt, stream, ready=ready or attempt.ended))
@@ -310,8 +308,9 @@ class _ThoughtTreeRun:
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
     async def _step(self, attempt: SearchAttempt, rng: Rng) -> bool:
-        """Draw a step, token by token; whether the model would end there, or no room is left for an
-        answer.
+        """Draw a step, token by token.
+
+        Returns whether the model would end there, or no room is left for an answer.
         """
         begin = len(attempt.text.tokens)
         # Room is left for the cue and at least one token of an answer.
@@ -324,7 +323,7 @@ class _ThoughtTreeRun:
         return True
 
     async def _told(self, thought: ThoughtChain, question: str) -> None:
-        """What is read behind a sub-question, and its own answer, as far as there is room."""
+        """Read passages after a sub-question, and write its own answer, as far as there is room."""
         attempt = thought.attempt
         plan = self._plan
         for passage in self._passages.best(question, plan.found):
@@ -339,7 +338,8 @@ class _ThoughtTreeRun:
         while not attempt.ended:
             r = await attempt.look(thought.rng.at("own", attempt.text.position))
             logp_V = r.scores.row(0).clone()
-            logp_V[list(attempt.text.ends)] = NEG_INF  # the chain goes on behind it
+            # An end is excluded: the chain goes on after this answer.
+            logp_V[list(attempt.text.ends)] = NEG_INF
             likeliest = int(logp_V.argmax())
             if float(logp_V[likeliest]) == NEG_INF or attempt.take(
                 one_token_round(r, likeliest), line, begin
@@ -363,7 +363,7 @@ class _ThoughtTreeRun:
         return yes / (yes + no) if yes + no > 0.0 else 0.5, asking.spent
 
     async def _answered(self, thought: ThoughtChain) -> ThoughtChain:
-        """A thought with an answer behind it."""
+        """Return a thought with an answer after it."""
         (attempt,) = self._forks(thought.attempt, 1)
         if attempt.ended:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
@@ -403,8 +403,9 @@ class _ThoughtTreeRun:
         return ThoughtChain(attempt, thought.rng, thought.chance * mean, True, begin)
 
     def _elected(self, leaves: Sequence[ThoughtChain]) -> tuple[ThoughtChain, float]:
-        """The likeliest of those that give the answer that weighs most, and that weight. Texts that
-        were cut count only where none came to an end.
+        """Return the likeliest of the leaves that give the answer of most weight, and that weight.
+
+        Texts that were cut count only where none came to an end.
         """
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
         words = self._plan.vocab.words

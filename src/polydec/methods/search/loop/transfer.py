@@ -148,8 +148,11 @@ class CandidateContinuation:
 
 
 class _TransferQRun:
-    """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind
-    candidates.
+    """The run of one answer.
+
+    Attributes:
+        _law: The tree that is the answer's own path.
+        _ahead: The tree of what is drawn after candidates; None where nothing is drawn.
     """
 
     def __init__(
@@ -168,7 +171,8 @@ class _TransferQRun:
         self._node = 0
         self._root = 0
         self._spent = SearchStats()
-        self._roots: Sequence[int] = ()  # the candidates' own nodes in the tree of what is drawn
+        # The candidates' own nodes in the tree of continuations.
+        self._roots: Sequence[int] = ()
 
     async def run(self, request: Request) -> Result:
         """Write the answer, token after token."""
@@ -212,7 +216,7 @@ class _TransferQRun:
         return rng.at("taken").categorical(score_K.softmax(-1))
 
     async def _values(self, tokens: Sequence[int], rng: Rng) -> list[float]:
-        """The mean reward behind each candidate; 0 where nobody asks."""
+        """Return the mean reward after each candidate; 0 where nothing is to be compared."""
         plan = self._plan
         if not plan.weight or len(tokens) == 1:
             await self._only(tokens)
@@ -234,7 +238,7 @@ class _TransferQRun:
         return total
 
     async def _only(self, tokens: Sequence[int]) -> None:
-        """Nothing is compared; the tree of what is drawn goes on all the same."""
+        """Grow the continuations' tree although nothing is compared."""
         if self._ahead is not None and tokens:
             self._roots = self._ahead.grow([(self._root, x) for x in tokens])
             await self._ahead.score()
