@@ -147,7 +147,7 @@ async def fill_canvases(
             unfinished[choice] = begin(request, rng(choice))
         return await gather_coroutines(*(write(text, choice) for choice, text in texts.items()))
     finally:
-        # What is left belongs to answers that were never begun, or were cut off by an error.
+        # What is left belongs to answers whose writing never began.
         for passes in unfinished.values():
             passes.close()
 

@@ -126,8 +126,8 @@ class _GuidedPasses:
         first = look.rows[0]
         # The guide's session moves up to the first gap: its root is the last token before it.
         known = [x for x in spot.canvas[self.read : first] if x is not None]
-        # The guide has not read the root yet: it is committed with the tokens that were written
-        # since.
+        # `commit` takes the root first, then the tokens that were written since; the last one is
+        # the new root.
         self.session.commit(known[:-1])
         self.read = first - 1
         # Known tokens inside the chain are read as they are, as context of the drafted ones.

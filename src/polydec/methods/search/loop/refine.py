@@ -334,8 +334,9 @@ class _IterativeRefinementRun:
         return (*worst, *answer[: max(0, left)], *feedback)
 
     def _worst(self, attempt: SearchAttempt, most: int) -> tuple[int, ...]:
-        """Return the worst answer and what is said of it; () where none is worse, or there is no
-        room.
+        """Return the worst answer and what is said of it.
+
+        Nothing where no seen answer is worse than this one, or there is no room for it.
         """
         worst = self._ranked[-1]
         remark = self._plan.said_of_worst(worst.value or 0.0)
