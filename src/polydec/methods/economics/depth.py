@@ -33,6 +33,7 @@ def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, 
     count = min(layers, max(2, int(layers / speed)))
     if count == layers:
         return tuple(range(layers))
+    # Both ends included: the first and the last layer always run.
     if even:
         return tuple(round(i * (layers - 1) / (count - 1)) for i in range(count))
     step = layers // (count - 1)
@@ -88,6 +89,7 @@ def candidate_exit_depths(layers: int, every: int, upper: bool) -> tuple[int, ..
         low, high = (layers // 2, layers)
     else:
         low, high = (1, max(2, layers // 2))
+    # At least one depth: the first of the half where no multiple lies in it.
     return tuple(d for d in range(low, high) if d % every == 0) or (low,)
 
 
@@ -117,6 +119,7 @@ def parse_layer_halves(skip: str, layers: int) -> frozenset[int]:
                 f"skip is {skip!r}: it must name layers 0 to {layers - 1}, such as 3 (whole), 3a (its attention) "
                 "or 3m (its MLP), with commas between them"
             )
+        # Halves 2 i (attention) and 2 i + 1 (MLP); a bare number means both.
         at = 2 * int(number)
         if name == number:
             out |= {at, at + 1}

@@ -41,6 +41,7 @@ class TreeBuilder:
     def of(draft: Draft) -> TreeBuilder:
         """Return a builder that goes on with a draft."""
         out = TreeBuilder(draft.token[0])
+        # Node 0 is the root, which the builder made already; the others keep their numbers.
         for i in range(1, len(draft.token)):
             out.add(
                 draft.parent[i],
@@ -87,6 +88,7 @@ class TreeBuilder:
         self.chance.append(1.0 if chance is None else chance)
         self.said = self.said or chance is not None
         self.children.append({})
+        # Probes are never accepted, so they are no children; of equal children the first is found.
         if not probe:
             self.children[parent].setdefault(token, node)
         return node
@@ -113,6 +115,7 @@ class TreeBuilder:
 
     def draft(self) -> Draft:
         """Return the draft as it is now."""
+        # Fields that nobody has set are None, as in any other draft.
         return Draft(
             tuple(self.token),
             tuple(self.parent),

@@ -99,6 +99,7 @@ class WindowPress:
     rounding = None
 
     def size(self, k: int) -> int:
+        # Only the first block holds sinks: of later blocks nothing stays.
         if k:
             return 0
         return min(self.sinks, self.block)
@@ -241,6 +242,7 @@ class SnapKVRule:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
         """
         assert behind is not None
+        # The block alone is attended to here, so scores compare entries of one block.
         mass = attention_weights(behind[2:, :, -self.watch :], kv[0]).sum((0, 2))
         # Smoothing keeps neighbours together: a single entry without its context says little.
         return avg_pool1d(mass, POOL, 1, POOL // 2)
@@ -263,6 +265,7 @@ class KeyDiffRule:
         Returns:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
         """
+        # Lengths of keys do not count: only their directions do.
         key = normalize(kv[0].float(), dim=-1)
         return 1.0 - (key @ normalize(key.mean(-2), dim=-1)[..., None])[..., 0]
 
@@ -326,6 +329,7 @@ class TovaPress:
     rounding = None
 
     def size(self, k: int) -> int:
+        # Before `kept` entries are old, all of them stay.
         return min(self.kept, (k + 1) * self.block)
 
     def pack(

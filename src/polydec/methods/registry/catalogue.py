@@ -84,6 +84,7 @@ class ModuleCatalogue:
 
         Those whose name holds them come first.
         """
+        # The most telling text first: a match in the name ranks above one in the summary.
         texts = {
             name: (
                 " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
@@ -113,6 +114,7 @@ class ModuleCatalogue:
                 out of range.
         """
         known = {o.name: o for o in self.options(name)}
+        # Earlier names of options stay legal.
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
         for option, value in (given or {}).items():

@@ -140,6 +140,7 @@ class Kit:
         Raises:
             RequestError: It needs them and there are none.
         """
+        # After an edit only what is new is fed: no pass gives rows of the prompt's old tokens.
         if reads and not self.whole_prompt:
             raise RequestError(
                 f"reuse is 'edited': method {method} reads rows of the whole prompt, which is not fed again; {unless}, "
@@ -154,6 +155,7 @@ class Kit:
     @cached_property
     def draft(self) -> Target | None:
         """The draft model's law; None where there is none."""
+        # Loading a draft model takes a while: it is loaded when a method first asks for it.
         if self.later is None:
             return self.small
         return self.later()
@@ -209,10 +211,12 @@ class Kit:
         Raises:
             MissingError: There is no draft model.
         """
+        # Without a draft of its own: the draft model has none.
         return replace(self, target=self.drafting, small=None, later=None)
 
     def find(self, kind: type[A]) -> A | None:
         """Return an artefact of this type that fits the models; None where there is none."""
+        # An artefact that does not fit counts as none: the method can do without it.
         try:
             return self.need(kind)
         except PolydecError:
@@ -238,6 +242,7 @@ class Kit:
                 except PolydecError as error:
                     wrong = error
                     continue
+                # Noted, so that a report can say which artefacts a request has used.
                 self.read.append(trained)
                 return trained
         raise wrong or MissingError(
@@ -315,6 +320,7 @@ class DraftNeed:
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                 "(`polydec methods` lists them)"
             )
+        # A model that fills canvases cannot continue a text, whatever its vocabulary.
         if family_of(kit.draft) != "ar":
             raise MissingError(
                 f"method {method} needs a draft model that continues texts, and this one is "
@@ -381,6 +387,7 @@ class LayersNeed:
             model = kit.drafting
         else:
             model = kit.target
+        # A model with 0 layers can only run as a whole.
         if not model.layers:
             raise MissingError(
                 f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
@@ -406,6 +413,7 @@ class StatesNeed:
         Raises:
             MissingError: It does not.
         """
+        # Imported here: a list of methods must not load what computes.
         from polydec.models.learned.artefact import width_of_states
 
         try:
@@ -523,6 +531,7 @@ class ArtefactNeed:
 
     @property
     def wanted(self) -> type[ModelArtefact]:
+        # Imported here: a list of methods must not load what computes.
         from polydec.models.learned.artefacts import type_of
 
         if isinstance(self.kind, str):
@@ -561,6 +570,7 @@ class ArtefactNeed:
                 f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
                 f"`{kind.made_by}` makes one"
             )
+        # One of the right kind is there: raise the reason if none fits the models.
         kit.need(kind, self.which)
 
 

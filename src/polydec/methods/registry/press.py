@@ -78,6 +78,7 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress
     Raises:
         RequestError: The press or an option is unknown, or a value is not legal.
     """
+    # The values come back with the press, so that a report can name all of them.
     values = press_option_values(name, given)
     return get_press_module(name).build(**values), values
 

@@ -79,12 +79,14 @@ def mechanism_classes(role: str) -> dict[str, type]:
     A mechanism is the public class of a file that has the role's method. Those of other packages
     are included (`plugins.py`).
     """
+    # One mechanism a file: it is named by the file.
     own = dict[str, type]()
     package = import_module(ROLES[role].package)
     for m in iter_modules(package.__path__):
         # A second mechanism of a file is named by the file and its class.
         for kind in _mechanisms_in(import_module(f"{ROLES[role].package}.{m.name}"), role):
             own[m.name if m.name not in own else f"{m.name}.{kind.__name__}"] = kind
+    # Plug-ins may bring the class itself, or a module that holds it.
     return own | plugins.load_plugins(
         role,
         own,
@@ -98,6 +100,7 @@ def mechanism_classes(role: str) -> dict[str, type]:
 def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
     """The public classes of a module that have a role's method."""
     for name, thing in vars(module).items():
+        # Classes that are imported into the module, private ones and protocols are no mechanisms.
         if (
             isinstance(thing, type)
             and thing.__module__ == module.__name__
@@ -137,6 +140,7 @@ def of_model(name: str, family: str) -> str:
         RequestError: The name is unknown, or the method decodes other models.
     """
     method = find_method(name)
+    # "auto" of the family "ar" is a recipe of its own, which chooses among others.
     if method == "auto":
         method = DEFAULTS[family]
     check_family(method, family)
@@ -233,6 +237,7 @@ def check_method_needs(name: str, kit: Kit) -> None:
         RequestError: It lacks something; the message is one sentence.
     """
     card: Card = get_recipe_module(name).CARD
+    # The family first: its message says more than a missing part of the kit.
     check_family(name, kit.family)
     for need in card.needs:
         need.check(kit, card.name)

@@ -81,6 +81,7 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
         name: Any name of the way.
         options: Values of its options; the file's `POSITIONS` reads them.
     """
+    # A way without vectors of its own takes no positions.
     taken: Callable[[Mapping[str, Any]], int] | None = getattr(
         get_steering_module(name), "POSITIONS", None
     )
@@ -100,6 +101,7 @@ def check_second(name: str, given: bool) -> None:
         RequestError: One is given and not read.
     """
     card: Card = get_steering_module(name).CARD
+    # A second prompt that nobody reads is an error: it would have no effect.
     if given and SECOND_PROMPT not in card.needs:
         raise RequestError(
             f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
@@ -125,6 +127,7 @@ def build(
     module = get_steering_module(name)
     values = steering_option_values(name, given)
     card: Card = module.CARD
+    # All needs are checked before the law is built: a message names the first one missing.
     for need in card.needs:
         need.check(kit, f"steering {card.name}")
     return module.build(kit, **values), values

@@ -72,6 +72,7 @@ class NoEarlyEndDenoiser:
             logw_RV: Log-weights of the model, shape ``[R, V]``; they are not written to.
             rows: Positions of the rows, ascending.
         """
+        # Only rows before the bound change: a pass without such rows costs nothing.
         early = [i for i, r in enumerate(rows) if r < self.first]
         if early and self.ends:
             # The model's rows may be shared: they are copied before ends are masked.

@@ -60,6 +60,7 @@ class PromptGuidedDenoiser:
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
         """Return the embeddings twice, for states with the prompt and for those without it."""
+        # The states are doubled, so what is added to them must be, too.
         return self.denoiser.embed(canvas).repeat(1, 2)
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
@@ -73,6 +74,7 @@ class PromptGuidedDenoiser:
         Returns:
             Log-weights, shape ``[R, V]``.
         """
+        # The board joined both states along the last axis.
         told_RH, untold_RH = state_RH.chunk(2, -1)
         return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
 
@@ -86,6 +88,7 @@ class PromptGuidedDenoiser:
         Returns:
             Log-weights, not normalised, shape ``[R, V]``.
         """
+        # Normalised first: log-weights of two rows may differ by constants, which would not cancel.
         with_RV = normalise_log_weights(told_RV)
         without_RV = normalise_log_weights(untold_RV)
         out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
@@ -128,6 +131,7 @@ class PromptGuidedBoard:
         Returns:
             Log-weights, shape ``[R, V]``, float64.
         """
+        # Both sessions score in one batch; the second sees gaps where the prompt stands.
         return self._model.bent(
             *await gather_coroutines(
                 self._told.score(canvas, rows, feed),

@@ -81,6 +81,7 @@ def draw_block_tokens(look: UnmaskerView, rng: Rng) -> tuple[UnmaskerView, tuple
         The rows of the block alone, their drawn tokens, and the model's own probability of each,
         shape ``[R]``.
     """
+    # Only the block may be filled, so tokens of later gaps need not be drawn.
     look = look.inside()
     tokens = look.tokens(rng)
     return look, tokens, look.confidence(tokens)
@@ -96,4 +97,5 @@ def surest_gaps(score_R: Tensor, bar: float) -> set[int]:
     Returns:
         Row indices, at least one.
     """
+    # The best one is always among them: every pass must fill a gap.
     return {*best_indices(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}

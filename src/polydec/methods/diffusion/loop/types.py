@@ -104,6 +104,7 @@ class UnmaskerView:
     def inside(self) -> UnmaskerView:
         """Return a view of the block's rows alone."""
         keep = [i for i, r in enumerate(self.rows) if r in self.block]
+        # Nothing to leave out: the cached laws of this view are kept.
         if len(keep) == len(self.rows):
             return self
         return self.only(keep)
@@ -144,6 +145,7 @@ class UnmaskerView:
             chosen: Indices of the rows to fill.
             tokens: Token of each row, by the row's index.
         """
+        # Rows ascend by position, so sorted indices give an ascending edit.
         return TextEdit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
 
 
@@ -192,6 +194,7 @@ def pass_quota(count: int, steps: int, step: int) -> int:
     """
     if not steps:
         return 1
+    # The first `count % steps` passes take one of the rest.
     return count // steps + (step < count % steps)
 
 

@@ -89,6 +89,7 @@ class SoftValueDenoising:
         Returns:
             Index of the edit.
         """
+        # Heat 0 is the limit of the softmax: the best, the first of equal ones.
         if not self.heat:
             return int(worth_M.argmax())
         return rng.categorical((worth_M / self.heat).softmax(-1))

@@ -87,6 +87,7 @@ class PosteriorMeanValue:
             base: Decoder whose model is asked for the likeliest tokens.
             prompt: Token ids of the prompt.
         """
+        # The judge belongs to the prompt; it is opened once for all canvases of the answer.
         return _PosteriorMeanReader(base, self.reward.open(prompt, base.vocab))
 
 
@@ -97,6 +98,7 @@ class _PosteriorMeanReader:
 
     async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
         await self.judge.ready()
+        # The candidates' passes run as one batch.
         valued = await gather_coroutines(*(self._value(spot) for spot in spots))
         return [value for value, _ in valued], sum(fed for _, fed in valued)
 
@@ -112,6 +114,7 @@ class _PosteriorMeanReader:
         # A session of its own: the pass must not leave keys and values of guessed tokens behind.
         board = self.base.denoiser.open(len(spot.canvas), spot.begin)
         try:
+            # With no canvas before, the rule feeds all that the model sees.
             feed = self.base.feed(spot, None)
             rows = gap_positions(spot.canvas, spot.begin, feed[-1] + 1)
             tokens = [int(x) for x in (await board.score(spot.canvas, rows, feed)).argmax(-1)]
@@ -205,6 +208,7 @@ class _LikelihoodJudge:
     read: bool = False
 
     async def ready(self) -> None:
+        # The first judgement feeds the prompt: where nothing is judged it is never fed.
         if not self.read:
             await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         self.read = True
@@ -256,6 +260,7 @@ class _TextJudge:
         pass
 
     async def worth(self, tokens: Sequence[int]) -> float:
+        # The end is no part of the text that is judged.
         kept = [x for x in tokens if x not in self.vocab.eos]
         words = self.vocab.words
         if words is None:
@@ -290,6 +295,7 @@ class TargetLengthReward:
             vocab: Vocabulary of the answers; its EOS ids do not count as length.
         """
         judge = self.reward.open(prompt, vocab)
+        # Without a wanted length the judge itself is returned: no layer in between.
         if self.length:
             return _TargetLengthJudge(judge, self, vocab.eos)
         return judge

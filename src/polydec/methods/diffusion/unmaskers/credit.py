@@ -71,6 +71,7 @@ class CreditUnmasker:
             The tokens to write, and the state after this pass.
         """
         look = look.inside()
+        # Only gaps of the block keep credits: those of written positions are dropped here.
         credits = {r: self._gained(state.get(r, {}), look, i) for i, r in enumerate(look.rows)}
         # Both the draw and the confidence use the raised logits.
         logw_RV = look.logw_RV.clone()
@@ -87,6 +88,7 @@ class CreditUnmasker:
         self, before: Mapping[int, float], look: UnmaskerView, i: int
     ) -> Mapping[int, float]:
         """A gap's credits with what this pass adds."""
+        # Old credits decay before the gain is added, as published.
         out = {token: self.beta * credit for token, credit in before.items()}
         # The gain comes from the model's own law, without credit: else credit would feed itself.
         likeliest = int(look.logp_RV[i].argmax())

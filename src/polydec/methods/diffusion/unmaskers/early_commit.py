@@ -79,6 +79,7 @@ class EarlyCommitUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
+        # This pass counts as done: progress reaches 1 in the last expected pass.
         below, done, expected = state
         if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
             return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)

@@ -53,6 +53,7 @@ class EntropyUnmasker:
             The tokens to write, and the state after this pass.
         """
         look = look.inside()
+        # Scores are sorted from the highest: the lowest entropy has the highest negative.
         chosen = best_indices(
             -look.entropy_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )

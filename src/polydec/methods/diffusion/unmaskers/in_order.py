@@ -54,6 +54,7 @@ class InOrderUnmasker:
             The tokens to write, and the state after this pass.
         """
         look = look.inside()
+        # Ranks are by position, edits by row: this maps one to the other.
         at = {r: i for i, r in enumerate(look.rows)}
         chosen = [at[r] for r in sort_by_rank(look.rows, self.rank)[: self.count]]
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

@@ -55,12 +55,14 @@ class LocalLeapUnmasker:
             The tokens to write, and the state after this pass.
         """
         look, tokens, sure_R = draw_block_tokens(look, rng)
+        # Anchors come from this pass alone: tokens that relax the bound must be sure now.
         anchors = [i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold]
         near = {
             i
             for i, r in enumerate(look.rows)
             if any(abs(r - look.rows[a]) <= self.radius for a in anchors)
         }
+        # The surest token in any case, the anchors, and what the relaxed bound admits near them.
         chosen = {
             *best_indices(sure_R, 1),
             *anchors,

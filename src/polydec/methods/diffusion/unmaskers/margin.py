@@ -55,6 +55,7 @@ class MarginUnmasker:
             The tokens to write, and the state after this pass.
         """
         look = look.inside()
+        # The two highest probabilities of each row, R2.
         two_R2 = look.logp_RV.exp().topk(2, dim=-1).values
         chosen = best_indices(
             two_R2[:, 0] - two_R2[:, 1], bounded_pass_quota(state, self.steps, len(look.rows))

@@ -59,5 +59,6 @@ class ThresholdUnmasker:
             The tokens to write, and the state after this pass.
         """
         look, tokens, sure_R = draw_block_tokens(look, rng)
+        # Confidence is that of the drawn token under the unshaped law.
         chosen = surest_gaps(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), None

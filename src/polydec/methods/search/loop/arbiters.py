@@ -38,6 +38,7 @@ class RouterArbiter:
         Returns:
             True where the target's step should replace the drafted one.
         """
+        # Cost: one row of the draft model. The target reads nothing for this decision.
         return await case.drafted(self.router) >= self.tau
 
 
@@ -68,6 +69,7 @@ class ReadingArbiter:
         Returns:
             True where the target's step should replace the drafted one.
         """
+        # Cost: a pass of the reader over what it has not read. Neither model runs for it.
         return await case.told(self.router) >= self.tau
 
 
@@ -97,6 +99,7 @@ class ValueArbiter:
         Returns:
             True where the target's step should replace the drafted one.
         """
+        # Cost: a pass of the target over the drafted step, whose cache it keeps if the step stands.
         return await case.read(self.reward) < self.tau
 
 
@@ -127,6 +130,7 @@ class AdvantageArbiter:
         Returns:
             True where the target's step should replace the drafted one.
         """
+        # Cost: the target reads the drafted step, and writes one of its own.
         drafted = await case.read(self.reward)
         return await case.written(self.reward) - drafted > self.tau
 

@@ -121,6 +121,7 @@ class SearchAttempt:
 
     async def say(self, tokens: Sequence[int]) -> None:
         """Continue with tokens that somebody else wrote, at least one, up to where the text ends."""
+        # One pass over all of them: as if they had been drafted and accepted.
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
@@ -149,6 +150,7 @@ class SearchAttempt:
 
     async def judge(self, reward: ProcessReward) -> float:
         """Ask a reward of what stands so far."""
+        # The state needs the last token fed: it is fed now, and not again with the next round.
         self.value = reward.chance(await self._walk.state())
         new = int(not self._fed)
         self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
@@ -208,6 +210,7 @@ async def for_each(
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
     opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]
     try:
+        # Each choice forks from the prompt's end, so the prompt is fed once.
         opened += (roots := [opened[0].fork(choice) for choice in request.choices])
         opened[0].close()
         return await gather_coroutines(

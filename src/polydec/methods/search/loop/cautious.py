@@ -113,6 +113,7 @@ class CautiousSearch:
     async def _write(
         self, answer: AnswerText, text: SearchAttempt, opened: list[SearchAttempt], rng: Rng
     ) -> Result:
+        # A trial ends where a sentence or clause does.
         steps = StepBoundary(PUNCTUATION, self.longest, self.vocab.words)
         spent = SearchStats()
         first = 0

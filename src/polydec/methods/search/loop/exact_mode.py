@@ -223,6 +223,7 @@ class _ExactModeRun:
         return sorted(options, key=lambda option: -option[0])
 
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
+        # Texts are forked, not rewound: those that were found stay as they are.
         text = level.text.fork()
         asked = self._request.logprobs
         if asked is None:

@@ -173,6 +173,7 @@ class FusedBeamSearch:
         tree = await BranchTree.open(self.target, request.prompt, base=base)
         opened: list[BranchTree | FusionTree] = [tree]
         try:
+            # Without a share the language model is not asked at all, and not opened.
             reading = None
             if self.share:
                 reading = await FusionTree.open(self.reader, self._read_first(request), self.mean)
@@ -181,6 +182,7 @@ class FusedBeamSearch:
             beam = [FusedHypothesis(into.hypothesis())]
             stats = SearchStats()
             while live := [h for h in beam if h.text.finish_reason is None]:
+                # Ended texts stay in the beam and compete as they are.
                 over = [h for h in beam if h.text.finish_reason is not None]
                 beam = await search.step(live, over)
                 fed = len({h.node for h in live})
@@ -208,6 +210,7 @@ class FusedBeamSearch:
             length: Its tokens there, at least 1.
             verdict: What the language model says of it.
         """
+        # Per token of the recogniser; the verdict is per token of the language model already.
         if self.mean:
             heard = total / length
         else:
@@ -273,6 +276,7 @@ class _FusedBeamRun:
         """
         tokens, logp = scores.topk(h.node, self.plan.width)
         ends = h.text.ends
+        # The text ends where the recogniser finds the end likeliest, and nowhere else.
         if tokens[0] in ends:
             tokens = tokens[:1]
             logp = logp[:1]
@@ -293,6 +297,7 @@ class _FusedBeamRun:
             piece = words.pieces[token]
         if words is None or piece is None or self.reading is None:
             return b""
+        # Only the first token with bytes may carry the leading space, which is not read.
         begun = any(words.pieces[x] for x in h.text.tokens)
         if begun:
             return piece
@@ -347,6 +352,7 @@ class FusionTree:
             first: Bytes of that text; of a long one only its end is read.
             mean: Whether verdicts are divided by tokens, as of `FusedBeamSearch`.
         """
+        # At most half of what the model can read goes to the text before the answer.
         first = first[max(0, len(first) - reader.most // 2) :]
         prompt = tuple(first) or reader.empty
         session = reader.law.open(prompt)
@@ -371,6 +377,7 @@ class FusionTree:
 
     def verdict(self, h: FusedHypothesis) -> float:
         """Return what the language model says of a hypothesis at its branch."""
+        # A text without bytes, or a first text that cannot be spelled, has no verdict to compare.
         if not h.size or self._begun[0] == -math.inf:
             return NEVER
         total, tokens = self._session.spelled(h.read)
@@ -387,6 +394,7 @@ class FusionTree:
 
         Each is given with the bytes that it goes on with; at least one.
         """
+        # Beyond the context nothing more is read: the last verdict stays.
         pieces = [p[: self._most - h.size] for h, p in texts]
         nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])
         return [

@@ -133,6 +133,7 @@ class LikeliestTextSearch:
         Raises:
             RequestError: The prompt has no text.
         """
+        # With the tokens' bytes known, a span may begin and end within a token's text.
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
         if known:
             spelled = pieces.token_byte_pieces(self.vocab, ends)
@@ -161,6 +162,7 @@ class LikeliestTextSearch:
         # Every token that the language allows after every text, with the path's log-probability.
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
+            # Only what the language allows is read of the row.
             tokens = language.mask(b.state).nonzero()[:, 0]
             logp_K = scores.row(b.node).cpu()[tokens]
             options += [

@@ -176,6 +176,7 @@ class ParticleSearch:
         if not p.live:
             return p, RejectionDraw(None, 0.0, 0)
         drawn = self._draw(float64_probabilities(scores.row(p.node)), p, language, rng)
+        # No allowed token: the particle is dead, which counts as weight 0 in the estimate.
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
@@ -199,6 +200,7 @@ class ParticleSearch:
             """Return which tokens the language allows here, shape ``[V]``."""
             return language.mask(p.state).to(p_V.device)
 
+        # The recursive estimator saves looks where no token dominates.
         if self.accepts == 2 and float(p_V.max()) <= self.certain:
             return draw_by_recursive_rejection(p_V, allows, mask, rng, self.looks)
         return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
@@ -236,6 +238,7 @@ def _log_mean(particles: Sequence[TextParticle]) -> float:
 
     The mean is an unbiased estimate of the share of the law that is allowed.
     """
+    # Weights are scaled by the largest one: exp of a log-weight may underflow.
     top = max(p.logw for p in particles)
     if top > NEG_INF:
         return top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))

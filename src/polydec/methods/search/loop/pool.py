@@ -368,6 +368,7 @@ class _PoolPath:
         had = len(self.attempt.text.tokens)
         self.attempt.take(r)
         taken = len(self.attempt.text.tokens) - had
+        # Only what was taken: the text may have ended within the round.
         for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
             self.logps.append(r.scores.logp(node, (x,))[0])
             self.entropies.append(_entropy(r.scores, node))
@@ -427,6 +428,7 @@ class _HypothesisPoolRun:
             rng: Random stream of the answer.
         """
         plan = self._plan
+        # All texts fork from the prompt's end, so its cache entries are shared.
         self._begun = [_PoolPath(self._fork(root), s) for s in streams_of(rng, plan.tries)]
         root.close()
         pool = list(self._begun)
@@ -475,6 +477,7 @@ class _HypothesisPoolRun:
     ) -> list[WalkRound]:
         """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
         out = list(rounds)
+        # A certain token needs no refinement: only rows above the bound cost further rows.
         unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
         new = await gather_coroutines(
             *(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure)
@@ -490,8 +493,10 @@ class _HypothesisPoolRun:
         """The pool after a look at it."""
         control = self._plan.control
         phase = self._written / self._plan.budget
+        # Each look compares what was written since the last one.
         windows = [p.window() for p in live]
         self._refines = control.refines(phase, windows)
+        # Drops and growth are exclusive: the two conditions cannot both hold.
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:
             p.attempt.close()
@@ -513,6 +518,7 @@ class _HypothesisPoolRun:
             # The living texts could all vote for another answer, and there are as many.
             return False
         tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        # A living text writes at least one more token, and at most what its room allows.
         least = [len(p.logps) + 1 for p in live]
         most = max(len(p.logps) + p.attempt.text.room for p in live)
         bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
@@ -527,6 +533,7 @@ class _HypothesisPoolRun:
 
     async def _likeliest(self, pool: Sequence[_PoolPath]) -> _PoolPath:
         """Where no text has ended, the likeliest, drawn to its end."""
+        # Out of budget and nothing ended: one text is drawn to its end beyond the budget.
         best = max(pool, key=lambda p: p.attempt.mean)
         while not best.attempt.ended:
             await self._pass([best])

@@ -64,6 +64,7 @@ class ExpertRefinement:
             None where the target is no mixture whose router can be moved, or one way is asked for.
         """
         routes: tuple[int, int] | None = getattr(target, "routes", None)
+        # One way is the router's own law: nothing would be averaged.
         if routes is None or ways < 2:
             return None
         return ExpertRefinement(routes, ways, stir, above)
@@ -82,6 +83,7 @@ class ExpertRefinement:
         layers, experts = self.routes
         out = list[Routing]()
         for way in range(1, self.ways):
+            # Named by position and way: the noise does not depend on what else was drawn.
             noise_V = rng.at("routing", position, way).noise(layers * experts).gumbel_V
             by_LE = (self.stir * noise_V).view(layers, experts)
             out.append(tuple(tuple(map(float, by_E)) for by_E in by_LE))
@@ -96,6 +98,7 @@ class ExpertRefinement:
             rng: Random stream of the text.
         """
         others = await attempt.rerouted(self.routings(rng, r.position))
+        # The mean of probabilities, not of logits: a mixture of the ways.
         p_V = mean_law(
             [float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]
         )

@@ -120,6 +120,7 @@ class RolloutSearch:
                 if self.reward is None and t.ended:
                     # Closed at once: its cache is free for those that go on.
                     t.close()
+        # Texts that were cut compete only where none has ended.
         pool = finished or list(tries)
         for t in tries:
             if t not in pool:

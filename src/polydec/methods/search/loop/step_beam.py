@@ -157,6 +157,7 @@ class _StepBeamRun:
     async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
         """Return the new beginnings: so many steps drawn after each of these, in parallel."""
         choice = self._answer.choice or 0
+        # Numbered by beginning, so that equal steps after different beginnings stay apart.
         drawn = [
             (number, attempt, _stream(b, i))
             for number, b in enumerate(begun)

@@ -170,6 +170,8 @@ class StochasticBeamSearch:
                 parent = _ArrivedPrefix(racer, float64_probabilities(logp_V).clone(), logp_V)
                 there.append(parent)
             else:
+                # Among arrived beginnings the next child's parent is drawn by the mass that is left
+                # below it.
                 parent = there[
                     here.at("parent").categorical(
                         torch.tensor([a.mass for a in there], dtype=torch.float64)

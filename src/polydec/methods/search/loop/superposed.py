@@ -166,6 +166,7 @@ class SuperposedSearch:
                 best.settle(
                     [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
                 )
+                # The mixture enters as a state; the token beside it is the leading text's.
                 if live:
                     draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
             for m in ended:
@@ -205,6 +206,7 @@ class SuperposedSearch:
             after.text.write((x,))
             if after.text.finish_reason is None:
                 going.append(after)
+            # An end counts only among the best options, as many as there are texts.
             elif rank < self.width:
                 over.append(after)
         return going, over
@@ -215,6 +217,7 @@ class SuperposedSearch:
         """What each token adds to a text's total."""
         if self.table is None:
             return law
+        # The table looks at the text's own last tokens, which the shared cache does not hold.
         text = (*prompt, *mixed.text.tokens)
         if self.levels:
             return self._interpolated(law, self.table.levels(text))
@@ -245,6 +248,7 @@ class SuperposedSearch:
 
     def _mixture(self, live: Sequence[SuperposedText], session: Session) -> Tensor:
         """What enters the model (H)."""
+        # The better a text has scored, the more of the input is its token's embedding.
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
         embedded_NH = session.embed([m.text.tokens[-1] for m in live])
         if len(live) > 1:

@@ -174,6 +174,7 @@ class ThoughtTreeSearch:
         """Return the first tokens of those forms of a word that the vocabulary can spell."""
         out = set[int]()
         words = self.vocab.words
+        # A tokenizer may begin "yes" and " yes" with different tokens: all of them count.
         for form in forms:
             try:
                 out.add(words.encode(form, special=False)[0] if words is not None else -1)
@@ -326,6 +327,7 @@ class _ThoughtTreeRun:
         """Read passages after a sub-question, and write its own answer, as far as there is room."""
         attempt = thought.attempt
         plan = self._plan
+        # A passage is read only if an answer still fits after it.
         for passage in self._passages.best(question, plan.found):
             tokens = plan.vocab.spelled(passage + "\n", "passages")
             if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
@@ -409,6 +411,7 @@ class _ThoughtTreeRun:
         """
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
         words = self._plan.vocab.words
+        # Chains that give the same answer add up their weights.
         votes = defaultdict[str, float](float)
         answers = list[str]()
         for t in pool:

@@ -222,6 +222,8 @@ class _TransferQRun:
             await self._only(tokens)
             return [0.0] * len(tokens)
         texts = list[CandidateContinuation]()
+        # Streams are named by candidate and try, below the token's own: no two continuations share
+        # draws.
         for i, token in enumerate(tokens):
             text = self._answer.fork()
             text.write((token,))
@@ -253,6 +255,7 @@ class _TransferQRun:
         roots = tree.grow([(self._root, x) for x in tokens])
         texts = [replace(t, node=roots[t.of]) for t in texts]
         fed = len(tokens)
+        # One pass a token, for the continuations of all candidates together.
         for at in range(plan.length):
             live = [t for t in texts if t.text.finish_reason is None]
             if not live:

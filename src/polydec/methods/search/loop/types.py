@@ -58,6 +58,7 @@ class StepBoundary:
         """Return whether these tokens, all of one step so far, are the complete step."""
         if len(step) >= self.most:
             return True
+        # Decoded as one text: a delimiter may be spread over several tokens, or lie within one.
         if self.words is None:
             text = ""
         else:
@@ -76,6 +77,7 @@ def answer_said(text: str, mark: str) -> str:
     Returns:
         The answer without spaces around it and a full stop at its end.
     """
+    # The last mark counts: a text may show examples, or correct itself.
     if mark and mark in text:
         behind = text.rpartition(mark)[2]
     else:

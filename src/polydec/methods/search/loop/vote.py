@@ -41,6 +41,7 @@ class MajorityVotePicker:
 
     def pick(self, tries: Sequence[CandidateText]) -> int:
         answers = said_of(tries, self.mark)
+        # The sort is stable: of texts with as many steps the earlier begun vote.
         voters = sorted(answers, key=lambda i: -count_steps(tries[i].said))[: self.keep or None]
         weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
         return elect_answer(tries, {i: answers[i] for i in voters}, weight)
@@ -81,6 +82,7 @@ def elect_answer(
     for i in voters:
         votes[answers[i]] += weight[i]
         complexity[answers[i]] += count_steps(tries[i].said)
+    # `max` returns the first of equal ones: the answer that was given first.
     most = max(voters, key=lambda i: (votes[answers[i]], complexity[answers[i]]))
     return max(
         (i for i in voters if answers[i] == answers[most]), key=lambda i: candidate_score(tries[i])

@@ -80,9 +80,11 @@ def word_bank(vocab: TokenVocabulary, ends: frozenset[int], evidence: Sequence[i
     Returns:
         True for the tokens that may be used, shape ``[V]``.
     """
+    # The evidence's own tokens first: they spell it whatever the tokenizer does with single words.
     out_V = torch.zeros(vocab.size, dtype=torch.bool)
     out_V[[x for x in (*evidence, *ends) if 0 <= x < vocab.size]] = True
     if vocab.words is not None:
+        # Words of the evidence in other forms, which the evidence itself may not show.
         words = set(re.findall(r"\w+", vocab.words.decode(evidence)))
         out_V[list({x for word in words for x in _spelled(vocab.words, word)})] = True
         out_V[list(_common(vocab.words, vocab.size))] = True
@@ -93,6 +95,7 @@ def word_bank(vocab: TokenVocabulary, ends: frozenset[int], evidence: Sequence[i
 def _spelled(words: TokenCodec, word: str) -> frozenset[int]:
     """The tokens of a word, in all its forms that the tokenizer can spell."""
     out = set[int]()
+    # Case and the space before a word change its tokens.
     for form in {word, word.lower(), word.capitalize()}:
         for text in (form, " " + form):
             try:
@@ -105,6 +108,7 @@ def _spelled(words: TokenCodec, word: str) -> frozenset[int]:
 @lru_cache(maxsize=16)
 def _common(words: TokenCodec, size: int) -> frozenset[int]:
     """What any answer may use."""
+    # Tokens without a letter; broken UTF-8 may be part of one, so it does not count as such.
     plain = {
         i
         for i, piece in enumerate(words.pieces[:size])
