@@ -50,7 +50,10 @@ def two_source_chance(first: float, second: float, rival: float) -> float:
 
 
 def weigh_draft_chances(draft: Draft) -> Draft:
-    """Correct the chances of a certain tree by those of siblings. Other drafts stay as they are."""
+    """Correct the chances of a certain tree by those of siblings.
+
+    Other drafts stay as they are.
+    """
     if draft.chance is None or not is_certain_draft(draft):
         return draft
     chance = list(draft.chance)
@@ -98,7 +101,7 @@ def is_certain_draft(draft: Draft) -> bool:
 
 
 def _rivals(chance: Mapping[int, float]) -> Iterable[tuple[int, float]]:
-    """Return each sibling's best rival: the highest chance of another one, 0 where there is none."""
+    """Return each sibling's best rival: the highest chance of another one, or 0."""
     if len(chance) < 2:
         return [(i, 0.0) for i in chance]
     first, second = sorted(chance.values(), reverse=True)[:2]

@@ -162,17 +162,17 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model as a masked-diffusion one; a recipe of that family is built for no other."""
+        """The model as a masked-diffusion one; only recipes of that family read it."""
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model as an insertion model; a recipe of that family is built for no other."""
+        """The model as an insertion model; only recipes of that family read it."""
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model as a masked-diffusion one; only recipes that need MASKED_DRAFT read it."""
+        """The draft model as a masked-diffusion one; only recipes that need one read it."""
         return cast(Any, self.draft)
 
     @cached_property
@@ -242,7 +242,7 @@ class Kit:
                 except PolydecError as error:
                     wrong = error
                     continue
-                # Noted, so that a report can say which artefacts a request has used.
+                # `read` lists the artefacts that were asked for.
                 self.read.append(trained)
                 return trained
         raise wrong or MissingError(

@@ -24,7 +24,10 @@ def press_modules() -> dict[str, ModuleType]:
 
 
 def press_names() -> dict[str, str]:
-    """Return the own name of a press by every name that it answers to, in lower case with hyphens."""
+    """Return the own name of a press by every name that it answers to.
+
+    The names are in lower case with hyphens.
+    """
     return PRESSES.names()
 
 

@@ -112,7 +112,10 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
 
 
 def method_names() -> dict[str, str]:
-    """Return the own name of a method by every name that it answers to, in lower case with hyphens."""
+    """Return the own name of a method by every name that it answers to.
+
+    The names are in lower case with hyphens.
+    """
     return RECIPES.names()
 
 

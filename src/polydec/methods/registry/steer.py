@@ -28,7 +28,10 @@ def steering_modules() -> dict[str, ModuleType]:
 
 
 def steering_names() -> dict[str, str]:
-    """Return the own name of a way by every name that it answers to, in lower case with hyphens."""
+    """Return the own name of a way by every name that it answers to.
+
+    The names are in lower case with hyphens.
+    """
     return STEERINGS.names()
 
 

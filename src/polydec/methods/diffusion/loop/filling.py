@@ -204,7 +204,7 @@ def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenL
 
 
 def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob]:
-    """Return the log-probabilities of what is written, by position, with the model's k likeliest."""
+    """Return log-probabilities of what is written, by position, with the k likeliest tokens."""
     out = dict[int, TokenLogprob]()
     at = {r: i for i, r in enumerate(look.rows)}
     for position, token in edit.write:
@@ -245,7 +245,7 @@ def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Un
 
 
 def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> RemaskedEvent:
-    """Make the trace event of the gaps that the last step of a pass left, as far as laws are known."""
+    """Make the trace event of the gaps that a pass's last step left, as far as laws are known."""
     look = step.look
     written = {p for p, _ in step.edit.write}
     at = {r: i for i, r in enumerate(look.rows)}

@@ -22,7 +22,7 @@ class AnswerJudge(Protocol):
     """Judges answers to one prompt."""
 
     async def ready(self) -> None:
-        """Prepare for judging; called before each judgement, and does its work once."""
+        """Prepare for judging; called before each judgement, it does its work once."""
         ...
 
     async def worth(self, tokens: Sequence[int]) -> float:
@@ -49,7 +49,7 @@ class CanvasValueReader(Protocol):
     """Predicts what canvases of one answer will be worth."""
 
     async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
-        """Return the predicted worth of each state, and how many positions were fed to the model."""
+        """Return the predicted worth of each state, and how many positions were fed."""
         ...
 
     def close(self) -> None: ...
@@ -107,7 +107,7 @@ class _PosteriorMeanReader:
         return await self.judge.worth(answer_of(canvas, spot)), fed
 
     async def _finished(self, spot: FillingState) -> tuple[Canvas, int]:
-        """Return the canvas with the likeliest token in each gap, and how many positions were fed."""
+        """Return the canvas with the likeliest token in each gap, and how much was fed for it."""
         # A complete canvas needs no pass.
         if not spot.block:
             return spot.canvas, 0

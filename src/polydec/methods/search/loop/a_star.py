@@ -232,7 +232,10 @@ class _AStarRun:
         return [*waiting, *(self._node(node, *pair) for pair in once.values())]
 
     async def _valued(self, attempt: SearchAttempt, logp: float, parent: AStarNode) -> None:
-        """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
+        """Ask the reward of a step, unless there was hardly another one to take.
+
+        `logp` is the step's log-probability.
+        """
         if self._plan.sure is None or math.exp(logp) < self._plan.sure:
             await attempt.judge(self._plan.reward)
         else:

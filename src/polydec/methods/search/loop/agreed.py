@@ -231,7 +231,7 @@ def ordinal_number(number: int) -> str:
 
 
 def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStatement, ...]:
-    """A number and what it is rounded to, place by place up to the first one of the largest number."""
+    """Return a number and its roundings, up to the first place of the largest number."""
     exponent = value.normalize().as_tuple().exponent
     if value:
         finest = min(int(exponent), 0)

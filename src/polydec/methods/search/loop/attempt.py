@@ -120,7 +120,10 @@ class SearchAttempt:
             pass
 
     async def say(self, tokens: Sequence[int]) -> None:
-        """Continue with tokens that somebody else wrote, at least one, up to where the text ends."""
+        """Continue with tokens that somebody else wrote, at least one.
+
+        What stands after the end of the text is not taken.
+        """
         # One pass over all of them: as if they had been drafted and accepted.
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed

@@ -182,7 +182,7 @@ class ResponseAggregationSearch:
     def _read(
         self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
     ) -> AnswerStatement | None:
-        """Return what the model said of the answers; None where it says that it does not know."""
+        """Return what the model said of the answers; None where it says that it knows nothing."""
         words = self.vocab.words
         if words:
             reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "")
@@ -195,7 +195,7 @@ class ResponseAggregationSearch:
         return self.agreed.read(reply, answers)
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
-        """The tokens of a whole text; none where it cannot be written as an answer to the request."""
+        """Return the tokens of a complete text; none where it cannot answer the request."""
         words = self.vocab.words
         ends = sorted(text.ends & self.vocab.eos)
         if words is None or not ends or not answer:

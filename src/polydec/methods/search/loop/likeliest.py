@@ -133,7 +133,7 @@ class LikeliestTextSearch:
         Raises:
             RequestError: The prompt has no text.
         """
-        # With the tokens' bytes known, a span may begin and end within a token's text.
+        # With the tokens' bytes known, a span's first token may also be written without its space.
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
         if known:
             spelled = pieces.token_byte_pieces(self.vocab, ends)

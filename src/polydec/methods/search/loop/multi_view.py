@@ -225,7 +225,7 @@ class _MultiViewRun:
         return self._answer.result(spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
-        """Return the paths after a view, the likeliest first; the view itself if no path has room."""
+        """Return the paths after a view, the likeliest first; the view itself if none has room."""
         plan = self._plan
         # Write the view: its own line, then the model's caption.
         if view:

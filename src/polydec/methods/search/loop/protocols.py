@@ -15,12 +15,15 @@ class ProcessReward(Protocol):
     """Says how promising a text is so far."""
 
     def chance(self, hidden_H: Tensor) -> float:
-        """Return 0 to 1, from the state after its last token, as the model's last layer leaves it."""
+        """Return 0 to 1, from the last layer's state after the last token."""
         ...
 
 
 class ArbiterCase(Protocol):
-    """A step that a draft model wrote, as an arbiter may look at it. Every look costs what it says."""
+    """A step that a draft model wrote, as an arbiter may look at it.
+
+    Every look costs what it says.
+    """
 
     async def drafted(self, reward: ProcessReward) -> float:
         """Return a reward's value, 0 to 1, by the draft model's state after the step.

@@ -315,7 +315,7 @@ class _IterativeRefinementRun:
             self._seen.append(attempt)
 
     async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
-        """Return what stands after the prompt: an answer without its end, and what is said of it."""
+        """Return what stands after the prompt: an answer and what is said of it."""
         feedback = self._plan.said(attempt.value or 0.0)
         # Half of the room is for what is shown: worst answer, answer, question, reply and feedback.
         half = self._room // 2

@@ -1,4 +1,4 @@
-"""Choose each token by the worth of the texts that an aligned model writes after it (Transfer Q*)."""
+"""Choose tokens by the worth of the texts that an aligned model writes after them (TQ*)."""
 
 from __future__ import annotations
 
