@@ -112,8 +112,8 @@ class WindowPress:
         Args:
             k: Number of the block, counted from the start of the text.
             kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None for a press that does not ask for them.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: Not needed.
         """
         return SelectedCacheEntries(kv[..., : self.size(k), :].clone())
@@ -123,8 +123,8 @@ class WindowPress:
 
         Args:
             blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
-                head]``.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
         """
         side_by_side(blocks, into)
 
@@ -143,8 +143,8 @@ class EntryScoreRule(Protocol):
 
         Args:
             kv: Keys and values of the block, shape ``[2, kv heads, entries, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None where `asks` is not set.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None where `asks` is not set.
 
         Returns:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
@@ -193,8 +193,8 @@ class ScorerPress:
         Args:
             k: Number of the block, counted from the start of the text.
             kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None for a press that does not ask for them.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: Not needed.
         """
         worth = self.rule.worth(kv, behind)
@@ -211,8 +211,8 @@ class ScorerPress:
 
         Args:
             blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
-                head]``.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
         """
         side_by_side(blocks, into)
 
@@ -235,8 +235,8 @@ class SnapKVRule:
 
         Args:
             kv: Keys and values of the block, shape ``[2, kv heads, entries, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None where `asks` is not set.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None where `asks` is not set.
 
         Returns:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
@@ -259,8 +259,8 @@ class KeyDiffRule:
 
         Args:
             kv: Keys and values of the block, shape ``[2, kv heads, entries, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None where `asks` is not set.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None where `asks` is not set.
 
         Returns:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
@@ -285,8 +285,8 @@ class ExpectedAttentionRule:
 
         Args:
             kv: Keys and values of the block, shape ``[2, kv heads, entries, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None where `asks` is not set.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None where `asks` is not set.
 
         Returns:
             Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
@@ -340,8 +340,8 @@ class TovaPress:
         Args:
             k: Number of the block, counted from the start of the text.
             kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None for a press that does not ask for them.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: What packing the block before kept; None at the first block.
         """
         assert behind is not None
@@ -362,8 +362,8 @@ class TovaPress:
 
         Args:
             blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
-                head]``.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
         """
         side_by_side(blocks, into)
 
@@ -403,8 +403,8 @@ class H2OPress:
         Args:
             k: Number of the block, counted from the start of the text.
             kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None for a press that does not ask for them.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: What packing the block before kept, with its attention; None at the first block.
         """
         assert behind is not None
@@ -430,7 +430,7 @@ class H2OPress:
 
         Args:
             blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
-                head]``.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
         """
         side_by_side(blocks, into)

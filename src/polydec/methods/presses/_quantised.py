@@ -29,9 +29,9 @@ class QuantisedBlockHalf:
     """A block's keys, or its values.
 
     Attributes:
-        integers: Rounded numbers. Keys are rounded along the tokens of a channel, shape ``[kv
-            heads, head, block]``; values along the channels of a token, shape ``[block, kv heads *
-            head]``.
+        integers: Rounded numbers. Keys are rounded along the tokens of a channel, shape
+            ``[kv heads, head, block]``; values along the channels of a token, shape
+            ``[block, kv heads * head]``.
         where: Places of the outliers in each such vector; None: there are none.
         what: Outliers as they were, float16; None: there are none.
         left: Directions that hold most of the rounding error, shape ``[kv heads, block, rank]``;
@@ -118,8 +118,8 @@ class QuantisedPress:
         Args:
             k: Number of the block, counted from the start of the text.
             kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
-            behind: Keys and values of the block that follows, then its queries, shape ``[2 + group,
-                kv heads, block, head]``; None for a press that does not ask for them.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: Not needed.
         """
         # Nothing would be lost: the block stays as it is.
@@ -170,8 +170,8 @@ class QuantisedPress:
 
         Args:
             blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape ``[2, kv heads, entries,
-                head]``.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
         """
         # A view of `into` by blocks, [2, n, kv heads, block, head].
         places = into.unflatten(-2, (len(blocks), -1)).transpose(1, 2)

@@ -237,7 +237,9 @@ def check_method_needs(name: str, kit: Kit) -> None:
         kit: What the method would be given.
 
     Raises:
-        RequestError: It lacks something; the message is one sentence.
+        RequestError: The method decodes models of another family, or the draft's vocabulary
+            differs.
+        MissingError: The kit lacks something; the message is one sentence.
     """
     card: Card = get_recipe_module(name).CARD
     # The family first: its message says more than a missing part of the kit.
@@ -287,7 +289,9 @@ def build(
         The decoder, and all its options with their values.
 
     Raises:
-        RequestError: An option is unknown, a value is not legal, or the kit lacks something.
+        RequestError: An option is unknown, a value is not legal, or the method does not fit the
+            model.
+        MissingError: The kit lacks something.
     """
     module = get_recipe_module(name)
     values = method_option_values(name, given)

@@ -125,7 +125,8 @@ def build(
         The steered law, and all options with their values.
 
     Raises:
-        RequestError: An option is not legal, or the kit lacks something.
+        RequestError: An option is not legal, or the draft's vocabulary differs.
+        MissingError: The kit lacks something.
     """
     module = get_steering_module(name)
     values = steering_option_values(name, given)

@@ -116,8 +116,8 @@ class UnmaskerView:
 
         Args:
             i: Index of the row.
-            rng: Random stream of the answer; the draw is made at ``rng.at("token", position,
-                step)``.
+            rng: Random stream of the answer; the draw is made at
+                ``rng.at("token", position, step)``.
         """
         p_V = float64_probabilities(self.shaped_RV[i])
         return rng.at("token", self.rows[i], self.step).categorical(p_V)

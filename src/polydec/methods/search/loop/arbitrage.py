@@ -1,4 +1,4 @@
-"""A draft model writes each step of a solution; an arbiter decides who rewrites it."""
+"""A draft model writes each step, and an arbiter decides whether the target rewrites it."""
 
 from __future__ import annotations
 

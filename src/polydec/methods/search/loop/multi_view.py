@@ -71,15 +71,15 @@ class MultiViewSearch:
     Attributes:
         method: Draws the texts.
         answers: Words that may be the answer, at least two, without capitals.
-        views: Lines that each begin a view. None: the paths follow the prompt.
+        views: Lines that each begin a view; one that leaves no room for a path has none. (): the
+            paths follow the prompt.
         cue: Text between a view and its paths.
         caption: Most tokens that the model adds to a view. 0: a line is the view itself.
         width: Paths of a view, 1 to 64.
         least: Probability that a path's first token needs, 0 to 1.
         most: Most tokens of a path, at least 1.
         drawn: Paths are drawn; else each goes on greedily.
-        shared: A path without an answer counts for all of them alike; else for none. A view that
-            leaves no room for a path has none.
+        shared: A path without an answer counts for all of them alike; else for none.
 
     Exact: approximate: weights choose among paths.
     Reduces to: greedy decoding of a line without views and cue at width 1, where paths are not
