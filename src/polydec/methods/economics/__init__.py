@@ -1,1 +1,1 @@
-"""What drafting costs and when it pays: measured passes, tree budgets, calibration of confidences."""
+"""What drafting costs and when it pays: measured passes, tree budgets, calibrated confidences."""

@@ -1,4 +1,4 @@
-"""A token tree under way."""
+"""Builder of token trees."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from polydec.core.types import Draft, DrawKind
 class TreeBuilder:
     """Adds nodes to a draft one by one, each below one that is there.
 
-    token, parent, draw, law, probe, chance: of each node, as in `Draft`; depth: levels below the root; children: of each node
-    its children that may be accepted, by token (of equal ones the first). A draft of which no node was given a chance says
-    none.
+    A draft of which no node was given a chance says none.
+
+    Attributes:
+        token: Token id of each node, as in `Draft`.
+        parent: Parent of each node; -1 of the root.
+        depth: Levels below the root.
+        draw: How each node was drawn.
+        law: Law that each node was drawn from; None where it is certain.
+        probe: Whether a node is fed for its state only.
+        chance: How likely a node is accepted where its parent is.
+        said: Whether any node was given a chance.
+        children: Children of each node that may be accepted, by token; of equal tokens the first.
     """
 
     __slots__ = ("chance", "children", "depth", "draw", "law", "parent", "probe", "said", "token")
@@ -30,8 +39,9 @@ class TreeBuilder:
 
     @staticmethod
     def of(draft: Draft) -> TreeBuilder:
-        """Goes on with a draft."""
+        """Return a builder that goes on with a draft."""
         out = TreeBuilder(draft.token[0])
+        # Node 0 is the root, which the builder made already; the others keep their numbers.
         for i in range(1, len(draft.token)):
             out.add(
                 draft.parent[i],
@@ -55,7 +65,19 @@ class TreeBuilder:
         law: Tensor | None = None,
         probe: bool = False,
     ) -> int:
-        """A new node, which is returned, also beside an equal one."""
+        """Add a node, even where its parent has an equal child.
+
+        Args:
+            parent: Number of the parent.
+            token: Token id.
+            chance: How likely it is accepted where its parent is, 0 to 1. None: nobody says.
+            draw: How it was drawn. Default: with certainty.
+            law: Log-probabilities that it was drawn from, shape ``[V]``; None where it is certain.
+            probe: Whether it is fed for its state only; then it is no child that may be accepted.
+
+        Returns:
+            Number of the new node.
+        """
         node = len(self.token)
         self.token.append(token)
         self.parent.append(parent)
@@ -66,13 +88,24 @@ class TreeBuilder:
         self.chance.append(1.0 if chance is None else chance)
         self.said = self.said or chance is not None
         self.children.append({})
+        # Probes are never accepted, so they are no children; of equal children the first is found.
         if not probe:
             self.children[parent].setdefault(token, node)
         return node
 
     def put(self, parent: int, token: int, chance: float | None = None) -> int:
-        """The child with this token that may be accepted, which has the better of two chances; where there is none a new,
-        certain one."""
+        """Find the child with a token, or add it as a certain one.
+
+        A child that is there gets the higher of the two chances.
+
+        Args:
+            parent: Number of the parent.
+            token: Token id.
+            chance: How likely it is accepted where its parent is, 0 to 1. None: nobody says.
+
+        Returns:
+            Number of the node.
+        """
         node = self.children[parent].get(token)
         if node is None:
             return self.add(parent, token, chance)
@@ -81,6 +114,8 @@ class TreeBuilder:
         return node
 
     def draft(self) -> Draft:
+        """Return the draft as it is now."""
+        # Fields that nobody has set are None, as in any other draft.
         return Draft(
             tuple(self.token),
             tuple(self.parent),

@@ -1,4 +1,4 @@
-"""How wide a tree pays at which batch: the tokens that it is expected to write against what its rows cost there."""
+"""How wide a tree pays at which batch: expected tokens against the cost of its rows there."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from polydec.methods.economics.costs import PassCosts
 
 Path = tuple[int, ...]
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Sequences at once for which a width is looked for; between two of them the width of the lower one stands."""
+"""Sequences at once for which a width is looked for; between two of them the width of the lower one
+stands.
+"""
 
 
 def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[Path, float]]:
-    """The `nodes` paths of ranks (fewer where there are no more) that are right most often, each with how often, best first.
-    rates[d][r]: how often the token of rank r is right d + 1 levels below the root."""
+    """Return the paths of ranks that are right most often, best first, each with how often.
+
+    Args:
+        rates: rates[d][r] is how often the token of rank r is right, d + 1 levels below the root.
+        nodes: Number of paths; fewer where there are no more.
+    """
     out = list[tuple[Path, float]]()
     tips = {(r,): rate for r, rate in enumerate(rates[0])}
     while tips and len(out) < nodes:
-        path = max(tips, key=tips.__getitem__)  # never right more often than its beginnings
+        # Best first: a path is never right more often than its beginnings.
+        path = max(tips, key=tips.__getitem__)
         value = tips.pop(path)
         if len(path) < len(rates):
             below = rates[len(path)]
@@ -31,13 +38,24 @@ def likeliest_paths(rates: Sequence[Sequence[float]], nodes: int) -> list[tuple[
 
 
 def expected_tokens(rates: Sequence[Sequence[float]], nodes: int) -> tuple[float, ...]:
-    """Tokens a pass of trees of 0, 1, … of the likeliest paths, the target's own token counted."""
+    """Return the tokens a pass of trees of 0, 1, … of the likeliest paths.
+
+    The target's own token is counted, so the first entry is 1.
+
+    Args:
+        rates: rates[d][r] is how often the token of rank r is right, d + 1 levels below the root.
+        nodes: Nodes of the largest tree.
+    """
     return tuple(accumulate((value for _, value in likeliest_paths(rates, nodes)), initial=1.0))
 
 
 def best_width(written: Mapping[int, float], cost: Callable[[int], float]) -> int:
-    """Of drafts of several widths the one that writes most tokens for its cost, the narrowest of equals. written: tokens a pass
-    at each width; cost: of a round at a width, the draft's own included, above 0."""
+    """Return the width that writes most tokens for its cost, the narrowest of equals.
+
+    Args:
+        written: Tokens a pass at each width.
+        cost: Cost of a round at a width, the draft's own included, above 0.
+    """
     return max(sorted(written), key=lambda width: written[width] / cost(width))
 
 
@@ -47,25 +65,47 @@ def widths_by_batch(
     draft_ms: Callable[[int], float],
     context: int = 256,
 ) -> tuple[tuple[int, int], ...]:
-    """The best width at growing batches: (sequences from which on, width), where it changes. draft_ms: what falls to each of so
-    many sequences of a draft, which is not run at width 0; context: tokens behind which passes stand.
+    """Return the best width at growing batches.
 
-    Source: Scaling Laws for Speculative Decoding (Yan et al., 2025), the width as a function of the batch."""
+    Source: Scaling Laws for Speculative Decoding (Yan et al., 2025), the width as a function of the
+    batch.
+
+    Args:
+        written: Tokens a pass of trees of 0, 1, … nodes.
+        costs: What passes cost on this machine.
+        draft_ms: What falls to each of so many sequences of a draft, in milliseconds; it is not run
+            at width 0.
+        context: Tokens of context before a pass. Default 256.
+
+    Returns:
+        Pairs (sequences from which on, width), one where the width changes.
+    """
     out = list[tuple[int, int]]()
     by_width = dict(enumerate(written))
     for batch in BATCHES:
 
         def cost(width: int, batch: int = batch) -> float:
+            """Return the milliseconds of a round that fall to a sequence.
+
+            Args:
+                width: Nodes of the tree.
+                batch: Sequences that share the pass; bound now, since the loop variable changes.
+            """
             return costs.share(1 + width, batch, context) + (draft_ms(batch) if width else 0.0)
 
         width = best_width(by_width, cost)
+        # The table lists only the batches at which the width changes.
         if not out or out[-1][1] != width:
             out.append((batch, width))
     return tuple(out)
 
 
 def read_widths(text: str) -> tuple[tuple[int, int], ...]:
-    """A table as a request names it: "1:16,4:8,16:0". Raises RequestError for any other form."""
+    """Read a table of widths such as "1:16,4:8,16:0" (sequences at once : tokens of a draft).
+
+    Raises:
+        RequestError: The text is of another form.
+    """
     out = list[tuple[int, int]]()
     for part in text.split(","):
         batch, colon, width = part.strip().partition(":")
@@ -85,11 +125,22 @@ def widths_for(
     nodes: int,
     depth: int,
 ) -> tuple[tuple[int, int], ...]:
-    """The table that `text` names, or where it is empty the one that pays by these costs: of trees of at most so many nodes and
-    levels, whose levels below all that have rates go as the last one; share: passes of the target that a level costs. Raises
-    RequestError for a text of another form."""
+    """Return the table that a request names, or the one that pays by measured costs.
+
+    Args:
+        text: Table such as "1:16,4:8,16:0"; "": the one that pays.
+        rates: rates[d][r] is how often the token of rank r is right, d + 1 levels below the root.
+        share: Passes of the target that a level of the draft costs.
+        costs: What passes cost on this machine.
+        nodes: Most nodes of a tree.
+        depth: Most levels of a tree; levels below all that have rates go as the last one.
+
+    Raises:
+        RequestError: The text is of another form.
+    """
     if text:
         return read_widths(text)
+    # Levels below all that were measured are taken to be like the last one.
     levels = (*rates, *[rates[-1]] * depth)[:depth]
 
     def draft_ms(sequences: int) -> float:

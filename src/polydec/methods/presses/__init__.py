@@ -1,1 +1,4 @@
-"""How old keys and values are kept: one published way a file, found by its name (`polydec.methods.registry.press`)."""
+"""Presses: how old keys and values are kept, one published way a file.
+
+`polydec.methods.registry.press` finds them by name.
+"""

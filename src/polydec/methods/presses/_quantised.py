@@ -1,4 +1,4 @@
-"""Blocks of keys and values in few bits, and what makes up for the rounding."""
+"""Presses that keep keys and values in few bits, and correct for the rounding."""
 
 from __future__ import annotations
 
@@ -20,14 +20,24 @@ from polydec.methods.presses._integers import (
 )
 from polydec.models.nets.press import PressRounding
 
-LOOPS = 3  # of the power iteration
+# Loops of the power iteration.
+LOOPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedBlockHalf:
-    """A block's keys, or its values. Keys are rounded along the tokens of a channel, [kv heads, head, block]; values along the
-    channels of a token, [block, kv heads * head]. where, what: outliers of each such vector, as they were; left, right
-    [kv heads, block or head, rank]: the directions that hold most of what rounding lost. None: there are none."""
+    """A block's keys, or its values.
+
+    Attributes:
+        integers: Rounded numbers. Keys are rounded along the tokens of a channel, shape
+            ``[kv heads, head, block]``; values along the channels of a token, shape
+            ``[block, kv heads * head]``.
+        where: Places of the outliers in each such vector; None: there are none.
+        what: Outliers as they were, float16; None: there are none.
+        left: Directions that hold most of the rounding error, shape ``[kv heads, block, rank]``;
+            None: none.
+        right: Their coefficients, shape ``[kv heads, head, rank]``; None: none.
+    """
 
     integers: PackedIntegers
     where: Tensor | None
@@ -43,7 +53,13 @@ class QuantisedBlockHalf:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedBlock:
-    """Keys and values of a block; whole: as they are, in place of both."""
+    """Keys and values of a block.
+
+    Attributes:
+        keys: The keys; None where `whole` is set.
+        values: The values; None where `whole` is set.
+        whole: Both as they are, shape ``[2, kv heads, block, head]``; None where they are rounded.
+    """
 
     keys: QuantisedBlockHalf | None
     values: QuantisedBlockHalf | None
@@ -57,14 +73,21 @@ class QuantisedBlock:
 
 @dataclass(frozen=True)
 class QuantisedPress:
-    """GEAR over numbers of `bits` bits, keys by channel and values by token.
+    """Keeps all entries in few bits (GEAR): keys rounded by channel, values by token.
 
-    group: numbers that share a scale, 0: a whole channel's or token's; outliers: the share of each channel's (token's) numbers
-    that is kept as it is, half of it the largest and half the smallest; rank: of what is added for the rounding error.
+    Attributes:
+        called: Name of the press.
+        block: Entries that are packed at once.
+        bits: Bits of a number: 2, 4 or 8.
+        group: Numbers that share a scale. 0: those of a channel's block, or of a token.
+        rank: Rank of the low-rank part that is added for the rounding error. 0: none.
+        outliers: Share of each channel's (token's) numbers that is kept as it is, 0 to 1; half of
+            it the largest and half the smallest.
 
     Exact: approximate: the law is another one, which every lossless method keeps.
-    Reduces to: the cache as it is where outliers are 1 or the rank is full (as many as a block has entries, or a head
-    dimensions)."""
+    Reduces to: the cache as it is where outliers are 1 or the rank is full (as many as a block has
+    entries, or a head dimensions).
+    """
 
     unexercised: ClassVar[Mapping[str, str]] = {"dropped": "every entry stays, in fewer bits"}
     called: str
@@ -90,6 +113,16 @@ class QuantisedPress:
         return self.block
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> QuantisedBlock:
+        """Round a block, with its outliers and the main directions of the error.
+
+        Args:
+            k: Number of the block, counted from the start of the text.
+            kv: Keys and values of the block in one layer, shape ``[2, kv heads, block, head]``.
+            behind: Keys and values of the block that follows, then its queries, shape
+                ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
+            before: Not needed.
+        """
+        # Nothing would be lost: the block stays as it is.
         if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
             return QuantisedBlock(None, None, kv.clone())
         if kv.dtype != torch.float64:
@@ -103,29 +136,45 @@ class QuantisedPress:
     def _half(
         self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
     ) -> QuantisedBlockHalf:
-        """exact [kv heads, block, head]; x: the same as vectors to round; back: turns these into that."""
+        """Round a half of a block.
+
+        Args:
+            exact: The numbers, shape ``[kv heads, block, head]``.
+            x: The same numbers as vectors to round.
+            back: Turns such vectors into the shape of `exact`.
+        """
         where = None
         what = None
         clean = x
+        # Outliers are set aside and replaced by the mean, so that they do not widen the range of
+        # the codes.
         if count := floor(self.outliers * x.shape[-1] / 2):
             where = torch.cat(
                 [x.topk(count, -1).indices, x.topk(count, -1, largest=False).indices], -1
             )
             what = x.gather(-1, where).half()
             clean = x.scatter(-1, where, x.mean(-1, keepdim=True).expand(where.shape))
+        # The backbone: few bits for all that is no outlier.
         integers = quantise_to_integers(clean, self.bits, self.group)
         if where is not None:
             where = where.to(torch.uint8 if x.shape[-1] <= 256 else torch.int16)
         half = QuantisedBlockHalf(integers, where, what, None, None)
         if not self.rank:
             return half
+        # The error of what is read back, with outliers in place, in its main directions.
         left, right = low_rank_factors(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
         return QuantisedBlockHalf(integers, where, what, left.half(), right.half())
 
     def fill(self, blocks: Sequence[QuantisedBlock], into: Tensor) -> None:
-        places = into.unflatten(-2, (len(blocks), -1)).transpose(
-            1, 2
-        )  # [2, n, kv heads, block, head]
+        """Read the blocks back, and add the low-rank part of the error.
+
+        Args:
+            blocks: Packed blocks, in order of the text.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
+        """
+        # A view of `into` by blocks, [2, n, kv heads, block, head].
+        places = into.unflatten(-2, (len(blocks), -1)).transpose(1, 2)
         if blocks[0].whole is not None:
             places.copy_(torch.stack([b.whole for b in blocks if b.whole is not None], 1))
             return
@@ -133,6 +182,7 @@ class QuantisedPress:
         values = [b.values for b in blocks if b.values is not None]
         places[0].copy_(_read(keys).transpose(-1, -2))
         places[1].copy_(_by_head(_read(values), into.shape[1]))
+        # The low-rank part is added in place, to keys and to values.
         for which, halves in enumerate((keys, values)):
             if (made := _lost(halves)) is not None:
                 places[which].add_(made)
@@ -158,22 +208,36 @@ def _lost(halves: Sequence[QuantisedBlockHalf]) -> Tensor | None:
 
 
 def _by_token(values: Tensor) -> Tensor:
-    """[kv heads, block, head] as [block, kv heads * head]: a vector of one head is too short to have outliers."""
+    """Turn [kv heads, block, head] into [block, kv heads * head].
+
+    A vector of one head is too short to have outliers.
+    """
     return values.transpose(-3, -2).flatten(-2)
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """The way back."""
+    """Turn [block, kv heads * head] back into [kv heads, block, head]."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def low_rank_factors(error: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Q [..., n, rank] and P [..., d, rank] with Q P' = Q Q' error, the part of it in the directions that hold most: a power
-    iteration from a fixed start."""
+    """Approximate a matrix in the directions that hold most of it.
+
+    A power iteration from a fixed start, so the result is the same at every call.
+
+    Args:
+        error: Matrices, shape ``[..., n, d]``.
+        rank: Number of directions.
+
+    Returns:
+        Q, shape ``[..., n, rank]``, and P, shape ``[..., d, rank]``, with Q P' = Q Q' error.
+    """
     right = _start(error.shape[-1], rank).to(error).expand(*error.shape[:-2], -1, -1)
     left = error @ right
     for loop in range(LOOPS):
         last = loop == LOOPS - 1
+        # Only the last loop orthogonalises: then Q has orthonormal columns, and Q P' is a
+        # projection.
         left = error @ (torch.linalg.qr(right)[0] if last else right)
         if last:
             left = torch.linalg.qr(left)[0]

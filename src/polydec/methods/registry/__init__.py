@@ -1,1 +1,1 @@
-"""What a method says of itself, what it is given, and how it is found."""
+"""Cards of methods, what a method is given (its kit), and how methods are found."""

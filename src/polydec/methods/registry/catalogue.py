@@ -1,5 +1,7 @@
-"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache. Each file has a CARD and a
-`build`."""
+"""Catalogues of the modules in a folder: methods, ways to steer, ways to keep a cache.
+
+Each file has a CARD and a `build`.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,13 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class ModuleCatalogue:
-    """The modules of some folders, and of what other packages bring.
+    """The modules of some folders, with those that other packages bring.
 
-    packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one of its modules is called in
-    a sentence about its options; field: what the name of one is called where it is wrong, with the verb.
+    Attributes:
+        packages: The folders, as packages.
+        room: End of the plug-ins' entry points.
+        kind: What one of its modules is called in a sentence about its options.
+        field: Beginning of the message about a wrong name, with {} for the name and with the verb.
     """
 
     packages: tuple[str, ...]
@@ -36,19 +41,32 @@ class ModuleCatalogue:
     field: str
 
     def modules(self) -> dict[str, ModuleType]:
-        """Every module by its name, which is the file's with hyphens."""
+        """Return every module by its name, which is the file's with hyphens."""
         return _modules(self)
 
     def names(self) -> dict[str, str]:
-        """Every name that a module answers to, in lower case: its own, its aliases, its paper's number; and its own name."""
+        """Return the own name of a module by every name that it answers to.
+
+        These are its own name, its aliases and its paper's number, in lower case with hyphens.
+        """
         return _names(self)
 
     def find(self, name: str, otherwise: str) -> str:
-        """The own name of what answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for
-        one that is not there, or with the end of a sentence that is given for where none is near."""
+        """Return the own name of what answers to a name.
+
+        Args:
+            name: Own name, alias or arXiv number, in any case; spaces and underscores count as
+                hyphens.
+            otherwise: End of the message where no name is near.
+
+        Raises:
+            RequestError: There is no such name; the message gives the nearest ones.
+        """
         plain = in_hyphens(name)
         if plain in self.names():
             return self.names()[plain]
+        # A misspelt name is likely close to a right one; else the words may stand in a title or
+        # summary.
         likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
         if likely:
             hint = f"did you mean {' or '.join(likely[:3])}?"
@@ -62,7 +80,11 @@ class ModuleCatalogue:
         return list(dict.fromkeys(self.names()[x] for x in near))
 
     def search(self, words: str) -> list[str]:
-        """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
+        """Return the modules whose name, aliases, title, paper or summary hold all of these words.
+
+        Those whose name holds them come first.
+        """
+        # The most telling text first: a match in the name ranks above one in the summary.
         texts = {
             name: (
                 " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
@@ -74,13 +96,25 @@ class ModuleCatalogue:
         return search_described_names(words, texts)
 
     def options(self, name: str) -> tuple[Option, ...]:
-        """The options of a module by its own name, from the signature of its `build`."""
+        """Return the options of a module by its own name, from the signature of its `build`."""
         return _options(self, name)
 
     def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """All options of a module by its own name, with the values they have, under their names of today. Raises RequestError
-        for an unknown option, one that is given twice, or a value of the wrong type or out of range."""
+        """Return all options of a module with their values.
+
+        Args:
+            name: Own name of the module.
+            given: Values by option, under today's or earlier names. None: the defaults alone.
+
+        Returns:
+            Values of all options, under their names of today.
+
+        Raises:
+            RequestError: An option is unknown or given twice, or a value is of the wrong type or
+                out of range.
+        """
         known = {o.name: o for o in self.options(name)}
+        # Earlier names of options stay legal.
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
         for option, value in (given or {}).items():
@@ -101,7 +135,7 @@ class ModuleCatalogue:
         }
 
     def describe(self, name: str) -> dict[str, Any]:
-        """What a module's card and its options say, by its own name, as JSON has it."""
+        """Return what a module's card and options say, by its own name, as an object for JSON."""
         card: Card = self.modules()[name].CARD
         return {
             "name": card.name,
@@ -133,14 +167,21 @@ def in_hyphens(name: str) -> str:
 
 
 def search_described_names(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names of which these words are said, those first of which the first texts say them all.
+    """Return the names whose descriptions hold all of some words.
 
-    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. described: by
-    name, what is said of it, the most telling text first."""
+    Args:
+        words: Words with spaces between them, each the beginning of a word of the description;
+            parts that a hyphen joins must stand together.
+        described: Texts that describe each name, the most telling one first.
+
+    Returns:
+        Names; those come first whose first texts hold all words.
+    """
     wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
     ranks = dict[str, int]()
     for name, texts in described.items():
         for rank in range(len(texts)):
+            # A word begins after a hyphen, so "-word" in the text matches beginnings of words only.
             told = "-" + _letters(" ".join(texts[: rank + 1]))
             if wanted and all(word in told for word in wanted):
                 ranks[name] = rank
@@ -167,6 +208,7 @@ def _modules(catalogue: ModuleCatalogue) -> dict[str, ModuleType]:
         for module in iter_modules(import_module(package).__path__)
         if not module.name.startswith("_")
     }
+    # The package's own modules come first: a plug-in may not take one of their names.
     own = dict(sorted(found.items()))
     return own | plugins.load_plugins(
         catalogue.room, own, plugins.with_card, "CARD of that name with a build"
@@ -178,6 +220,7 @@ def _names(catalogue: ModuleCatalogue) -> dict[str, str]:
     out = dict[str, str]()
     for name, module in catalogue.modules().items():
         card: Card = module.CARD
+        # The first module that claims a name keeps it.
         for known in (name, *card.aliases, *filter(None, [card.arxiv])):
             out.setdefault(in_hyphens(known), name)
     return out

@@ -1,4 +1,4 @@
-"""What a recipe is given: the models, what was trained for them, what passes cost here, and a memory between requests."""
+"""What a recipe is given: models, trained artefacts, costs of passes, and a memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
 
-if (
-    TYPE_CHECKING
-):  # every card is read with this module, and a list of methods loads nothing that computes
+# Every card is read with this module, and a list of methods loads nothing that computes.
+if TYPE_CHECKING:
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
 
 
 def family_of(model: object) -> str:
-    """The kind of loop that a model needs: "diffusion" where it fills canvases, "insertion" where it puts tokens
-    anywhere into a text, "ar" where it continues texts."""
+    """Return the kind of loop that a model needs.
+
+    "diffusion" where it fills canvases, "insertion" where it puts tokens anywhere into a text, "ar"
+    where it continues texts.
+    """
     return getattr(model, "family", "ar")
 
 
@@ -30,10 +32,14 @@ CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "inserti
 
 
 class ModelArtefact(Protocol):
-    """Something that was trained or counted for a model: a table, a head, an adapter. Read from disk once, by `polydec.load`.
+    """Something that was trained or counted for a model: a table, a head, an adapter.
 
-    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
-    the command that makes one.
+    `polydec.load` reads it from disk once.
+
+    Attributes:
+        called: What it is to a user ("an n-gram table").
+        kind: Its short name, as files and `polydec methods` have it.
+        made_by: The command that makes one.
     """
 
     called: ClassVar[str]
@@ -41,7 +47,15 @@ class ModelArtefact(Protocol):
     made_by: ClassVar[str]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise MissingError where it was made for other models than these."""
+        """Check that the artefact was made for these models.
+
+        Args:
+            target: The model that is decoded.
+            draft: The draft model; None where there is none.
+
+        Raises:
+            MissingError: It was made for other models.
+        """
         ...
 
 
@@ -51,29 +65,50 @@ A = TypeVar("A", bound=ModelArtefact)
 def check_artefact_fit(
     trained: ModelArtefact, target: Target, draft: Callable[[], Target | None]
 ) -> None:
-    """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
-    artefact says that it looks at none (`reads_draft` is False)."""
+    """Check that an artefact was made for these models.
+
+    Args:
+        trained: The artefact.
+        target: The model that is decoded.
+        draft: Gives the draft model. It is called, and the model so loaded, unless the artefact
+            says that it looks at none (`reads_draft` is False).
+
+    Raises:
+        MissingError: It was made for other models.
+    """
     trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
 
 def any_one(artefact: ModelArtefact) -> bool:
-    """Every artefact of its type will do."""
+    """Accept every artefact of a type."""
     return True
 
 
 @dataclass(frozen=True)
 class Kit:
-    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion model, which recipes of
-    those families ask for as `denoiser` and `inserter`; small: the draft model's law, or None; artefacts: all that goes with
-    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or
-    slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
-    that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
-    take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
-    place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
-    text (an encoder's input), none where it reads nothing; whole_prompt: whether rows of all the prompt's tokens can be asked
-    for: not where an earlier text's cache stands behind an edit; prompt: the request's, none where it is not known or holds
-    vectors."""
+    """What a recipe builds its decoder from.
+
+    Attributes:
+        target: The law to decode, shaped as the request asks; or a masked-diffusion or an insertion
+            model, which recipes of those families ask for as `denoiser` and `inserter`.
+        small: The draft model's law; None where there is none.
+        artefacts: All trained artefacts that go with the model.
+        measure: Gives the costs of passes; called when a recipe first asks for them.
+        memory: What a method leaves for its later requests in the same engine.
+        shapers: Rules of a masked-diffusion or an insertion model that shape the law of each gap or
+            slot by itself.
+        beside: The target with the second prompt of a request; None where it has none.
+        language: Texts that the request allows (the target's law holds no others). None: all.
+        context: Tokens that a prompt and its answer may take together. None: it is not known.
+        read: Artefacts that were asked for so far.
+        later: Gives the draft model's law in place of `small` when a method first asks for it, as
+            loading one takes a while. None: `small` is the law.
+        source: Tokens that the model reads apart from the text (an encoder's input); () where it
+            reads nothing.
+        whole_prompt: Whether rows of all the prompt's tokens can be asked for: not where an earlier
+            text's cache is used after an edit.
+        prompt: The request's prompt; () where it is not known or holds vectors.
+    """
 
     target: Target
     small: Target | None = None
@@ -93,8 +128,19 @@ class Kit:
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"
     ) -> None:
-        """Called by a recipe that asks for rows of all the prompt's tokens (reads); unless: what to do that it does not. Raises
-        RequestError where there are none."""
+        """Check that rows of all the prompt's tokens can be asked for.
+
+        A recipe that needs them calls this.
+
+        Args:
+            method: Name of the method, for the message.
+            reads: Whether it needs them. Default True.
+            unless: What the user may do instead, for the message.
+
+        Raises:
+            RequestError: It needs them and there are none.
+        """
+        # After an edit only what is new is fed: no pass gives rows of the prompt's old tokens.
         if reads and not self.whole_prompt:
             raise RequestError(
                 f"reuse is 'edited': method {method} reads rows of the whole prompt, which is not fed again; {unless}, "
@@ -103,29 +149,30 @@ class Kit:
 
     @property
     def family(self) -> str:
-        """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
+        """Family of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
         return family_of(self.target)
 
     @cached_property
     def draft(self) -> Target | None:
         """The draft model's law; None where there is none."""
+        # Loading a draft model takes a while: it is loaded when a method first asks for it.
         if self.later is None:
             return self.small
         return self.later()
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        """The model as a masked-diffusion one; only recipes of that family read it."""
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model, where it is an insertion model (a recipe of that family is built for no other)."""
+        """The model as an insertion model; only recipes of that family read it."""
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is built for no other)."""
+        """The draft model as a masked-diffusion one; only recipes that need one read it."""
         return cast(Any, self.draft)
 
     @cached_property
@@ -135,33 +182,58 @@ class Kit:
 
     @property
     def second(self) -> Target:
-        """The target behind the second prompt. Raises MissingError where there is none."""
+        """The target with the request's second prompt.
+
+        Raises:
+            MissingError: There is none.
+        """
         if self.beside is None:
             raise MissingError("there is no second prompt: give one (--negative-prompt)")
         return self.beside
 
     @property
     def drafting(self) -> Target:
-        """The draft model. Raises MissingError where there is none."""
+        """The draft model.
+
+        Raises:
+            MissingError: There is none.
+        """
         if self.draft is None:
             raise MissingError("there is no draft model: name one (--draft)")
         return self.draft
 
     @property
     def of_draft(self) -> Kit:
-        """The kit with the draft model in the target's place: its `need` gives what was trained for the draft model. Raises
-        MissingError where there is none."""
+        """The kit with the draft model in the target's place.
+
+        Its `need` gives what was trained for the draft model.
+
+        Raises:
+            MissingError: There is no draft model.
+        """
+        # Without a draft of its own: the draft model has none.
         return replace(self, target=self.drafting, small=None, later=None)
 
     def find(self, kind: type[A]) -> A | None:
-        """An artefact of this type that fits the models; None where there is none."""
+        """Return an artefact of this type that fits the models; None where there is none."""
+        # An artefact that does not fit counts as none: the method can do without it.
         try:
             return self.need(kind)
         except PolydecError:
             return None
 
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
-        """The artefact of this type for which `which` holds. Raises MissingError where there is none, or none that fits."""
+        """Return an artefact that fits the models.
+
+        Args:
+            kind: Type of the artefact.
+            which: Says of an artefact of that type whether it will do. Default: every one will.
+
+        Raises:
+            MissingError: There is none, or none that fits.
+        """
+        # The first artefact that fits is taken. Where some are there and none fits, the last reason
+        # is told.
         wrong: PolydecError | None = None
         for trained in self.artefacts:
             if isinstance(trained, kind) and which(trained):
@@ -170,6 +242,7 @@ class Kit:
                 except PolydecError as error:
                     wrong = error
                     continue
+                # `read` lists the artefacts that were asked for.
                 self.read.append(trained)
                 return trained
         raise wrong or MissingError(
@@ -177,8 +250,11 @@ class Kit:
         )
 
     def without_foreign_draft(self) -> Kit:
-        """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
-        methods."""
+        """Return the kit for a method that needs no draft.
+
+        A draft model of another vocabulary, or one that fills canvases, is there for other methods,
+        and left out.
+        """
 
         def own() -> Target | None:
             draft = self.draft
@@ -188,22 +264,39 @@ class Kit:
                 return draft
             return None
 
+        # The check runs when the draft is asked for: asking for it now would load it.
         return replace(self, small=None, later=own)
 
 
 class KitNeed(Protocol):
-    """Something that a kit must hold. name: how listings call it."""
+    """Something that a kit must hold.
+
+    Attributes:
+        name: What listings call it.
+    """
 
     @property
     def name(self) -> str: ...
     def check(self, kit: Kit, method: str) -> None:
-        """Raise MissingError with one sentence where the kit does not have it."""
+        """Check that the kit has it.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: It does not; the message is one sentence.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class DraftNeed:
-    """A draft model; same_tokenizer: of the target's vocabulary."""
+    """A draft model that continues texts.
+
+    Attributes:
+        same_tokenizer: Whether it must have the target's vocabulary.
+    """
 
     same_tokenizer: bool = True
 
@@ -212,11 +305,22 @@ class DraftNeed:
         return "draft"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is a draft model of the right kind and vocabulary.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: There is none, or it does not continue texts.
+            RequestError: Its vocabulary is another one and `same_tokenizer` is set.
+        """
         if kit.draft is None:
             raise MissingError(
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                 "(`polydec methods` lists them)"
             )
+        # A model that fills canvases cannot continue a text, whatever its vocabulary.
         if family_of(kit.draft) != "ar":
             raise MissingError(
                 f"method {method} needs a draft model that continues texts, and this one is "
@@ -235,6 +339,16 @@ class MaskedDraftNeed:
         return "masked-diffusion draft"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is a masked-diffusion draft model.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: There is none, or it is of another family.
+            RequestError: Its vocabulary is another one.
+        """
         if kit.draft is None or family_of(kit.draft) != "diffusion":
             raise MissingError(
                 f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
@@ -245,7 +359,11 @@ class MaskedDraftNeed:
 
 @dataclass(frozen=True)
 class LayersNeed:
-    """A model whose layers can run alone; of_draft: the draft, else the target."""
+    """A model whose layers can run alone.
+
+    Attributes:
+        of_draft: Whether the draft model is meant, else the target.
+    """
 
     of_draft: bool = False
 
@@ -256,10 +374,20 @@ class LayersNeed:
         return "layers"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the model's layers can run alone.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: They cannot, or there is no draft model.
+        """
         if self.of_draft:
             model = kit.drafting
         else:
             model = kit.target
+        # A model with 0 layers can only run as a whole.
         if not model.layers:
             raise MissingError(
                 f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
@@ -276,6 +404,16 @@ class StatesNeed:
         return "states"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the target shows its hidden states and reads embeddings.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: It does not.
+        """
+        # Imported here: a list of methods must not load what computes.
         from polydec.models.learned.artefact import width_of_states
 
         try:
@@ -288,13 +426,22 @@ class StatesNeed:
 
 @dataclass(frozen=True)
 class SecondPromptNeed:
-    """A second prompt, to hold the first one against."""
+    """A second prompt, which the first one is compared with."""
 
     @property
     def name(self) -> str:
         return "second prompt"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the request has a second prompt.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: It has none.
+        """
         if kit.beside is None:
             raise MissingError(
                 f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
@@ -304,13 +451,25 @@ class SecondPromptNeed:
 
 @dataclass(frozen=True)
 class OwnPromptNeed:
-    """A prompt of two tokens or more, and no vectors: something is put before its last token."""
+    """A prompt of two tokens or more, without vectors.
+
+    The method puts something before the prompt's last token.
+    """
 
     @property
     def name(self) -> str:
         return "prompt of tokens"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the prompt is two tokens or more.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: It is shorter, or holds vectors.
+        """
         if len(kit.prompt) < 2:
             raise MissingError(
                 f"{method} puts vectors before the prompt's last token: the prompt needs two tokens, and no vectors of its own"
@@ -326,6 +485,15 @@ class BlockCausalNeed:
         return "block-causal model"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the model is block-causal.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: Every position of it sees the whole canvas.
+        """
         if not kit.denoiser.block:
             raise MissingError(
                 f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
@@ -335,9 +503,16 @@ class BlockCausalNeed:
 
 @dataclass(frozen=True)
 class ArtefactNeed:
-    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
-    list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
-    kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
+    """A trained artefact of a kind.
+
+    Attributes:
+        kind: Name of one that `polydec train` makes, whose type is looked up when a kit is checked
+            (a list of methods loads none); or a type.
+        called: What a user must have, for the message. None: what the type says.
+        which: Says, of several of the kind, which will do.
+        instead: Name of another kind that does as well, and is taken where there is one. None:
+            there is no other.
+    """
 
     kind: str | type[ModelArtefact]
     called: str | None = None
@@ -356,6 +531,7 @@ class ArtefactNeed:
 
     @property
     def wanted(self) -> type[ModelArtefact]:
+        # Imported here: a list of methods must not load what computes.
         from polydec.models.learned.artefacts import type_of
 
         if isinstance(self.kind, str):
@@ -363,7 +539,7 @@ class ArtefactNeed:
         return self.kind
 
     def fits(self, trained: ModelArtefact) -> bool:
-        """Whether this artefact will do."""
+        """Return whether an artefact will do."""
         return (isinstance(trained, self.wanted) and self.which(trained)) or self._does(trained)
 
     def _does(self, trained: ModelArtefact) -> bool:
@@ -372,17 +548,29 @@ class ArtefactNeed:
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the kit has an artefact that will do and fits the models.
+
+        Args:
+            kit: What the method is given.
+            method: Name of the method, for the message.
+
+        Raises:
+            MissingError: There is none, or it was made for other models.
+        """
         kind = self.wanted
+        # Where an artefact of the other kind is there, it is enough; its own fit is checked.
         others = [x for x in kit.artefacts if self._does(x)]
         if others:
             if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
-                kit.need(type(others[0]))  # says why it does not fit, where it does not
+                # Raises the reason where it does not fit the models.
+                kit.need(type(others[0]))
             return
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(
                 f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
                 f"`{kind.made_by}` makes one"
             )
+        # One of the right kind is there: raise the reason if none fits the models.
         kit.need(kind, self.which)
 
 

@@ -1,4 +1,7 @@
-"""Ways to steer a model: found by their files, names, aliases and papers, and built into a law that any method decodes."""
+"""Ways to steer a model, found by name, alias or paper, and built into a law.
+
+Any method decodes that law.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +20,71 @@ STEERINGS = ModuleCatalogue(("polydec.methods.steering",), "steerings", "steerin
 
 
 def steering_modules() -> dict[str, ModuleType]:
-    """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    """Return the module of each way by its name (the file's, with hyphens).
+
+    Those of other packages are included (`plugins.py`).
+    """
     return STEERINGS.modules()
 
 
 def steering_names() -> dict[str, str]:
-    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
+    """Return the own name of a way by every name that it answers to.
+
+    The names are in lower case with hyphens.
+    """
     return STEERINGS.names()
 
 
 def find_steering(name: str) -> str:
-    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
-    not there."""
+    """Return the own name of the way that answers to a name, an alias or an arXiv number.
+
+    Raises:
+        RequestError: There is no such name; the message gives the nearest ones.
+    """
     return STEERINGS.find(name, f"it must be one of {', '.join(steering_modules())}")
 
 
 def get_steering_module(name: str) -> ModuleType:
-    """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    """Return a way's module, by any of its names.
+
+    Raises:
+        RequestError: There is no such name; the message gives the nearest ones.
+    """
     return steering_modules()[find_steering(name)]
 
 
 def steering_options(name: str) -> tuple[Option, ...]:
-    """The options of a way, from the signature of its `build`."""
+    """Return the options of a way, from the signature of its `build`."""
     return STEERINGS.options(find_steering(name))
 
 
 def steering_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
-    range."""
+    """Return all options of a way with their values.
+
+    Args:
+        name: Any name of the way.
+        given: Values by option. None: the defaults alone.
+
+    Raises:
+        RequestError: The way or an option is unknown, or a value is of the wrong type or out of
+            range.
+    """
     return STEERINGS.chosen(find_steering(name), given)
 
 
 def second_prompt_deriver(name: str) -> Callable[[str], str] | None:
-    """What makes the second prompt of a text where none is given; None where nothing does."""
+    """Return what makes a second prompt from the first one; None where nothing does."""
     return getattr(get_steering_module(name), "derive", None)
 
 
 def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
-    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file makes of its options."""
+    """Return how many positions of the context a way's own vectors take.
+
+    Args:
+        name: Any name of the way.
+        options: Values of its options; the file's `POSITIONS` reads them.
+    """
+    # A way without vectors of its own takes no positions.
     taken: Callable[[Mapping[str, Any]], int] | None = getattr(
         get_steering_module(name), "POSITIONS", None
     )
@@ -64,8 +94,17 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
 
 
 def check_second(name: str, given: bool) -> None:
-    """Raise RequestError where a second prompt is missing, or is given and not read."""
+    """Check that a second prompt is given only to a way that reads one.
+
+    Args:
+        name: Any name of the way.
+        given: Whether the request has a second prompt.
+
+    Raises:
+        RequestError: One is given and not read.
+    """
     card: Card = get_steering_module(name).CARD
+    # A second prompt that nobody reads is an error: it would have no effect.
     if given and SECOND_PROMPT not in card.needs:
         raise RequestError(
             f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
@@ -75,16 +114,29 @@ def check_second(name: str, given: bool) -> None:
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Target, dict[str, Any]]:
-    """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
-    is not legal, or something that the kit lacks."""
+    """Build the steered law of a kit's bare target.
+
+    Args:
+        name: Any name of the way.
+        kit: What the way is given.
+        given: Values by option. None: the defaults alone.
+
+    Returns:
+        The steered law, and all options with their values.
+
+    Raises:
+        RequestError: An option is not legal, or the draft's vocabulary differs.
+        MissingError: The kit lacks something.
+    """
     module = get_steering_module(name)
     values = steering_option_values(name, given)
     card: Card = module.CARD
+    # All needs are checked before the law is built: a message names the first one missing.
     for need in card.needs:
         need.check(kit, f"steering {card.name}")
     return module.build(kit, **values), values
 
 
 def describe_steering(name: str) -> dict[str, Any]:
-    """The object of `polydec steerings --json`."""
+    """Return the object that `polydec steerings --json` prints for a way."""
     return STEERINGS.describe(find_steering(name))

@@ -1,1 +1,1 @@
-"""One published way to bend a law with a second one a file: what it is (CARD) and how the law is put together (build)."""
+"""Ways to steer a model: bend its law with a second one, or with vectors; one way a file."""

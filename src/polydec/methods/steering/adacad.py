@@ -49,4 +49,5 @@ def build(
     from polydec.laws.contrasts.adaptive import AdaptiveContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # (1 + a) l - a m, with a the divergence of the two laws at each token, at least `floor`.
     return ContrastTarget(kit.target, (kit.second,), AdaptiveContrast(floor, head, base))

@@ -42,4 +42,5 @@ def build(
     from polydec.laws.contrasts.difference import DifferenceContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # (1 + alpha) log p(token | with the passage) - alpha log p(token | without it).
     return ContrastTarget(kit.target, (kit.second,), DifferenceContrast(1.0 + alpha, alpha, head))

@@ -42,4 +42,6 @@ def build(
     from polydec.laws.contrasts.difference import DifferenceContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # scale log p(token | prompt) - (scale - 1) log p(token | negative prompt): the weights add up
+    # to 1.
     return ContrastTarget(kit.target, (kit.second,), DifferenceContrast(scale, scale - 1.0, head))

@@ -44,6 +44,7 @@ def build(
     from polydec.laws.targets.continued import ContinuousThoughtMaker
     from polydec.laws.targets.thinking import LatentPrefixTarget
 
+    # The model makes the vectors itself: its last state is fed back as the next input.
     return LatentPrefixTarget(
         kit.target, kit.prompt, ContinuousThoughtMaker(thoughts, kit.target.vocab.size)
     )

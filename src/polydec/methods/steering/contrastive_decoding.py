@@ -44,6 +44,8 @@ def build(
     from polydec.laws.contrasts.difference import DifferenceContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # (1 + beta) l - beta m / temperature, with l of the large model and m of the small one; as
+    # first published l weighs 1.
     return ContrastTarget(
         kit.target,
         (kit.drafting,),

@@ -43,6 +43,7 @@ def build(
     from polydec.laws.targets.layered import LayerContrastTarget
     from polydec.methods.economics.depth import candidate_exit_depths
 
+    # log p of the last layer less log p of the candidate layer that differs most from it.
     return LayerContrastTarget(
         kit.target,
         candidate_exit_depths(kit.target.layers, every, upper),

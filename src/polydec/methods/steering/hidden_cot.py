@@ -41,6 +41,7 @@ def build(
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.thought import ThoughtProjection
 
+    # The draft model reads the prompt; the projection makes one vector of its last state.
     thought = kit.need(ThoughtProjection)
     thinker = HiddenThoughtMaker(kit.drafting, thought, kit.target.vocab.size, thoughts)
     return LatentPrefixTarget(kit.target, kit.prompt, thinker)

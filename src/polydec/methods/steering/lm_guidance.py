@@ -41,6 +41,7 @@ def build(
     from polydec.laws.contrasts.language import LanguageModelContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # share log q + scale (l - m), with q of the language model, l and m of the two prompts.
     return ContrastTarget(
         kit.target, (kit.second, kit.drafting), LanguageModelContrast(scale, share, head)
     )

@@ -34,4 +34,5 @@ def build(
     from polydec.laws.contrasts.mixture import MixtureContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # (1 - share) p + share q, at every token.
     return ContrastTarget(kit.target, (kit.drafting,), MixtureContrast(share))

@@ -35,4 +35,5 @@ def build(
     from polydec.laws.contrasts.product import ProductContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # (1 - share) log p + share log q, normalised at every token.
     return ContrastTarget(kit.target, (kit.drafting,), ProductContrast(share))

@@ -26,7 +26,9 @@ CARD = Card(
 )
 
 CHOOSERS = ("policy", "chance", "likeness", "words")
-"""Names of what may choose chunks (laws/targets/chunked.py has what they do, and is not loaded to tell them)."""
+"""Names of what may choose chunks (laws/targets/chunked.py has what they do, and is not loaded to
+tell them).
+"""
 
 
 def build(

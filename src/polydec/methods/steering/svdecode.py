@@ -42,4 +42,5 @@ def build(
     from polydec.laws.contrasts.steered import SteeringVectorContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # log P + strength P (log(P / Q) - KL(P, Q)), with P of the tuned model and Q of the one before.
     return ContrastTarget(kit.target, (kit.drafting,), SteeringVectorContrast(strength, head))

@@ -36,4 +36,5 @@ def build(
 ) -> Target:
     from polydec.laws.targets.switch import EntropySwitchRule, SwitchTarget
 
+    # The draft model is the small one, which writes first.
     return SwitchTarget(kit.drafting, kit.target, EntropySwitchRule(tau, tau_down, window, hold))

@@ -53,6 +53,7 @@ def build(
     from polydec.laws.contrasts.gated import GatedContrast
     from polydec.laws.targets.contrast import ContrastTarget
 
+    # The contrast of context-aware decoding, only where the prompt's law is unsure.
     return ContrastTarget(
         kit.target,
         (kit.second,),

@@ -30,16 +30,28 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit,
 
 @dataclass(frozen=True)
 class DenoisingDecoder:
-    """A decoder of the diffusion family.
+    """A decoder of the diffusion family: it fills the gaps (masked positions) of a canvas.
 
-    The answer's max_tokens positions stand behind the prompt as gaps, but for those that the request gives. They are filled
-    block by block from the left; block: positions of one (0: the answer is one block; the last one may be shorter). Under a
-    block-causal model these are parts of the model's own blocks (0: all of one). Tokens are final as soon as no gap stands
-    before them. Gaps behind an end (EOS, a stop id) that was written are no part of the answer and are not filled.
+    The answer's max_tokens positions stand after the prompt as gaps, but for those that the request
+    gives. They are filled block by block from the left. Tokens are final as soon as no gap stands
+    before them. Gaps after an end (EOS, a stop id) that was written are no part of the answer and
+    are not filled.
 
-    exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
-    end before it is written. written: passes are asked for the laws of the block's tokens as well (`UnmaskerView.written`).
-    prompt_kept: the prompt is fed by the first pass alone, and keeps its keys and values for good.
+    Attributes:
+        denoiser: Model that gives a law at each gap.
+        unmasker: Which gaps are filled after a pass, and with which tokens.
+        refresh: Which positions a pass feeds; the others keep keys and values of an earlier pass.
+        block: Positions of a block, 0 or more. 0: the answer is one block. The last block may be
+            shorter. Under a block-causal model blocks are parts of the model's own blocks (0: all
+            of one).
+        shapers: Rules that change the law that tokens are drawn from, applied in order.
+        exact: Whether `refresh` leaves the model's laws as they are; where not, the text is
+            approximate.
+        ending: Finds an answer's end before it is written.
+        written: Whether passes are asked for the laws at the block's tokens as well (see
+            `UnmaskerView.written`).
+        prompt_kept: The prompt is fed by the first pass only, and keeps its keys and values for
+            good.
     """
 
     denoiser: Denoiser
@@ -68,6 +80,16 @@ class DenoisingDecoder:
         return self.denoiser.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request, each on a canvas of its own.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.fill(request, rng, into, lambda r, own: OneEdit(self.open(r), own))
 
     async def fill(
@@ -77,16 +99,31 @@ class DenoisingDecoder:
         into: Transcript,
         begin: Callable[[Request, Rng], CanvasPasses],
     ) -> list[Result]:
-        """The loop from this canvas on, with passes that somebody else begins."""
+        """Run the filling loop with passes that the caller makes.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+            begin: Makes the passes of one answer from the request and the answer's random stream.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await fill_canvases(self.vocab, request, rng, into, self.start, begin)
 
     def open(self, request: Request) -> BoardReader:
-        """A board for an answer."""
+        """Open a canvas session of the model for one answer."""
         begin = len(request.prompt)
         return BoardReader(self, self.denoiser.open(begin + request.max_tokens, begin))
 
     def start(self, request: Request, ends: frozenset[int]) -> FillingState:
-        """Before the first pass."""
+        """Return the state of an answer before its first pass.
+
+        Args:
+            request: What is asked; `given` holds known tokens of the answer, None for a gap.
+            ends: Token ids that end the answer.
+        """
         answer = request.given or (None,) * request.max_tokens
         canvas: Canvas = (*request.prompt, *answer)
         return self._at(canvas, self.unmasker.start(canvas), None, 0, len(request.prompt), ends)
@@ -94,7 +131,20 @@ class DenoisingDecoder:
     def after(
         self, spot: FillingState, edit: TextEdit, state: Any, last: int | None = None
     ) -> FillingState:
-        """After a pass whose edit this is; last: where the answer ends, None where that is not known."""
+        """Return the state after a pass that wrote an edit.
+
+        Args:
+            spot: State before the pass.
+            edit: Tokens that the pass writes.
+            state: State of the unmasker after the pass.
+            last: Position of the answer's last token. None: it is not known.
+
+        Returns:
+            The next state; its canvas is cut after `last` (and the ending rule's spare gaps) where
+            that is known.
+        """
+        # Once the end is known, the canvas is cut behind it: later passes need not run those
+        # positions.
         canvas = canvas_with_edit(spot.canvas, edit)[
             : None if last is None else last + 1 + self.ending.spare
         ]
@@ -103,10 +153,20 @@ class DenoisingDecoder:
     def again(
         self, spot: FillingState, after: FillingState, state: Any, positions: Collection[int]
     ) -> FillingState:
-        """As `after`, which a pass from `spot` led to, but these positions of its block are gaps once more. state: what the
-        unmasker came to. Nothing of the block is final."""
+        """Return the state after a pass that takes tokens back.
+
+        Some positions become gaps once more, and nothing of the block is final then.
+
+        Args:
+            spot: State before the pass.
+            after: State that the pass's edit led to.
+            state: State of the unmasker after the pass.
+            positions: Positions of the block that become gaps.
+        """
         canvas = tuple(None if i in positions else x for i, x in enumerate(after.canvas))
         block = self._block(canvas, spot.begin, spot.ends)
+        # The step grows by one although tokens went back, so that rules which count the block's
+        # passes go on. Tokens of this block may still change: only what stands before it is final.
         final = spot.block.start
         return replace(
             after, canvas=canvas, state=state, block=block, step=spot.step + 1, final=final
@@ -123,6 +183,7 @@ class DenoisingDecoder:
     ) -> FillingState:
         block = self._block(canvas, begin, ends)
         step = 0
+        # The unmasker learns of a new block once, with the number of gaps that it has to fill.
         if block and (before is None or block.start != before.block.start):
             state = self.unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
         elif before is not None:
@@ -130,25 +191,40 @@ class DenoisingDecoder:
         return FillingState(canvas, state, block, step, passes, begin, ends)
 
     def _block(self, canvas: Canvas, begin: int, ends: frozenset[int]) -> range:
-        """The first block that has a gap, up to the first end that stands in it; empty where no gap is left to be filled."""
+        """Return the first block that has a gap, up to the first end in it.
+
+        It is empty where no gap is left to be filled.
+        """
+        # What follows an end is no part of the answer, so no block reaches beyond it.
         end = next((i for i in range(begin, len(canvas)) if canvas[i] in ends), len(canvas))
         first = next((i for i in range(begin, end) if canvas[i] is None), None)
         if first is None:
             return range(end, end)
+        # The outer bounds: the model's own block around the first gap, or all of the answer.
         own = self.denoiser.block
         low = first // own * own if own else begin
         if own:
             high = min(low + own, len(canvas))
         else:
             high = len(canvas)
+        # Inside of these bounds blocks of `size` positions are counted from `low`.
         size = self.block or high - low
         start = low + (first - low) // size * size
         return range(max(start, begin), min(start + size, high, end))
 
     def feed(self, spot: FillingState, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
-        """What the next pass feeds: under a block-causal model nothing behind its own block, and no prompt that is kept.
-        ahead: so many positions behind the block are fed in any case."""
+        """Return the positions that the next pass feeds, ascending.
+
+        Under a block-causal model nothing after the model's own block is fed, and a kept prompt is
+        fed once only.
+
+        Args:
+            spot: State before the pass.
+            before: Canvas of the pass before; None in the first pass of an answer.
+            ahead: Number of positions after the block that are fed in any case. Default 0.
+        """
         feed = self.refresh.feed(spot.canvas, before, spot.block, spot.step)
+        # A block-causal model sees whole blocks: round up to the end of the last one in reach.
         own = self.denoiser.block
         reach = spot.block.stop + ahead
         if own:
@@ -157,6 +233,7 @@ class DenoisingDecoder:
             stop = len(spot.canvas)
         if ahead and feed[-1] + 1 < stop:
             feed = [*feed, *range(feed[-1] + 1, stop)]
+        # The first pass has to feed the prompt: there are no keys and values to keep before it.
         if self.prompt_kept and before is not None:
             start = spot.begin
         else:
@@ -166,13 +243,20 @@ class DenoisingDecoder:
         return [p for p in feed if start <= p < stop]
 
     def rows(self, spot: FillingState, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
-        """The gaps whose laws the next pass is asked for; ahead: so many positions behind the block, too."""
+        """Return the gaps whose laws the next pass is asked for, ascending.
+
+        Args:
+            spot: State before the pass.
+            feed: Positions that the pass feeds; a gap outside of them has no law.
+            ahead: Number of positions after the block that are asked for, too. Default 0.
+        """
         everywhere = self.unmasker.everywhere or self.ending.everywhere
         if everywhere:
             stop = feed[-1] + 1
         else:
             stop = spot.block.stop + ahead
         rows = gap_positions(spot.canvas, spot.block.start, stop)
+        # Membership in a range costs nothing; any other sequence is hashed once.
         if isinstance(feed, range):
             fed = feed
         else:
@@ -180,7 +264,15 @@ class DenoisingDecoder:
         return tuple(r for r in rows if r in fed)
 
     def standing(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of the block whose laws the next pass is asked for."""
+        """Return the known tokens' positions of the block whose laws the next pass is asked for.
+
+        Args:
+            spot: State before the pass.
+            feed: Positions that the pass feeds.
+
+        Returns:
+            Positions, ascending; none unless `written` is set.
+        """
         if not self.written:
             return ()
         fed = frozenset(feed)
@@ -194,12 +286,27 @@ class DenoisingDecoder:
         edit: TextEdit,
         state: Any,
     ) -> FillingStep:
-        """An edit that was chosen under these laws, with the end that they foretell."""
+        """Make a step of an edit that was chosen under these laws, with the end that they predict.
+
+        Args:
+            spot: State before the pass.
+            look: Laws that the edit was chosen under.
+            feed: Positions that ran for them.
+            edit: Tokens to write, before the ending rule cuts them.
+            state: State of the unmasker after the pass.
+        """
         last = self.ending.find(look, edit)
         edit = _ended(look, edit, last)
         return FillingStep(look, feed, edit, self.after(spot, edit, state, last))
 
     def look(self, spot: FillingState, rows: tuple[int, ...], logw_RV: Tensor) -> UnmaskerView:
+        """Bundle the laws of a pass with what an unmasker needs to read them.
+
+        Args:
+            spot: State before the pass.
+            rows: Gaps whose laws these are, ascending.
+            logw_RV: Log-weights of the model at these gaps, shape ``[R, V]``.
+        """
         return UnmaskerView(
             spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends
         )
@@ -207,22 +314,43 @@ class DenoisingDecoder:
 
 @dataclass(eq=False)
 class BoardReader:
-    """A board under `how`, and the canvas that it was given last."""
+    """A canvas session under `how`, with the canvas that it was given last.
+
+    Attributes:
+        how: Decoder that decides what is fed and asked for.
+        board: Session of the model that holds the keys and values of earlier passes.
+        before: Canvas of the last pass; None before the first.
+    """
 
     how: DenoisingDecoder
     board: CanvasSession
     before: Canvas | None = None
 
     def feed(self, spot: FillingState, ahead: int = 0) -> Sequence[int]:
-        """What the next pass feeds; from then on this canvas is the last."""
+        """Return the positions that the next pass feeds, and remember its canvas as the last one.
+
+        Args:
+            spot: State before the pass.
+            ahead: Number of positions after the block that are fed in any case. Default 0.
+        """
         feed = self.how.feed(spot, self.before, ahead)
         self.before = spot.canvas
         return feed
 
     async def look(self, spot: FillingState, ahead: int = 0) -> tuple[UnmaskerView, Sequence[int]]:
-        """The laws of a canvas, and what was fed for them; ahead: those of so many positions behind the block, too."""
+        """Run a pass of the model over a canvas.
+
+        Args:
+            spot: State before the pass.
+            ahead: Number of positions after the block whose laws are asked for, too. Default 0.
+
+        Returns:
+            The laws at the gaps, and the positions that were fed for them.
+        """
         feed = self.feed(spot, ahead)
         rows = self.how.rows(spot, feed, ahead)
+        # Laws at gaps and at known tokens come from one pass: their rows are asked for together, in
+        # ascending order, and taken apart afterwards.
         stand = self.how.standing(spot, feed)
         if stand:
             asked = sorted((*rows, *stand))
@@ -233,6 +361,7 @@ class BoardReader:
             return self.how.look(spot, rows, logw_RV), feed
         at = {r: i for i, r in enumerate(asked)}
         look = self.how.look(spot, rows, logw_RV[[at[r] for r in rows]])
+        # At a known token only the highest probability is of interest, one number for each, S.
         sure_S = normalise_log_weights(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
         written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
         return replace(look, written=written), feed
@@ -247,7 +376,12 @@ class BoardReader:
 
 @dataclass(frozen=True)
 class OneEdit:
-    """Passes of which each gives one edit: the unmasker's."""
+    """Passes of which each gives one edit: the unmasker's.
+
+    Attributes:
+        sight: Session over the canvas.
+        rng: Random stream of the answer.
+    """
 
     sight: BoardReader
     rng: Rng
@@ -263,10 +397,11 @@ class OneEdit:
 
 
 def _ended(look: UnmaskerView, edit: TextEdit, last: int | None) -> TextEdit:
-    """The edit, with the likeliest end at position `last` where there is none yet, and nothing behind it."""
+    """Return the edit with nothing after position `last`, and an end there if there is none yet."""
     if last is None:
         return edit
     write = {p: x for p, x in edit.write if p <= last}
+    # The answer has to end with a real end: of the possible ends the likeliest one is written.
     if look.canvas[last] is None and write.get(last) not in look.ends:
         row_V = look.shaped_RV[look.rows.index(last)]
         write[last] = max(look.ends, key=lambda x: float(row_V[x]))

@@ -24,19 +24,32 @@ class FullLengthEnding:
         return 0
 
     def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
+        """Return None: no end is predicted.
+
+        Args:
+            look: Laws of the pass, before its edit.
+            edit: Tokens that the pass writes.
+        """
         return None
 
 
 @dataclass(frozen=True)
 class PredictedEnding:
-    """At the first end that this pass writes; else at the surest gap whose likeliest token is an end, where its probability
-    reaches `least`, or every known gap behind it says the same. What lies behind is cut off and costs nothing any more.
+    """Predicts the answer's end from the laws of a pass, and cuts the canvas there.
 
-    least: 0: a mere prediction will do, as in the released code. spare: gaps behind it that stay, for models that never saw a
-    canvas end where its text does; 0 as published.
+    The end lies at the first end (EOS, a stop id) that this pass writes. Else it lies at the surest
+    gap whose likeliest token is an end, where its probability reaches `least`, or every known gap
+    after it predicts an end as well. What lies after it is cut off and costs nothing from then on.
+
+    Attributes:
+        least: Probability, 0 to 1, that a predicted end needs. 0: any prediction will do, as in the
+            released code.
+        spare: Gaps after the end that stay on the canvas, for models that never saw a canvas end
+            where its text does; 0 as published.
 
     Exact: no: the canvas is another one from then on.
-    Reduces to: an end that was written cuts the canvas and nothing else does, where no gap ever predicts one.
+    Reduces to: an end that was written cuts the canvas and nothing else does, where no gap ever
+    predicts one.
     Source: Bao et al., Learning to parallel (2025), end-of-text prediction; there `least` is 0.
     """
 
@@ -45,11 +58,22 @@ class PredictedEnding:
     everywhere: ClassVar[bool] = True
 
     def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
+        """Return the position of the answer's predicted last token.
+
+        Args:
+            look: Laws of the pass, before its edit; they cover all gaps, as `everywhere` asks.
+            edit: Tokens that the pass writes.
+
+        Returns:
+            A position of the canvas, or None where no end is sure enough.
+        """
+        # An end that is written now is certain: no prediction is needed.
         written = [p for p, x in edit.write if x in look.ends]
         if written:
             return min(written)
         if not look.ends:
             return None
+        # Gaps after an end that stands already are no part of the answer.
         stands = next(
             (i for i in range(look.block.start, len(look.canvas)) if look.canvas[i] in look.ends),
             len(look.canvas),
@@ -63,8 +87,11 @@ class PredictedEnding:
         ]
         if not ends:
             return None
+        # Of the gaps that predict an end the surest one counts, the first of them on a tie.
         sure_R = look.confidence(likeliest)
         best = max(ends, key=lambda i: (float(sure_R[i]), -i))
+        # A weak prediction is enough where all gaps after it agree: the model sees only padding
+        # there.
         agreed = look.complete and all(
             x in look.ends for r, x in zip(look.rows[best:], likeliest[best:]) if r < stands
         )

@@ -1,4 +1,4 @@
-"""The loop of denoising, once: pass after pass until the text ends, with what is counted, noted and told of each.
+"""The loop of denoising: pass after pass until the text ends, with statistics and trace events.
 
 What a method does differently is a value, its `CanvasPasses`: how one pass goes.
 """
@@ -24,9 +24,18 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, gap_positions
 
 @dataclass(frozen=True)
 class FillingState:
-    """How far an answer has come. canvas: now; state: the unmasker's; block: where gaps are filled next, empty where the answer
-    is whole; step: passes of this block so far; passes: of the answer; begin: the answer's first position; ends: ids that end
-    it; final: tokens before this position stay as they are, None: all before the first gap do."""
+    """How far an answer has come.
+
+    Attributes:
+        canvas: Prompt and answer as they are now; None is a gap.
+        state: State of the unmasker.
+        block: Positions where gaps are filled next; empty where the answer is complete.
+        step: Passes of this block so far.
+        passes: Passes of the answer so far.
+        begin: First position of the answer.
+        ends: Token ids that end the answer.
+        final: Tokens before this position stay as they are. None: all before the first gap do.
+    """
 
     canvas: Canvas
     state: Any
@@ -40,9 +49,16 @@ class FillingState:
 
 @dataclass(frozen=True)
 class FillingStep:
-    """One edit of a pass. look: the laws of the pass, as a trace shows them; feed: the positions that ran for them; edit: what
-    is written; spot: where that leads; parts: the edits that it was made of, one after the other, each with the laws that it
-    was chosen under (empty: the edit itself, under `look`)."""
+    """One edit of a pass, and the state that it leads to.
+
+    Attributes:
+        look: Laws of the pass, as a trace shows them.
+        feed: Positions that ran for them.
+        edit: Tokens that are written.
+        spot: State after the edit.
+        parts: Edits that this one is made of, in the order they were made, each with the laws that
+            it was chosen under. Empty: the edit itself, under `look`.
+    """
 
     look: UnmaskerView
     feed: Sequence[int]
@@ -53,23 +69,32 @@ class FillingStep:
 
 @dataclass(frozen=True)
 class CanvasPass:
-    """What one pass comes to. steps: its edits, at least one; those behind the end of the text are left out. fed: positions
-    that ran for it, whatever for."""
+    """What one pass gives.
+
+    Attributes:
+        steps: Its edits, at least one; those after the end of the text are left out.
+        fed: Positions that ran for the pass, for whatever purpose.
+    """
 
     steps: tuple[FillingStep, ...]
     fed: int
 
 
 class CanvasPasses(Protocol):
-    """How the passes of one answer go. It holds the boards and sessions of that answer, and what it remembers from pass to
-    pass."""
+    """How the passes of one answer go.
+
+    It holds the sessions of that answer, and what a method remembers from pass to pass.
+    """
 
     async def next(self, spot: FillingState) -> CanvasPass:
-        """One pass from this spot, whose block has a gap: where the last step of the pass before led to."""
+        """Run one pass.
+
+        `spot` is where the last step of the pass before led to; its block has a gap.
+        """
         ...
 
     def close(self) -> None:
-        """Give back what it holds; called once."""
+        """Close the sessions that are held; called once."""
         ...
 
 
@@ -81,14 +106,36 @@ async def fill_canvases(
     start: Callable[[Request, frozenset[int]], FillingState],
     begin: Callable[[Request, Rng], CanvasPasses],
 ) -> list[Result]:
-    """All choices of a request at once, each with passes of its own: a prompt sees the answer, so nothing can be shared.
+    """Fill the canvases of all choices of a request concurrently.
 
-    start: where an answer begins; begin: its passes, with its randomness. They are closed however that ends, those of an
-    answer that is whole at once: what they hold is free for those that go on.
+    Each choice has passes of its own: positions of the prompt attend to the answer, so nothing can
+    be shared. The passes of an answer are closed as soon as it is complete, and all of them however
+    the call ends.
+
+    Args:
+        vocab: Vocabulary of the model; trace events spell tokens with it.
+        request: What is asked: prompt token ids, number of answers, limits.
+        rng: Random stream of each choice, by the choice's number.
+        into: Record of the request, which gets the tokens, the statistics and the trace events.
+        start: Makes the state before the first pass from the request and the ids that end an
+            answer.
+        begin: Makes the passes of one answer from the request and the answer's random stream.
+
+    Returns:
+        One result for each choice of the request, in order.
     """
     unfinished = dict[int, CanvasPasses]()
 
     async def write(text: AnswerText, choice: int) -> Result:
+        """Write one choice, and close its passes when it is done.
+
+        Args:
+            text: Record of this answer.
+            choice: Number of the choice.
+
+        Returns:
+            The finished answer.
+        """
         try:
             return await _filled(vocab, start(request, text.ends), unfinished[choice], text, into)
         finally:
@@ -100,7 +147,8 @@ async def fill_canvases(
             unfinished[choice] = begin(request, rng(choice))
         return await gather_coroutines(*(write(text, choice) for choice, text in texts.items()))
     finally:
-        for passes in unfinished.values():  # of answers that were never begun
+        # What is left belongs to answers whose writing never began.
+        for passes in unfinished.values():
             passes.close()
 
 
@@ -121,9 +169,12 @@ async def _filled(
         taken = list[FillingStep]()
         opened = 0
         for step in passed.steps:
+            # A pass without a write would leave the loop as it was, for ever.
             if not step.edit.write:
                 raise RequestError("the unmasker filled no gap: it would go on for ever")
+            # The first step of a block counts the block as begun.
             opened += not spot.step
+            # Log-probabilities are noted when a token is written: later passes have other laws.
             if asked is not None:
                 for look, edit in step.parts or ((step.look, step.edit),):
                     notes |= _noted(look, edit, asked)
@@ -132,6 +183,7 @@ async def _filled(
             spot = step.spot
             if text.finish_reason is not None:
                 break
+        # Tokens become final in order of position, often several passes after they were written.
         stats = stats.seen(sum(len(s.edit.write) for s in taken), passed.fed, new, opened)
         new = 0
         if into.told(RemaskedEvent) and (back := _remasked(vocab, text, taken[-1])).position:
@@ -142,14 +194,17 @@ async def _filled(
 
 
 def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenLogprob]]:
-    """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
+    """Write what the request gives of the answer.
+
+    Returns how many of these tokens are final at once, and their log-probabilities.
+    """
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
     return text.edit(TextEdit(write=known), notes=notes) if known else 0, notes
 
 
 def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob]:
-    """Of what is written its log-probabilities, by position, with the k likeliest of the model."""
+    """Return log-probabilities of what is written, by position, with the k likeliest tokens."""
     out = dict[int, TokenLogprob]()
     at = {r: i for i, r in enumerate(look.rows)}
     for position, token in edit.write:
@@ -166,13 +221,14 @@ def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob
 
 
 def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> UnmaskedEvent:
-    """What a trace is told of a step: of what was written the model's own probabilities."""
+    """Make the trace event of a step, with the model's own probability of each token."""
     look = step.look
     write = step.edit.write
     pieces = tuple(_piece(vocab, x) for _, x in write)
     at = {r: i for i, r in enumerate(look.rows)}
     written = {p for p, _ in write}
     sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in write)
+    # Gaps of the block that this pass had and did not fill.
     left = sum(
         r not in written for r in gap_positions(look.canvas, look.block.start, look.block.stop)
     )
@@ -189,7 +245,7 @@ def _unmasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Un
 
 
 def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> RemaskedEvent:
-    """What a trace is told of the gaps that the last step of a pass left, of which the pass has a law."""
+    """Make the trace event of the gaps that a pass's last step left, as far as laws are known."""
     look = step.look
     written = {p for p, _ in step.edit.write}
     at = {r: i for i, r in enumerate(look.rows)}
@@ -198,6 +254,7 @@ def _remasked(vocab: TokenVocabulary, text: AnswerText, step: FillingStep) -> Re
         for p in gap_positions(look.canvas, look.block.start, look.block.stop)
         if p in at and p not in written
     ]
+    # The likeliest token of each gap, as a guess that was not written.
     best = [look.logp_RV[at[p]].max(-1) for p in left]
     return RemaskedEvent(
         text.choice or 0,
@@ -216,7 +273,10 @@ def _piece(vocab: TokenVocabulary, token: int) -> str:
 
 
 def _together(events: Sequence[UnmaskedEvent]) -> UnmaskedEvent:
-    """What a trace is told of a pass: all its steps as one, counted from the first, with what is left after the last."""
+    """Merge the events of a pass's steps into one.
+
+    It counts from the first step, with what is left after the last.
+    """
     return replace(
         events[-1],
         step=events[0].step,

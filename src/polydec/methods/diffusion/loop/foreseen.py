@@ -16,10 +16,13 @@ from polydec.methods.diffusion.loop.types import Rank
 
 @dataclass(frozen=True)
 class DrawnOrderDenoising:
-    """Every answer is filled by a loop of its own, made for a rank of each position that was drawn for it: whoever chooses what
-    is fed knows then which gaps come next.
+    """Denoising in an order that is drawn before the first pass of each answer.
 
-    make: a rank of each position -> the loop; () stands for an order from the left.
+    A rank is drawn for every position, and a decoder is made for these ranks. So the rule that
+    chooses what is fed knows which gaps come next.
+
+    Attributes:
+        make: Makes the decoder from a rank for each position; () stands for an order from the left.
 
     Exact: what the loop is.
     Reduces to: the loop itself where `make` does not look at ranks.
@@ -40,9 +43,21 @@ class DrawnOrderDenoising:
         return self.make(()).vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request, each in an order of its own.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
+        # The loop needs a decoder before any rank is drawn; its passes read the ranked one.
         return await self.make(()).fill(request, rng, into, self._begin)
 
     def _begin(self, request: Request, rng: Rng) -> OneEdit:
         length = len(request.prompt) + request.max_tokens
+        # Sorting by independent uniform ranks gives a uniformly random order.
         rank = tuple(rng.at("rank", i).uniform() for i in range(length))
         return OneEdit(self.make(rank).open(request), rng)

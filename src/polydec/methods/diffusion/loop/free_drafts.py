@@ -1,4 +1,4 @@
-"""Several passes' worth of edits guessed from one pass, and all of them checked in the next (FreeDave)."""
+"""Guess the edits of several passes from one pass, and check all of them in the next (FreeDave)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, gap_positions
 
 @dataclass(frozen=True)
 class FreeDraftDenoising:
-    """Writes what `base` writes, with fewer passes. From one pass's laws the unmasker's next edits are guessed: its edit now,
-    and what it would do then if the laws of the gaps that are left stayed as they are. One pass over all these canvases side
-    by side gives the laws that each of them really has: boards that share what the passes so far have left. Guesses are taken
-    for as long as the unmasker, shown the laws of the canvas before, comes to a canvas that was guessed.
+    """Writes what `base` writes, with fewer passes.
 
-    drafts: canvases that a pass is given at most, at least 1; they end with the block. eager: they go on into the blocks
-    behind it, whose gaps are asked for as well, the earlier block always first. base may keep keys and values within a block,
-    as long as what is kept depends on the block's first pass alone (full, blockwise, prefix, dual); with `eager` it keeps
-    none that change a law, and its unmasker looks at its block alone.
+    From one pass's laws the unmasker's next edits are guessed: its edit now, and what it would do
+    after that if the laws of the remaining gaps stayed as they are. One pass over all these
+    canvases in parallel gives the laws that each of them really has; their sessions share the keys
+    and values of the passes so far. Guesses are accepted for as long as the unmasker, given the
+    true laws of the canvas before, arrives at a canvas that was guessed.
 
-    Exact: law, in the sense that the text is that of `base` for the same seed, at any temperature: draws have names.
+    Attributes:
+        base: Decoder whose text is written. It may keep keys and values within a block, as long as
+            what is kept depends on the block's first pass alone (full, blockwise, prefix, dual).
+            With `eager` it keeps none that change a law, and its unmasker looks at its block alone.
+        drafts: Canvases of a pass, at least 1, the present one included; they end with the block.
+        eager: Whether guesses go on into the blocks that follow. Their gaps are asked for as well;
+            the earlier block always comes first.
+
+    Exact: law, in the sense that the text is that of `base` for the same seed, at any temperature:
+    draws have names.
     Reduces to: base, pass for pass, for drafts = 1 without `eager`.
-    Source: Wu and Zhang, FreeDave (2025); there one token a pass, and no chance. Its eager mode adds 1 a block to the
-    confidence, which puts blocks in the same order.
+    Source: Wu and Zhang, FreeDave (2025); there one token a pass, and no chance. Its eager mode
+    adds 1 a block to the confidence, which puts blocks in the same order.
     """
 
     base: DenoisingDecoder
@@ -57,13 +64,24 @@ class FreeDraftDenoising:
 
     @property
     def ahead(self) -> int:
-        """Positions behind the block that guesses may reach."""
+        """Positions after the block that guesses may reach."""
+        # Guesses of one token each reach at most `drafts` positions: round that up to whole blocks.
         size = self.base.block or self.base.denoiser.block
         if self.eager and size:
             return -(-self.drafts // size) * size
         return 0
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write the text of `base` with fewer passes.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(
             request,
             rng,
@@ -72,7 +90,17 @@ class FreeDraftDenoising:
         )
 
     def guesses(self, spot: FillingState, look: UnmaskerView, rng: Rng) -> list[FillingState]:
-        """The spots that follow one while laws stay as `look` has them."""
+        """Guess the states that follow, as if the laws stayed as they are.
+
+        Args:
+            spot: State before the next pass.
+            look: Laws of the last canvas that was accepted.
+            rng: Random stream of the answer, shared with the check: a named draw is the same in
+                both.
+
+        Returns:
+            At most ``drafts - 1`` states with gaps, in order.
+        """
         out = list[FillingState]()
         known = frozenset(look.rows)
         while (
@@ -81,6 +109,8 @@ class FreeDraftDenoising:
             and (self.eager or spot.block.start in look.block)
             and known.issuperset(gap_positions(spot.canvas, spot.block.start, spot.block.stop))
         ):
+            # The stale laws of the gaps that are still open stand in for the true ones. `step`
+            # names the draws, so a guess draws what the check will draw if the laws agree.
             keep = [i for i, r in enumerate(look.rows) if spot.canvas[r] is None]
             stale = replace(look.only(keep), canvas=spot.canvas, block=spot.block, step=spot.passes)
             edit, state = self.base.unmasker.choose(spot.state, stale, rng)
@@ -92,7 +122,16 @@ class FreeDraftDenoising:
     def taken(
         self, spot: FillingState, look: UnmaskerView, rng: Rng
     ) -> tuple[TextEdit, FillingState, UnmaskerView]:
-        """What `base` does at this spot under these laws: its edit, where that leads, and what it saw."""
+        """Do what `base` does in a state under these laws.
+
+        Args:
+            spot: State before the edit.
+            look: True laws of the state's canvas.
+            rng: Random stream of the answer.
+
+        Returns:
+            The edit, the state that it leads to, and the laws as the unmasker saw them.
+        """
         look = look.inside() if self.eager else look
         if look.step != spot.passes:
             look = replace(look, step=spot.passes)
@@ -103,8 +142,12 @@ class FreeDraftDenoising:
 
 @dataclass(eq=False)
 class _FreeDraftPasses:
-    """Guess, see, take what stands. sights: the one that knows the text so far, and while a pass runs one for each guess;
-    last: the laws of the last canvas that stood."""
+    """Guess, verify, accept: the passes of one answer.
+
+    Attributes:
+        sights: The session that knows the text so far, and while a pass runs one for each guess.
+        last: Laws of the last canvas that was accepted.
+    """
 
     how: FreeDraftDenoising
     sights: list[BoardReader]
@@ -118,10 +161,14 @@ class _FreeDraftPasses:
         else:
             guesses = how.guesses(spot, self.last, self.rng)
         spots = [spot, *guesses]
+        # Draft: one session for each guess, a fork of the one that knows the accepted text.
         self.sights += [self.sights[0].fork() for _ in guesses]
+        # Verify: the true laws of all canvases, scored in one batch.
         seen = await gather_coroutines(
             *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
         )
+        # Accept: follow the unmasker under true laws, from canvas to canvas, while its result is
+        # among the later guesses. The first canvas needs no check, so at least one step is made.
         steps = list[FillingStep]()
         at = 0
         further = [0]
@@ -131,6 +178,7 @@ class _FreeDraftPasses:
             edit, spot, look = how.taken(spot, laws, self.rng)
             steps.append(FillingStep(look, feed, edit, spot))
             further = [j for j in range(at + 1, len(spots)) if spots[j].canvas == spot.canvas]
+        # The session of the last accepted canvas goes on; all others are closed.
         self.last, kept = seen[at][0], self.sights.pop(at)
         self.close()
         self.sights = [kept]

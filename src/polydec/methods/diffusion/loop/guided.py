@@ -1,4 +1,4 @@
-"""An autoregressive model says how much of a pass's draft may be written at once (guided diffusion)."""
+"""An autoregressive model decides how much of a pass's draft is written (guided diffusion)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState
 
 @dataclass(frozen=True)
 class GuidedDenoising:
-    """A token is drawn for every gap of the block of `base`, and an autoregressive model reads them from the left in one pass.
-    Written are the first of them that it finds likely, at least one: no token is ever its own.
+    """Drafts a token for every gap of the block, and writes the prefix that a guide accepts.
 
-    chunk: tokens that it reads at most, at least 1; top: a likely token is among its so many likeliest (0: wherever it stands);
-    least: and has at least this probability, 0 to 1; relative: and at least this share of the likeliest token's, 0 to 1;
-    chance: and is accepted by a draw, with the probability that it has.
+    The guide is an autoregressive model that reads the drafted tokens from the left in one pass.
+    The first of them that it finds likely are written, at least one: no token is ever the guide's
+    own.
+
+    Attributes:
+        base: Decoder that makes the canvas and its passes.
+        guide: Autoregressive model of the same vocabulary.
+        chunk: Tokens that the guide reads at most, at least 1.
+        top: A token is likely if it is among the guide's `top` likeliest (0: wherever it stands);
+        least: and has at least this probability, 0 to 1;
+        relative: and at least this share of the likeliest token's probability, 0 to 1;
+        chance: and is accepted by a draw, with the probability that it has.
 
     Exact: no: drafts of one pass do not see each other.
-    Reduces to: left-to-right, one a pass, for chunk = 1; one pass a block for top = 0, nothing else and a large chunk.
-    Source: Hu et al., FlashDLM (2025): deterministic (top = 1), threshold (least), top-k, top-k relative (top and relative) and
-    stochastic (chance alone) acceptance.
+    Reduces to: left-to-right, one a pass, for chunk = 1; one pass a block for top = 0, nothing else
+    and a large chunk.
+    Source: Hu et al., FlashDLM (2025): deterministic (top = 1), threshold (least), top-k, top-k
+    relative (top and relative) and stochastic (chance alone) acceptance.
     """
 
     base: DenoisingDecoder
@@ -48,6 +57,16 @@ class GuidedDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request, each with a session of the guide.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(request, rng, into, self._begin)
 
     def _begin(self, request: Request, rng: Rng) -> _GuidedPasses:
@@ -57,7 +76,13 @@ class GuidedDenoising:
         )
 
     def accepted(self, scores: DraftScores, tokens: Sequence[int | None], rng: Rng) -> int:
-        """How many of these, from the first, it finds likely; a None stands for what is known anyway."""
+        """Count the drafted tokens, from the first, that the guide finds likely.
+
+        Args:
+            scores: Laws of the guide; row j is that of token j.
+            tokens: Drafted tokens in order; None stands for a token that is known anyway.
+            rng: Random stream of this pass, for acceptance by chance.
+        """
         for j, x in enumerate(tokens):
             if x is not None and not self._likely(scores, j, x, rng.at(j)):
                 return j
@@ -66,6 +91,8 @@ class GuidedDenoising:
     def _likely(self, scores: DraftScores, j: int, x: int, rng: Rng) -> bool:
         if self.top and x not in scores.topk(j, self.top)[0]:
             return False
+        # The tests go from cheap to dear: the rank alone, then the bar, then the probability
+        # itself.
         bar = self.least
         if self.relative:
             likeliest = scores.topk(j, 1)[0]
@@ -78,7 +105,12 @@ class GuidedDenoising:
 
 @dataclass(eq=False)
 class _GuidedPasses:
-    """Draft, read, write. session: of the guide; read: the last position that it knows, its root."""
+    """Draft, read, write: the passes of one answer.
+
+    Attributes:
+        session: Session of the guide.
+        read: Last position that the guide knows, its root.
+    """
 
     how: GuidedDenoising
     sight: BoardReader
@@ -89,15 +121,21 @@ class _GuidedPasses:
     async def next(self, spot: FillingState) -> CanvasPass:
         how = self.how
         look, feed = await self.sight.look(spot)
+        # The draft: an independent token for each gap that has a law.
         drawn = dict(zip(look.rows, look.tokens(self.rng), strict=True))
         first = look.rows[0]
+        # The guide's session moves up to the first gap: its root is the last token before it.
         known = [x for x in spot.canvas[self.read : first] if x is not None]
-        self.session.commit(known[:-1])  # the root, and what came behind it
+        # `commit` takes the root first, then the tokens that were written since; the last one is
+        # the new root.
+        self.session.commit(known[:-1])
         self.read = first - 1
+        # Known tokens inside the chain are read as they are, as context of the drafted ones.
         chain = range(first, min(first + how.chunk, spot.block.stop))
         tokens = [drawn[p] if (x := spot.canvas[p]) is None else x for p in chain]
         scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), ScoreRequest())
         draws = self.rng.at("accept", spot.passes)
+        # The first draft is always written: else a pass could end without progress.
         count = max(1, how.accepted(scores, [drawn.get(p) for p in chain], draws))
         edit = TextEdit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
         return CanvasPass((how.base.step(spot, look, feed, edit, spot.state),), len(feed))

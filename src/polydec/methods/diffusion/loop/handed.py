@@ -15,14 +15,20 @@ from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState
 
 @dataclass(frozen=True)
 class FirstTokenDenoising:
-    """`base` over a block-causal model, but where a block of the model begins with a gap, its first pass, which feeds the block
-    before it as well, now that it is whole, fills that gap alone: as an autoregressive model writes its next token. So every
-    other gap of a block sees a token of it.
+    """`base` over a block-causal model, with a pass for the first token of each block.
+
+    Where a block of the model begins with a gap, its first pass fills that gap alone, as an
+    autoregressive model writes its next token. That pass feeds the finished block before it as
+    well. So every other gap of a block sees a token of its block.
+
+    Attributes:
+        base: Decoder over a block-causal model.
 
     Exact: as base: one gap a pass stays a draw from the model's law in some order.
     Reduces to: base where every block begins with a given token.
-    Source: Wu et al., Fast-dLLM v2 (2025); there the token is always the likeliest one, and the block's gaps are not fed for
-    it: its head is shifted, and the last token before the block says the same without them.
+    Source: Wu et al., Fast-dLLM v2 (2025); there the token is always the likeliest one, and the
+    block's gaps are not fed for it: its head is shifted, and the last token before the block says
+    the same without them.
     """
 
     base: DenoisingDecoder
@@ -36,6 +42,16 @@ class FirstTokenDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(
             request, rng, into, lambda r, own: _FirstTokenPasses(self.base, self.base.open(r), own)
         )
@@ -43,7 +59,11 @@ class FirstTokenDenoising:
 
 @dataclass(eq=False)
 class _FirstTokenPasses:
-    """Passes of `base`, and those that begin a block. last: the block that such a pass began last."""
+    """Passes of `base`, and the first pass of each block.
+
+    Attributes:
+        last: First position of the block that such a pass began last.
+    """
 
     base: DenoisingDecoder
     sight: BoardReader
@@ -53,8 +73,10 @@ class _FirstTokenPasses:
     async def next(self, spot: FillingState) -> CanvasPass:
         base = self.base
         first = spot.block.start
+        # A block that begins with a given token needs no pass of its own.
         begins = first % base.denoiser.block == 0 and spot.canvas[first] is None
-        # to the rule that feeds, a block's passes begin behind the one that filled its first gap
+        # For the refresh rule the block's passes are counted from the one after its first token:
+        # that one is its first pass, which may feed more.
         seen = replace(spot, step=spot.step - (first == self.last))
         look, feed = await self.sight.look(seen)
         if begins:

@@ -1,4 +1,4 @@
-"""Several gaps from one pass, one after the other: a small layer tells the states what was written (ADJUST)."""
+"""Several gaps from one pass, one after the other: a small layer updates the states (ADJUST)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ from polydec.methods.diffusion.loop.filling import CanvasPass, FillingState, Fil
 from polydec.methods.diffusion.loop.types import gap_positions
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
-"""(embeddings, states) -> states, [1, T, H] each: what the states become once these tokens stand."""
+"""(embeddings, states) -> states, [1, T, H] each: what the states become once these tokens stand.
+"""
 
 
 @dataclass(frozen=True)
 class JointDenoising:
-    """Of each pass over the canvas the unmasker makes up to `count` edits. Between two of them `adjust` reads the canvas as it
-    is now and gives new states, which the model's own head makes laws of: so what is written sees what was written just before.
+    """Makes several edits from each pass over the canvas.
 
-    base: how the canvas is filled, all of it fed in every pass; adjust: trained for the model; count: edits of a pass, at least
-    1; they end with the block. A trace shows a pass's edits together, beside the laws of the pass itself.
+    The unmasker makes up to `count` edits of one pass. Between two of them `adjust` reads the
+    canvas as it is now and gives new states, and the model's own head turns these into laws. So a
+    token that is written depends on the tokens that were written just before. A trace shows a
+    pass's edits together, with the laws of the pass itself.
+
+    Attributes:
+        base: How the canvas is filled; every pass feeds all of it.
+        adjust: Layer that was trained for the model.
+        count: Edits of a pass, at least 1; they end with the block.
 
     Exact: no, but for count = 1.
-    Reduces to: base for count = 1; the unmasker on laws that stay as they are where `adjust` changes nothing.
-    Source: ADJUST, approximate joint sampling for diffusion language models (2025), with the lowest entropy first.
+    Reduces to: base for count = 1; the unmasker on laws that stay as they are where `adjust`
+    changes nothing.
+    Source: ADJUST, approximate joint sampling for diffusion language models (2025), with the lowest
+    entropy first.
     """
 
     base: DenoisingDecoder
@@ -48,6 +57,16 @@ class JointDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request, several edits a pass.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(
             request, rng, into, lambda r, own: _JointPasses(self, self.base.open(r), own)
         )
@@ -66,10 +85,13 @@ class _JointPasses:
         model = self.how.base.denoiser
         first = spot
         feed = self.sight.feed(spot)
+        # One pass of the model gives the states of all positions, TH.
         states = await self.sight.board.read(spot.canvas, feed)
         steps = list[FillingStep]()
         while not steps or (len(steps) < self.how.count and _goes_on(spot, first)):
             if steps:
+                # The small layer takes the place of a pass: it reads the new tokens' embeddings
+                # beside the states as they were.
                 embedded = model.embed(spot.canvas[: len(states)])
                 states = self.how.adjust(embedded[None], states[None])[0]
             rows = base.rows(spot, feed)
@@ -77,6 +99,7 @@ class _JointPasses:
             edit, state = base.unmasker.choose(spot.state, look, self.rng)
             steps.append(base.step(spot, look, feed, edit, state))
             spot = steps[-1].spot
+        # All edits become one step, which keeps the laws of each for the log-probabilities.
         write = sorted(pair for step in steps for pair in step.edit.write)
         parts = tuple((step.look, step.edit) for step in steps)
         whole = FillingStep(steps[0].look, feed, TextEdit(write=tuple(write)), spot, parts)

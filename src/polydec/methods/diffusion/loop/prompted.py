@@ -1,4 +1,4 @@
-"""What the prompt adds to a canvas's laws, made stronger (classifier-free guidance)."""
+"""Classifier-free guidance of a masked-diffusion model: the prompt's influence is made stronger."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from polydec.core.types import TokenVocabulary
 
 @dataclass(frozen=True)
 class PromptGuidedDenoiser:
-    """log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised: of the canvas whose prompt is
-    gaps, too. Both run in the same pass.
+    """Guides the laws of a canvas by its prompt.
 
-    scale: at least 0.
+    log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised. "Without it"
+    is the same canvas with gaps in the place of the prompt. Both run in the same pass.
+
+    Attributes:
+        denoiser: Model whose laws are guided.
+        scale: Strength of the guidance, at least 0.
 
     Exact: law, of the guided model.
     Reduces to: `denoiser` for scale = 0.
-    Source: Nie et al., unsupervised classifier-free guidance for masked diffusion (2024); LLaDA's cfg_scale is this scale.
+    Source: Nie et al., unsupervised classifier-free guidance for masked diffusion (2024); LLaDA's
+    cfg_scale is this scale.
     """
 
     denoiser: Denoiser
@@ -54,28 +59,58 @@ class PromptGuidedDenoiser:
         return self.denoiser.context
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
-        """Once for the states with the prompt, once for those without it."""
+        """Return the embeddings twice, for states with the prompt and for those without it."""
+        # The states are doubled, so what is added to them must be, too.
         return self.denoiser.embed(canvas).repeat(1, 2)
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Of states that `PromptGuidedBoard.read` gave: those with the prompt, and those without it beside them."""
+        """Return the guided log-weights at some positions from their states.
+
+        Args:
+            state_RH: States that `PromptGuidedBoard.read` gave, those with the prompt and those
+                without it side by side, shape ``[R, 2 H]``.
+            rows: Positions, ascending.
+
+        Returns:
+            Log-weights, shape ``[R, V]``.
+        """
+        # The board joined both states along the last axis.
         told_RH, untold_RH = state_RH.chunk(2, -1)
         return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
 
     def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
-        """The log-weights of both, mixed."""
+        """Mix the laws with and without the prompt.
+
+        Args:
+            told_RV: Log-weights with the prompt, shape ``[R, V]``.
+            untold_RV: Log-weights without it, shape ``[R, V]``.
+
+        Returns:
+            Log-weights, not normalised, shape ``[R, V]``.
+        """
+        # Normalised first: log-weights of two rows may differ by constants, which would not cancel.
         with_RV = normalise_log_weights(told_RV)
         without_RV = normalise_log_weights(untold_RV)
         out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
+        # A token that the prompted law excludes stays excluded: -inf less -inf would be NaN.
         return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
 
     def open(self, length: int, prompt: int = 0) -> PromptGuidedBoard:
+        """Open the two canvas sessions of one answer.
+
+        Args:
+            length: Positions of the canvas.
+            prompt: How many of the first positions are the prompt. Default 0.
+
+        Raises:
+            PolydecError: The canvas is longer than the model's context.
+        """
         told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
         return PromptGuidedBoard(self, prompt, told, untold)
 
 
 class PromptGuidedBoard:
-    """Two boards: one with the prompt, and one on which it is gaps."""
+    """Two canvas sessions: one with the prompt, and one on which the prompt is gaps."""
 
     def __init__(
         self, model: PromptGuidedDenoiser, prompt: int, told: CanvasSession, untold: CanvasSession
@@ -86,6 +121,17 @@ class PromptGuidedBoard:
         self._untold = untold
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        """Run both passes in one batch, and mix their laws.
+
+        Args:
+            canvas: Prompt and answer; None is a gap.
+            rows: Positions whose laws are wanted, ascending, each in `feed`.
+            feed: Positions that run, ascending.
+
+        Returns:
+            Log-weights, shape ``[R, V]``, float64.
+        """
+        # Both sessions score in one batch; the second sees gaps where the prompt stands.
         return self._model.bent(
             *await gather_coroutines(
                 self._told.score(canvas, rows, feed),
@@ -94,6 +140,15 @@ class PromptGuidedBoard:
         )
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """Run both passes, and return their states side by side.
+
+        Args:
+            canvas: Prompt and answer; None is a gap.
+            feed: Positions that run, ascending.
+
+        Returns:
+            States with the prompt, then those without it, shape ``[feed, 2 H]``.
+        """
         return torch.cat(
             await gather_coroutines(
                 self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)

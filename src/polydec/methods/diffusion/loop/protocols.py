@@ -1,4 +1,7 @@
-"""The roles of denoising. A method implements one of these; nothing in the package asks which class it got."""
+"""The protocols of denoising: unmasker, refresh rule and ending rule.
+
+A method implements one of these; nothing in the package asks which class it got.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,14 @@ U = TypeVar("U")
 
 
 class Unmasker(Protocol[U]):
-    """Which gaps are filled after a pass, and with what. A pure function of laws and its state.
+    """Decides which gaps are filled after a pass, and with which tokens.
 
-    everywhere: it looks at the gaps behind the block too; exactness: LAW where the text is a draw from the joint law of a
-    model whose conditionals are consistent.
+    A pure function of laws and its own state.
+
+    Attributes:
+        everywhere: It looks at the gaps after the block, too.
+        exactness: LAW where the text is a draw from the joint law of a model whose conditionals are
+            consistent.
     """
 
     everywhere: ClassVar[bool]
@@ -29,33 +36,69 @@ class Unmasker(Protocol[U]):
         ...
 
     def enter(self, state: U, count: int) -> U:
-        """A block of `count` gaps begins."""
+        """Begin a block.
+
+        Args:
+            state: State after the passes so far.
+            count: Gaps of the block.
+
+        Returns:
+            The state with which the block begins.
+        """
         ...
 
     def choose(self, state: U, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, U]:
-        """Writes into at least one of look.rows, and nothing else. Draws are made at rng.at("token", position, step) and
-        rng.at("order", step)."""
+        """Choose what a pass writes: tokens for at least one of `look.rows`, and for nothing else.
+
+        Args:
+            state: State before the pass.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer. Draws are made at ``rng.at("token", position, step)``
+                and ``rng.at("order", step)``.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         ...
 
 
 class CanvasRefresh(Protocol):
-    """Which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
+    """Decides which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
-        """Ascending positions, a gap of the block among them. canvas: what is fed; before: what the pass before was given, None
-        for the first pass of an answer, which feeds all; block: where gaps are filled now; step: passes of this block before
-        this one. Under a block-causal model what lies behind the model's own block is left out by the loop."""
+        """Return the positions to feed, ascending, with a gap of the block among them.
+
+        Under a block-causal model the loop leaves out what lies after the model's own block.
+
+        Args:
+            canvas: Prompt and answer that the pass sees; None is a gap.
+            before: Canvas of the pass before; None in the first pass of an answer, which feeds all.
+            block: Positions that may be filled now.
+            step: Passes of this block before this one, from 0.
+        """
         ...
 
 
 class EndingRule(Protocol):
-    """Where an answer ends before its end is written. spare: gaps behind the end that stay on the canvas."""
+    """Finds where an answer ends before its end is written.
+
+    Attributes:
+        everywhere: It looks at the gaps after the block, too.
+        spare: Gaps after the end that stay on the canvas.
+    """
 
     everywhere: ClassVar[bool]
 
     @property
     def spare(self) -> int: ...
     def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
-        """The position of the answer's last token, which becomes an end (EOS, a stop id) if it is none; what lies behind it is
-        cut off the canvas, but for `spare` gaps, and never fed again. None: not known. look: before the edit."""
+        """Return the position of the answer's last token, or None where it is not known.
+
+        That token becomes an end (EOS, a stop id) if it is none. What lies after it is cut off the
+        canvas, but for `spare` gaps, and never fed again.
+
+        Args:
+            look: Laws of the pass, before its edit.
+            edit: Tokens that the pass writes.
+        """
         ...

@@ -19,18 +19,26 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 @dataclass(frozen=True)
 class RemaskingDenoising:
-    """`base`, and `again` further passes in each block: each makes gaps of the `count` tokens of the block that the model was
-    least sure of when they were written, and fills as many gaps, those that it is surest of now. They come behind the share
-    `late` of the passes that the block is given, or where it is whole before that. The other passes are those of `base`.
-    None of its tokens is final before the last such pass.
+    """Runs `base`, with further passes in each block that take unsure tokens back.
 
-    again: at least 0; count: at least 1; late: 0 to 1; steps: passes that `base` gives a block, 0: one for each gap.
+    Each further pass fills `count` gaps, those that the model is surest of now, and makes gaps of
+    the `count` tokens of the block that the model was least sure of when they were written. They
+    come after the share `late` of the block's passes, or when the block is complete before that.
+    The other passes are those of `base`. No token of a block is final before its last further pass.
+
+    Attributes:
+        base: Decoder that fills the canvas.
+        again: Further passes of a block, at least 0.
+        count: Tokens that such a pass takes back, and gaps that it fills, at least 1.
+        late: Share of the block's passes before the further ones may come, 0 to 1.
+        steps: Passes that `base` gives a block; 0: one for each gap.
 
     Exact: no: a token that stays was chosen beside others that did not.
     Reduces to: base for again = 0.
-    Source: Wang et al., "Remasking discrete diffusion models with inference-time scaling" (2025), its loop over a canvas that
-    is nearly whole, by confidence, as ParallelBench (Kang et al., 2025) measures it. There what is remasked is drawn, with a
-    chance that grows as confidence falls; here, as in ParallelBench, the least sure tokens are.
+    Source: Wang et al., "Remasking discrete diffusion models with inference-time scaling" (2025),
+    its loop over a canvas that is nearly whole, by confidence, as ParallelBench (Kang et al., 2025)
+    measures it. There what is remasked is drawn, with a chance that grows as confidence falls;
+    here, as in ParallelBench, the least sure tokens are.
     """
 
     base: DenoisingDecoder
@@ -51,7 +59,8 @@ class RemaskingDenoising:
     @property
     def unexercised(self) -> Mapping[str, str]:
         reasons = dict(self.base.unexercised)
-        if self.again and self.count > 1:  # its further passes fill several gaps
+        # Further passes fill several gaps, so several in parallel do occur.
+        if self.again and self.count > 1:
             reasons.pop("parallel", None)
         return reasons
 
@@ -60,6 +69,16 @@ class RemaskingDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(
             request, rng, into, lambda r, own: _RemaskingPasses(self, self.base.open(r), own)
         )
@@ -67,8 +86,15 @@ class RemaskingDenoising:
 
 @dataclass(eq=False)
 class _RemaskingPasses:
-    """start: of the block that is filled; given: passes that it is given; done: further ones that were begun; sure: of each
-    position of it that was written how sure the model was then; due: whether the next pass is a further one."""
+    """Passes of one answer.
+
+    Attributes:
+        start: First position of the block that is being filled.
+        given: Passes that the block is given.
+        done: Further passes of the block that were scheduled.
+        due: Whether the next pass is a further one.
+        sure: Log-probability of each written token of the block, by position, when it was written.
+    """
 
     how: RemaskingDenoising
     sight: BoardReader
@@ -82,6 +108,7 @@ class _RemaskingPasses:
     async def next(self, spot: FillingState) -> CanvasPass:
         how = self.how
         base = self.how.base
+        # A new block starts the count of further passes anew.
         if spot.block.start != self.start:
             self.start = spot.block.start
             self.done = 0
@@ -91,11 +118,13 @@ class _RemaskingPasses:
         look, feed = await self.sight.look(spot)
         edit, state = self._chosen(spot, look)
         step = base.step(spot, look, feed, edit, state)
+        # The confidence of a token is that of the pass that wrote it.
         at = {r: i for i, r in enumerate(look.rows)}
         self.sure |= {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write}
         return CanvasPass((replace(step, spot=self._after(spot, step, state)),), len(feed))
 
     def _chosen(self, spot: FillingState, look: UnmaskerView) -> tuple[TextEdit, Any]:
+        # A regular pass asks the unmasker. A further pass fills as many gaps as were taken back.
         if not self.due:
             return self.how.base.unmasker.choose(spot.state, look, self.rng)
         look = look.inside()
@@ -107,21 +136,25 @@ class _RemaskingPasses:
         how = self.how
         after = step.spot
         left = not after.block or after.block.start != self.start
-        late = (
-            spot.step + 1 >= how.late * self.given
-        )  # once it is, further passes follow each other
+        # Once this holds it holds for the rest of the block: further passes follow each other.
+        late = spot.step + 1 >= how.late * self.given
         self.due = self.done < how.again and (left or late)
+        # The further pass that comes next needs gaps: the unsure tokens are taken back right away.
         if self.due:
             self.done += 1
             return how.base.again(spot, after, state, self._unsure(after))
         if left:
             return after
-        # the text has a token where one was taken back, until it is written anew
+        # The text shows a token where one was taken back, until it is written anew: nothing from
+        # there on may be final.
         first = next(i for i in after.block if after.canvas[i] is None)
         return replace(after, final=self.start if self.done < how.again else first)
 
     def _unsure(self, after: FillingState) -> frozenset[int]:
-        """The written positions of the block, up to its end, that the model was least sure of; the first ones on a tie."""
+        """Return the written positions of the block that the model was least sure of.
+
+        Only positions up to the block's end count; of equal ones the first.
+        """
         canvas = after.canvas
         end = next((p for p in sorted(self.sure) if canvas[p] in after.ends), len(canvas))
         stand = [p for p in self.sure if p <= end and canvas[p] is not None]

@@ -1,4 +1,4 @@
-"""What several unmaskers share: the states of those that have none or keep a pace, and which tokens are sure."""
+"""Helpers that unmaskers share: trivial states, a pace of fixed quotas, and sure tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,12 @@ def no_state(self: object, canvas: Canvas) -> None:
 
 
 def still_none(self: object, state: None, count: int) -> None:
-    """`Unmasker.enter` of one that remembers nothing."""
+    """Begin a block: `Unmasker.enter` of a rule that remembers nothing.
+
+    Args:
+        state: None.
+        count: Gaps of the block; not needed.
+    """
 
 
 def no_pace(self: object, canvas: Canvas) -> Pace:
@@ -53,17 +58,44 @@ def no_pace(self: object, canvas: Canvas) -> Pace:
 
 
 def new_pace(self: object, state: Pace, count: int) -> Pace:
-    """`Unmasker.enter` of one that fills a fixed number of gaps a pass."""
+    """Begin a block: `Unmasker.enter` of a rule that fills a fixed number of gaps a pass.
+
+    Args:
+        state: Pace of the block before; not needed.
+        count: Gaps of the block.
+
+    Returns:
+        The pace: gaps of the block, and no pass yet.
+    """
     return count, 0
 
 
 def draw_block_tokens(look: UnmaskerView, rng: Rng) -> tuple[UnmaskerView, tuple[int, ...], Tensor]:
-    """The gaps of the block, a token drawn for each, and the model's own probability of it, R."""
+    """Draw a token for each gap of the block.
+
+    Args:
+        look: What the pass shows.
+        rng: Random stream of the answer.
+
+    Returns:
+        The rows of the block alone, their drawn tokens, and the model's own probability of each,
+        shape ``[R]``.
+    """
+    # Only the block may be filled, so tokens of later gaps need not be drawn.
     look = look.inside()
     tokens = look.tokens(rng)
     return look, tokens, look.confidence(tokens)
 
 
 def surest_gaps(score_R: Tensor, bar: float) -> set[int]:
-    """The best one, and all of at least `bar`."""
+    """Return the rows whose score reaches a bar, and the best row in any case.
+
+    Args:
+        score_R: Confidence of each row, shape ``[R]``.
+        bar: Least score.
+
+    Returns:
+        Row indices, at least one.
+    """
+    # The best one is always among them: every pass must fill a gap.
     return {*best_indices(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}

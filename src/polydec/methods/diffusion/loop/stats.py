@@ -1,4 +1,4 @@
-"""What denoising counts."""
+"""Statistics of denoising."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DenoiseStats:
-    """passes: of the model over the canvas; first: tokens that were final after the first of them; unmasked: gaps filled,
-    those behind the end of the answer included; fed: positions that ran; blocks: begun; most: gaps filled by one pass."""
+    """Counts of one answer.
+
+    Attributes:
+        passes: Passes of the model over the canvas.
+        first: Tokens that were final after the first pass.
+        unmasked: Gaps that were filled, those after the end of the answer included.
+        fed: Positions that ran, over all passes.
+        blocks: Blocks that were begun.
+        most: Most gaps that one pass filled.
+    """
 
     passes: int = 0
     first: int = 0
@@ -19,7 +27,14 @@ class DenoiseStats:
     most: int = 0
 
     def seen(self, unmasked: int, fed: int, new: int, opened: int) -> DenoiseStats:
-        """One more pass; new: tokens that became final; opened: blocks that it was the first of."""
+        """Return the counts with one more pass.
+
+        Args:
+            unmasked: Gaps that the pass filled.
+            fed: Positions that ran for it.
+            new: Tokens that became final.
+            opened: Blocks whose first pass it was.
+        """
         return DenoiseStats(
             self.passes + 1,
             self.first if self.passes else new,

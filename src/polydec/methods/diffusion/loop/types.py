@@ -1,4 +1,4 @@
-"""What denoising hands around: canvases and the laws at their gaps."""
+"""Data that denoising passes on: canvases, and the laws at their gaps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,23 @@ from polydec.core.types import TextEdit
 
 
 def gap_positions(canvas: Canvas, start: int = 0, stop: int | None = None) -> tuple[int, ...]:
-    """The positions of [start, stop) that are gaps, ascending."""
+    """Return the gaps of a part of a canvas, ascending.
+
+    Args:
+        canvas: Token ids by position; None is a gap.
+        start: First position that is looked at. Default 0.
+        stop: Position after the last one. None: the end of the canvas.
+    """
     return tuple(i for i, x in enumerate(canvas[start:stop], start) if x is None)
 
 
 def canvas_with_edit(canvas: Canvas, edit: TextEdit) -> Canvas:
-    """The canvas with an edit's writes in it."""
+    """Return a canvas with an edit's tokens written into it.
+
+    Args:
+        canvas: Token ids by position; None is a gap.
+        edit: Positions and tokens; only its writes count.
+    """
     out = list(canvas)
     for position, token in edit.write:
         out[position] = token
@@ -34,12 +45,18 @@ def canvas_with_edit(canvas: Canvas, edit: TextEdit) -> Canvas:
 class UnmaskerView:
     """What an unmasker sees of one pass.
 
-    canvas: as it was fed; block: the positions that may be filled now; rows: the gaps whose laws are known, ascending: those
-    of the block, and where the unmasker wants all of them (`Unmasker.everywhere`) and all were fed, the later ones too;
-    logw_RV: the model's log-weights there, float64, not normalised, -inf at the mask token; shapers: bend the law that
-    tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer;
-    written: of positions of the block where a token stands the greatest probability that the model gives there, as far as
-    these were asked for (`DenoisingDecoder.written`) and fed.
+    Attributes:
+        canvas: Canvas as it was fed; None is a gap.
+        block: Positions that may be filled now.
+        rows: Gaps whose laws are known, ascending: those of the block, and the later ones too where
+            the unmasker wants all of them (`Unmasker.everywhere`) and all were fed.
+        logw_RV: Log-weights of the model at `rows`, shape ``[R, V]``, float64, not normalised, -inf
+            at the mask token.
+        shapers: Rules that change the law that tokens are drawn from, never the confidence.
+        step: Passes of this answer before this one.
+        ends: Token ids that end the answer.
+        written: By position of a known token of the block, the highest probability that the model
+            gives there, as far as it was asked for (`DenoisingDecoder.written`) and fed.
     """
 
     canvas: Canvas
@@ -63,6 +80,8 @@ class UnmaskerView:
             return self.logp_RV
         rows = list(self.logw_RV)
         for s in self.shapers:
+            # Shapers see no text here: rows of a canvas are shaped each by itself, in the rules'
+            # order.
             rows = [s.shape(s.start(()), w_V) for w_V in rows]
         return normalise_log_weights(torch.stack(rows))
 
@@ -77,78 +96,120 @@ class UnmaskerView:
         return len(self.rows) == len(gap_positions(self.canvas))
 
     def only(self, keep: Sequence[int]) -> UnmaskerView:
-        """Some of the rows, by their indices."""
+        """Return a view of some of the rows, by their indices."""
         return replace(
             self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)]
         )
 
     def inside(self) -> UnmaskerView:
-        """The rows of the block alone."""
+        """Return a view of the block's rows alone."""
         keep = [i for i, r in enumerate(self.rows) if r in self.block]
+        # Nothing to leave out: the cached laws of this view are kept.
         if len(keep) == len(self.rows):
             return self
         return self.only(keep)
 
     def token(self, i: int, rng: Rng) -> int:
-        """A token drawn for row i, at rng.at("token", position, step); the likeliest one where the law allows no other.
+        """Draw a token for a row; the likeliest one where the law allows no other.
 
         A Gumbel-argmax draws from the same law; this one inverts its distribution.
+
+        Args:
+            i: Index of the row.
+            rng: Random stream of the answer; the draw is made at
+                ``rng.at("token", position, step)``.
         """
         p_V = float64_probabilities(self.shaped_RV[i])
         return rng.at("token", self.rows[i], self.step).categorical(p_V)
 
     def tokens(self, rng: Rng) -> tuple[int, ...]:
-        """One drawn for each row: the candidates of rules that look at the token itself."""
+        """Draw one token for each row: the candidates of rules that look at the token itself."""
         return tuple(self.token(i, rng) for i in range(len(self.rows)))
 
     def confidence(self, tokens: Sequence[int]) -> Tensor:
-        """The model's own probability of each row's token, R."""
+        """Return the model's own probability of each row's token, shape ``[R]``."""
+        # One probability for each row: that of its own token.
         return self.logp_RV[
             torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)
         ].exp()
 
     @cached_property
     def entropy_R(self) -> Tensor:
-        """Of the model's own laws, in nats."""
+        """Entropy of the model's own law at each row, in nats, shape ``[R]``."""
         return row_entropy(self.logp_RV)
 
     def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> TextEdit:
-        """Fill the rows of these indices, tokens[i] being row i's."""
+        """Make the edit that fills some rows.
+
+        Args:
+            chosen: Indices of the rows to fill.
+            tokens: Token of each row, by the row's index.
+        """
+        # Rows ascend by position, so sorted indices give an ascending edit.
         return TextEdit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
 
 
 def row_entropy(logp_RV: Tensor) -> Tensor:
-    """Of each row of log-probabilities, in nats."""
+    """Return the entropy of each row of log-probabilities, in nats."""
     p_RV = logp_RV.exp()
+    # 0 log 0 counts as 0; without the fill it would be 0 times -inf, which is NaN.
     return -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
 
 
 def best_indices(score_R: Tensor, count: int) -> list[int]:
-    """Indices of the highest scores, best first, the lowest index first on a tie."""
+    """Return the indices of the highest scores, best first, the lowest index first on a tie.
+
+    Args:
+        score_R: Scores, shape ``[R]``.
+        count: Number of indices at most.
+    """
     return sorted(range(len(score_R)), key=lambda i: (-float(score_R[i]), i))[:count]
 
 
 Rank = tuple[float, ...]
-"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from the left."""
+"""Of each position of a canvas when its turn comes, the lowest first; () stands for an order from
+the left.
+"""
 
 
 def sort_by_rank(positions: Sequence[int], rank: Rank) -> list[int]:
-    """These positions, those whose turn comes first at the front."""
+    """Return positions in the order of their turn.
+
+    Args:
+        positions: Positions of the canvas.
+        rank: Rank of each position of the canvas, the lowest first; () is an order from the left.
+    """
     return sorted(positions, key=lambda p: (rank[p] if rank else 0.0, p))
 
 
 def pass_quota(count: int, steps: int, step: int) -> int:
-    """How many of `count` gaps pass `step` (from 0) of `steps` fills: as even as can be, the earlier ones one more. Their sum
-    is `count`; steps = 0 means one a pass."""
+    """Return how many gaps a pass fills when they are spread evenly.
+
+    Earlier passes fill one more where the division leaves a rest, so the quotas add up to `count`.
+
+    Args:
+        count: Gaps in all.
+        steps: Passes in all. 0: one gap a pass.
+        step: Number of the pass, from 0.
+    """
     if not steps:
         return 1
+    # The first `count % steps` passes take one of the rest.
     return count // steps + (step < count % steps)
 
 
 Pace = tuple[int, int]
-"""The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes so far."""
+"""The state of unmaskers that fill a fixed number: gaps of the block at its begin, and its passes
+so far.
+"""
 
 
 def bounded_pass_quota(pace: Pace, steps: int, left: int) -> int:
-    """How many gaps this pass fills: at least one, at most those that are left."""
+    """Return how many gaps this pass fills: at least one, at most those that are left.
+
+    Args:
+        pace: Gaps of the block when it began, and its passes so far.
+        steps: Passes that a block is given. 0: one gap a pass.
+        left: Gaps of the block that are left.
+    """
     return max(1, min(left, pass_quota(pace[0], steps, pace[1])))

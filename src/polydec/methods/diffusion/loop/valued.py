@@ -1,4 +1,4 @@
-"""Several edits drawn for each pass, and one taken whose text will be worth much (soft value-based decoding)."""
+"""Draw several edits for each pass, and take one that leads to a good answer (SVDD)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,27 @@ from polydec.methods.diffusion.loop.worths import CanvasValue, CanvasValueReader
 
 @dataclass(frozen=True)
 class SoftValueDenoising:
-    """Of each pass's laws the unmasker of `base` draws `tries` edits, independently. A `value` foretells what the answer will
-    be worth that each of them leads to. One of the edits is taken, with probability in proportion to exp(worth / heat), and the
-    others are forgotten.
+    """Draws several edits for each pass, and takes one by the value of the canvas it leads to.
 
-    tries: at least 1; heat: at least 0, in units of the worth; at 0 the first of the best is taken. Where all edits are the
-    same, nothing is tried. Looks of the model for a value count as positions that were fed, not as passes.
+    From each pass's laws the unmasker of `base` draws `tries` edits, independently. A `value`
+    predicts what the answer will be worth that each of them leads to. One edit is taken with
+    probability in proportion to exp(worth / heat), and the others are dropped. Where all edits are
+    the same, no value is asked for. Passes of the model that a value needs count as positions that
+    were fed, not as passes.
 
-    Exact: no, but for tries = 1: the law is bent towards what is worth much, less than a true soft value would bend it.
-    Reduces to: base, token for token, for tries = 1; base, in law, for values that are all the same or as heat grows.
-    Source: Li et al., derivative-free guidance with soft value-based decoding (SVDD, 2024); there how many gaps an edit fills
-    is left to chance, and the released code takes the best.
+    Attributes:
+        base: Decoder that makes the canvas and its passes.
+        value: Predicts the worth of a canvas with gaps.
+        tries: Edits that are drawn for each pass, at least 1.
+        heat: Temperature of the choice, at least 0, in units of the worth. 0: the first of the best
+            is taken.
+
+    Exact: no, but for tries = 1: the law is bent towards what is worth much, less than a true soft
+    value would bend it.
+    Reduces to: base, token for token, for tries = 1; base, in law, for values that are all the same
+    or as heat grows.
+    Source: Li et al., derivative-free guidance with soft value-based decoding (SVDD, 2024); there
+    how many gaps an edit fills is left to chance, and the released code takes the best.
     """
 
     base: DenoisingDecoder
@@ -53,6 +63,16 @@ class SoftValueDenoising:
         return self.base.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of a request.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         return await self.base.fill(request, rng, into, self._begin)
 
     def _begin(self, request: Request, rng: Rng) -> _SoftValuePasses:
@@ -60,7 +80,16 @@ class SoftValueDenoising:
         return _SoftValuePasses(self, self.base.open(request), rng, reader)
 
     def taken(self, worth_M: Tensor, rng: Rng) -> int:
-        """Which of the edits is taken."""
+        """Choose one of the drawn edits.
+
+        Args:
+            worth_M: Predicted worth of each edit, shape ``[M]``.
+            rng: Random stream of this choice.
+
+        Returns:
+            Index of the edit.
+        """
+        # Heat 0 is the limit of the softmax: the best, the first of equal ones.
         if not self.heat:
             return int(worth_M.argmax())
         return rng.categorical((worth_M / self.heat).softmax(-1))
@@ -79,10 +108,12 @@ class _SoftValuePasses:
         base = self.how.base
         rng = self.rng
         look, feed = await self.sight.look(spot)
+        # The first try draws from the answer's own stream, so tries = 1 gives the text of `base`.
         drawn = [
             base.unmasker.choose(spot.state, look, rng.at("candidate", m) if m else rng)
             for m in range(self.how.tries)
         ]
+        # Equal edits lead to one canvas: each distinct one is valued once.
         steps = {edit: base.step(spot, look, feed, edit, state) for edit, state in drawn}
         edit = drawn[0][0]
         fed = len(feed)
@@ -91,6 +122,7 @@ class _SoftValuePasses:
             worths, more = await self.reader.values(spots)
             worth = dict(zip(steps, worths, strict=True))
             fed = fed + more
+            # The draw is over tries, not over distinct edits: an edit drawn twice counts twice.
             worth_M = torch.tensor([worth[e] for e, _ in drawn], dtype=torch.float64)
             edit = drawn[self.how.taken(worth_M, rng.at("taken", spot.passes))][0]
         return CanvasPass((steps[edit],), fed)

@@ -1,4 +1,4 @@
-"""What an answer is worth that a canvas leads to: rewards, and what foretells them (SVDD)."""
+"""Rewards of answers, and predictions of the reward that a canvas leads to (SVDD)."""
 
 from __future__ import annotations
 
@@ -19,49 +19,75 @@ LEAST = -1e4
 
 
 class AnswerJudge(Protocol):
-    """What answers to one prompt are worth."""
+    """Judges answers to one prompt."""
 
     async def ready(self) -> None:
-        """What has to be done before any answer can be judged; called before each, and does it once."""
+        """Prepare for judging; called before each judgement, it does its work once."""
         ...
 
     async def worth(self, tokens: Sequence[int]) -> float:
-        """Of an answer, its end included: at least one token."""
+        """Return the worth of an answer of at least one token, its end included."""
         ...
 
     def close(self) -> None: ...
 
 
 class AnswerReward(Protocol):
-    """A black box over finished answers."""
+    """A black box that judges finished answers."""
 
-    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge: ...
+    def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        """Open a judge for answers to one prompt.
+
+        Args:
+            prompt: Token ids of the prompt.
+            vocab: Vocabulary of the answers.
+        """
+        ...
 
 
 class CanvasValueReader(Protocol):
-    """Foretells what canvases of one answer will be worth."""
+    """Predicts what canvases of one answer will be worth."""
 
     async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
-        """Of each spot, and how many positions were fed to the model for it."""
+        """Return the predicted worth of each state, and how many positions were fed."""
         ...
 
     def close(self) -> None: ...
 
 
 class CanvasValue(Protocol):
-    """What a canvas with gaps will be worth."""
+    """Predicts what a canvas with gaps will be worth."""
 
-    def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader: ...
+    def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
+        """Open a reader for the canvases of one answer.
+
+        Args:
+            base: Decoder that fills the canvas.
+            prompt: Token ids of the prompt.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class PosteriorMeanValue:
-    """The worth of the answer that the model would give at once: one look at the canvas, and the likeliest token in each gap
-    (SVDD-PM)."""
+    """Values a canvas by the answer that the model would give at once (SVDD-PM).
+
+    One pass over the canvas, and the likeliest token in each gap; the reward judges that answer.
+
+    Attributes:
+        reward: Judges finished answers.
+    """
 
     reward: AnswerReward
 
     def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
+        """Open a reader, with a judge of the reward.
+
+        Args:
+            base: Decoder whose model is asked for the likeliest tokens.
+            prompt: Token ids of the prompt.
+        """
+        # The judge belongs to the prompt; it is opened once for all canvases of the answer.
         return _PosteriorMeanReader(base, self.reward.open(prompt, base.vocab))
 
 
@@ -72,6 +98,7 @@ class _PosteriorMeanReader:
 
     async def values(self, spots: Sequence[FillingState]) -> tuple[list[float], int]:
         await self.judge.ready()
+        # The candidates' passes run as one batch.
         valued = await gather_coroutines(*(self._value(spot) for spot in spots))
         return [value for value, _ in valued], sum(fed for _, fed in valued)
 
@@ -80,11 +107,14 @@ class _PosteriorMeanReader:
         return await self.judge.worth(answer_of(canvas, spot)), fed
 
     async def _finished(self, spot: FillingState) -> tuple[Canvas, int]:
-        """The canvas with the likeliest token in each gap that the model sees, and what was fed for it."""
+        """Return the canvas with the likeliest token in each gap, and how much was fed for it."""
+        # A complete canvas needs no pass.
         if not spot.block:
             return spot.canvas, 0
+        # A session of its own: the pass must not leave keys and values of guessed tokens behind.
         board = self.base.denoiser.open(len(spot.canvas), spot.begin)
         try:
+            # With no canvas before, the rule feeds all that the model sees.
             feed = self.base.feed(spot, None)
             rows = gap_positions(spot.canvas, spot.begin, feed[-1] + 1)
             tokens = [int(x) for x in (await board.score(spot.canvas, rows, feed)).argmax(-1)]
@@ -100,11 +130,21 @@ class _PosteriorMeanReader:
 
 @dataclass(frozen=True)
 class LearnedCanvasValue:
-    """The worth that a trained network foretells of the canvas itself (SVDD-MC): no look of the model, and no reward asked."""
+    """Values a canvas by a trained network (SVDD-MC), without a pass of the model or a reward.
+
+    Attributes:
+        network: Predicts the worth from a canvas, None for gaps.
+    """
 
     network: Callable[[Canvas], float]
 
     def open(self, base: DenoisingDecoder, prompt: Sequence[int]) -> CanvasValueReader:
+        """Open a reader of the network.
+
+        Args:
+            base: Decoder that fills the canvas; not needed.
+            prompt: Token ids of the prompt; not needed.
+        """
         return _LearnedValueReader(self.network)
 
 
@@ -120,8 +160,14 @@ class _LearnedValueReader:
 
 
 def answer_of(canvas: Canvas, spot: FillingState) -> list[int]:
-    """The answer's tokens up to the first gap or end, the end included."""
+    """Return the answer's tokens up to the first gap or end, the end included.
+
+    Args:
+        canvas: Prompt and answer; None is a gap.
+        spot: State that says where the answer begins and which ids end it.
+    """
     answer = canvas[spot.begin :]
+    # A gap ends what is known of the answer; an end token ends it for good.
     stop = next((i for i, x in enumerate(answer) if x is None), len(answer))
     stop = next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)
     return [x for x in answer[:stop] if x is not None]
@@ -129,31 +175,50 @@ def answer_of(canvas: Canvas, spot: FillingState) -> list[int]:
 
 @dataclass(frozen=True)
 class LikelihoodReward:
-    """The mean log-probability of an answer's tokens under an autoregressive model, in nats."""
+    """The mean log-probability of an answer's tokens under an autoregressive model, in nats.
+
+    Attributes:
+        model: The autoregressive model.
+    """
 
     model: Target
 
     def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        """Open a session of the model that begins with the prompt.
+
+        Args:
+            prompt: Token ids of the prompt.
+            vocab: Vocabulary of the answers; not needed.
+        """
         return _LikelihoodJudge(self.model.open(prompt), prompt[-1])
 
 
 @dataclass(eq=False)
 class _LikelihoodJudge:
-    """session: of the model, which knows the prompt from the first answer on."""
+    """Reads answers with the autoregressive model.
+
+    Attributes:
+        session: Session of the model; it has read the prompt from the first answer on.
+        root: Last token of the prompt.
+        read: Whether the prompt was read.
+    """
 
     session: Session
     root: int
     read: bool = False
 
     async def ready(self) -> None:
+        # The first judgement feeds the prompt: where nothing is judged it is never fed.
         if not self.read:
             await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
         self.read = True
 
     async def worth(self, tokens: Sequence[int]) -> float:
+        # The session stays at the prompt; each answer is read by a fork of it.
         reader = self.session.fork()
         try:
             scores = await reader.score(Draft.chain(self.root, tokens[:-1]), ScoreRequest())
+            # Impossible tokens count LEAST, so that a mean stays finite and comparable.
             return sum(max(scores.logp(i, (x,))[0], LEAST) for i, x in enumerate(tokens)) / len(
                 tokens
             )
@@ -166,11 +231,23 @@ class _LikelihoodJudge:
 
 @dataclass(frozen=True)
 class AnswerTextReward:
-    """What a function says of the answer's text, its end left out; of a model without a tokenizer the ids as numbers."""
+    """What a function says of the answer's text, without its end.
+
+    For a model without a tokenizer the text is the ids as numbers.
+
+    Attributes:
+        judge: Gives a text's worth, any unit; the higher, the better.
+    """
 
     judge: Callable[[str], float]
 
     def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        """Open a judge that decodes answers to text.
+
+        Args:
+            prompt: Token ids of the prompt; not needed.
+            vocab: Vocabulary that decodes the answers.
+        """
         return _TextJudge(self.judge, vocab)
 
 
@@ -183,6 +260,7 @@ class _TextJudge:
         pass
 
     async def worth(self, tokens: Sequence[int]) -> float:
+        # The end is no part of the text that is judged.
         kept = [x for x in tokens if x not in self.vocab.eos]
         words = self.vocab.words
         if words is None:
@@ -197,15 +275,27 @@ class _TextJudge:
 
 @dataclass(frozen=True)
 class TargetLengthReward:
-    """`reward`, and `pull` less for each token that an answer is longer or shorter than `length`, its end not counted; 0: no
-    length is wanted."""
+    """`reward`, less a penalty for each token that an answer is too long or too short.
+
+    Attributes:
+        reward: Judges finished answers.
+        length: Wanted tokens of an answer, its end not counted. 0: any length.
+        pull: Penalty for each token, in units of the reward.
+    """
 
     reward: AnswerReward
     length: int = 0
     pull: float = 1.0
 
     def open(self, prompt: Sequence[int], vocab: TokenVocabulary) -> AnswerJudge:
+        """Open a judge of the reward, with the penalty where a length is wanted.
+
+        Args:
+            prompt: Token ids of the prompt.
+            vocab: Vocabulary of the answers; its EOS ids do not count as length.
+        """
         judge = self.reward.open(prompt, vocab)
+        # Without a wanted length the judge itself is returned: no layer in between.
         if self.length:
             return _TargetLengthJudge(judge, self, vocab.eos)
         return judge

@@ -44,5 +44,6 @@ def build(
     from polydec.methods.diffusion.unmaskers.entropy import EntropyUnmasker
     from polydec.models.learned.kinds.joint import JointSamplerLayer
 
+    # As published: the lowest entropy first, and every pass feeds the whole canvas.
     base = DenoisingDecoder(kit.denoiser, EntropyUnmasker(), FullRefresh(), block, kit.shapers)
     return JointDenoising(base, kit.need(JointSamplerLayer), count)

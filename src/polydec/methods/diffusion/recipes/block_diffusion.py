@@ -46,6 +46,7 @@ def build(
     from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
+    # Finished blocks see nothing that comes later: their keys and values are kept exactly.
     return DenoisingDecoder(
         kit.denoiser,
         ThresholdUnmasker(threshold),

@@ -69,6 +69,8 @@ def build(
         by_probability,
     )
 
+    # `agree` is the released rule: with the default width it compares five gaps at most. Keys and
+    # values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         kit.denoiser,
         AgreementUnmasker(most=width + 1, count=count)

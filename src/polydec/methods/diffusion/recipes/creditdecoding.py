@@ -52,6 +52,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.credit import CreditUnmasker
 
     refresh = refresh_for_cache(kit.denoiser.block, cache)
+    # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         kit.denoiser,
         CreditUnmasker(threshold, alpha, gamma, beta),

@@ -48,6 +48,8 @@ def build(
     from polydec.methods.diffusion.refreshes.delayed import DelayedRefresh
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
+    # With every = 1 each pass feeds all positions, so nothing stale is read, unless the prompt is
+    # kept.
     return DenoisingDecoder(
         kit.denoiser,
         ThresholdUnmasker(threshold),

@@ -46,11 +46,13 @@ def build(
     from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
 
     def make(rank: Rank) -> DenoisingDecoder:
+        # Refresh rule and unmasker share one order: what is fed is what will be filled.
         refresh = WindowRefresh(width, every, count, rank)
         return DenoisingDecoder(
             kit.denoiser, InOrderUnmasker(count, rank), refresh, block, kit.shapers, every == 1
         )
 
+    # A random order is drawn anew for each answer, so the decoder is made once it is known.
     if shuffled:
         return DrawnOrderDenoising(make)
     return make(())

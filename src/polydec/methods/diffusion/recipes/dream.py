@@ -43,6 +43,7 @@ def build(
     from polydec.methods.diffusion.refreshes import refresh_for_cache
     from polydec.methods.diffusion.unmaskers.entropy import EntropyUnmasker
 
+    # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         kit.denoiser,
         EntropyUnmasker(steps),

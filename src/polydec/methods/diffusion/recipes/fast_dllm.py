@@ -49,6 +49,7 @@ def build(
     from polydec.methods.diffusion.refreshes import refresh_for_cache
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
+    # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         kit.denoiser,
         ThresholdUnmasker(threshold),

@@ -55,6 +55,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
     own = kit.denoiser.block
+    # `rerun` counts the positions of a part: all of the block where there are no parts.
     base = DenoisingDecoder(
         kit.denoiser,
         ThresholdUnmasker(threshold),

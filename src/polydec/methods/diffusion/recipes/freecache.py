@@ -49,6 +49,7 @@ def build(
     from polydec.methods.diffusion.refreshes.frozen import FrozenRefresh
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
+    # Only with every = 1 is everything fed in each pass, and nothing stale is read.
     return DenoisingDecoder(
         kit.denoiser,
         ThresholdUnmasker(threshold),

@@ -55,6 +55,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 
     refresh = refresh_for_cache(kit.denoiser.block, cache)
+    # This decoder decides the text; drafts only save passes.
     base = DenoisingDecoder(
         kit.denoiser, ThresholdUnmasker(threshold), refresh, block, kit.shapers, not cache
     )

@@ -58,6 +58,7 @@ def build(
         refresh = FrozenRefresh()
     else:
         refresh = exact_refresh(kit.denoiser.block)
+    # The guide chooses what is written: of this decoder the canvas and its passes are used.
     base = DenoisingDecoder(
         kit.denoiser, LeftToRightUnmasker(), refresh, block, kit.shapers, not freeze
     )

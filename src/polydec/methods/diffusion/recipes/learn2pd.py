@@ -57,6 +57,8 @@ def build(
     from polydec.methods.diffusion.unmaskers.filtered import FilteredUnmasker
     from polydec.models.learned.kinds.filter import ConfidenceFilter
 
+    # Blocks are as long as the filter's input; known tokens show the model's confidence if the
+    # filter was trained on it.
     return DenoisingDecoder(
         kit.denoiser,
         FilteredUnmasker(kit.need(ConfidenceFilter), threshold),

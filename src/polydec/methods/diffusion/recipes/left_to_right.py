@@ -37,6 +37,7 @@ def build(
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
 
+    # The refresh rule must not change a law: the guarantee is the law of this order.
     return DenoisingDecoder(
         kit.denoiser,
         LeftToRightUnmasker(steps),

@@ -49,10 +49,12 @@ def build(
     from polydec.methods.diffusion.refreshes import refresh_for_cache
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
+    # Guidance runs a second canvas, without the prompt, in the same pass.
     if guidance:
         denoiser = PromptGuidedDenoiser(kit.denoiser, guidance)
     else:
         denoiser = kit.denoiser
+    # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         denoiser,
         ConfidenceUnmasker(steps),

@@ -47,6 +47,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.local import LocalLeapUnmasker
 
     refresh = refresh_for_cache(kit.denoiser.block, cache)
+    # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         kit.denoiser,
         LocalLeapUnmasker(threshold, relaxed, radius),

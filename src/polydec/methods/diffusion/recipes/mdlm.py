@@ -40,6 +40,7 @@ def build(
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 
+    # The refresh rule must not change a law: the guarantee is the any-order law.
     return DenoisingDecoder(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )

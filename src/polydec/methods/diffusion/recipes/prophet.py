@@ -49,6 +49,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
     from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
 
+    # The distances are measured over all gaps, so passes feed all that the model sees.
     unmasker = EarlyCommitUnmasker(ConfidenceUnmasker(), early, middle, late, passes=passes)
     return DenoisingDecoder(
         kit.denoiser, unmasker, exact_refresh(kit.denoiser.block), block, kit.shapers

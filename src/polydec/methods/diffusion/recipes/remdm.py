@@ -56,4 +56,5 @@ def build(
     base = DenoisingDecoder(
         kit.denoiser, ConfidenceUnmasker(steps), rule, block, kit.shapers, not cache
     )
+    # `steps` once more: `late` is a share of the passes that the schedule gives a block.
     return RemaskingDenoising(base, again, count, late, steps)

@@ -55,8 +55,10 @@ def build(
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 
+    # MDLM's sampler draws position and token: the tries of a pass differ in both.
     base = DenoisingDecoder(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )
+    # A mean log-probability does not mind the length: the penalty does.
     reward = TargetLengthReward(LikelihoodReward(kit.drafting), length, pull)
     return SoftValueDenoising(base, PosteriorMeanValue(reward), tries, heat)

@@ -46,6 +46,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
     from polydec.models.learned.kinds.value import ValueNetwork
 
+    # MDLM's sampler draws position and token: the tries of a pass differ in both.
     base = DenoisingDecoder(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )

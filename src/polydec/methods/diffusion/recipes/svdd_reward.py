@@ -55,8 +55,10 @@ def build(
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
     from polydec.models.learned.kinds.reward import TextReward
 
+    # MDLM's sampler draws position and token: the tries of a pass differ in both.
     base = DenoisingDecoder(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )
+    # The length is wanted of the answer apart from what the reward says of its text.
     reward = TargetLengthReward(AnswerTextReward(kit.need(TextReward).judge), length, pull)
     return SoftValueDenoising(base, PosteriorMeanValue(reward), tries, heat)

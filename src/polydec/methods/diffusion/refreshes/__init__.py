@@ -1,4 +1,7 @@
-"""Which positions of a canvas are fed: the keys and values of the others stay as an earlier pass left them."""
+"""Refresh rules: which positions of a canvas a pass feeds.
+
+The keys and values of the other positions stay as an earlier pass left them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ from polydec.methods.diffusion.refreshes.prefix import PrefixRefresh
 
 
 def exact_refresh(size: int) -> FullRefresh | BlockwiseRefresh:
-    """The cheapest rule that leaves the laws of a model with blocks of `size` positions (0: none) as they are."""
+    """Return the cheapest rule that does not change the model's laws.
+
+    Args:
+        size: Positions of the model's own blocks. 0: the model has none.
+    """
+    # Under a block-causal model finished blocks see nothing that comes later: they may stay as they
+    # are.
     if size:
         return BlockwiseRefresh(size)
     return FullRefresh()
@@ -18,6 +27,11 @@ def exact_refresh(size: int) -> FullRefresh | BlockwiseRefresh:
 def refresh_for_cache(
     size: int, cache: int
 ) -> FullRefresh | BlockwiseRefresh | PrefixRefresh | DualRefresh:
-    """By how much is kept while a block is filled, as recipes' `cache` counts it: 0 nothing that changes a law, 1 what stands
-    before the block, 2 all but the block."""
+    """Return the refresh rule of a cache level, as the recipes' option `cache` counts it.
+
+    Args:
+        size: Positions of the model's own blocks. 0: the model has none.
+        cache: What stays cached while a block is filled: 0 nothing that changes a law, 1 all before
+            the block, 2 all but the block.
+    """
     return (exact_refresh(size), PrefixRefresh(), DualRefresh())[cache]

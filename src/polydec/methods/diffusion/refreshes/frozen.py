@@ -10,10 +10,12 @@ from polydec.methods.diffusion.loop.types import gap_positions
 
 @dataclass(frozen=True)
 class FrozenRefresh:
-    """The first pass of an answer feeds all positions, the others the block and what stands behind it.
+    """Feeds the block and what stands after it; the first pass of an answer feeds all.
 
-    delay: the first pass of a block feeds what was written last before it once more: the pass that wrote it saw gaps there.
-    every: passes of a block after which everything is fed again (0: never).
+    Attributes:
+        delay: The first pass of a block also feeds what was written last before the block: the pass
+            that wrote it saw gaps there.
+        every: Passes of a block after which everything is fed again. 0: never.
 
     Exact: no, but under a block-causal model with `delay`.
     Reduces to: full for every = 1.
@@ -24,8 +26,21 @@ class FrozenRefresh:
     every: int = 0
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        """Feed from the block on; with `delay` from the last tokens before it that were gaps.
+
+        Args:
+            canvas: Prompt and answer that the pass sees; None is a gap.
+            before: Canvas of the pass before; None in the first pass of an answer.
+            block: Positions that may be filled now.
+            step: Passes of this block before this one, from 0.
+
+        Returns:
+            Positions to feed.
+        """
         if before is None or (self.every and step % self.every == 0):
             return range(len(canvas))
+        # Positions before the block that the pass before filled: their cached keys are those of
+        # gaps.
         if self.delay:
             late = gap_positions(before, 0, block.start)
         else:

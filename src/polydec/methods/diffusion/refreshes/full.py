@@ -11,7 +11,7 @@ from polydec.core.canvas_law import Canvas
 
 @dataclass(frozen=True)
 class FullRefresh:
-    """All positions of the canvas, in every pass.
+    """Feeds all positions of the canvas, in every pass.
 
     Exact: the laws are the model's.
     Reduces to: itself.
@@ -20,4 +20,15 @@ class FullRefresh:
     unexercised: ClassVar[Mapping[str, str]] = {"reused": "every pass feeds everything anew"}
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        """Feed every position.
+
+        Args:
+            canvas: Prompt and answer that the pass sees; None is a gap.
+            before: Canvas of the pass before; None in the first pass of an answer.
+            block: Positions that may be filled now.
+            step: Passes of this block before this one, from 0.
+
+        Returns:
+            All positions of the canvas.
+        """
         return range(len(canvas))

@@ -1,1 +1,1 @@
-"""Which gaps of a canvas are filled after each pass, and with what."""
+"""Unmaskers: which gaps of a canvas are filled after each pass, and with which tokens."""

@@ -15,12 +15,16 @@ from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pas
 
 @dataclass(frozen=True)
 class AtRandomUnmasker:
-    """Which gaps are filled is drawn at random, whatever their laws.
+    """Fills gaps that are drawn at random, whatever their laws.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
 
-    Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler does.
-    Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a pass.
+    Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler
+    does.
+    Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a
+    pass.
     Source: Sahoo et al., MDLM (2024); Zheng et al., first-hitting sampling (2024).
     """
 
@@ -37,9 +41,20 @@ class AtRandomUnmasker:
         return Exactness.LAW
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Fill gaps of the block that are drawn uniformly.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
         even_R = torch.ones(len(look.rows), dtype=torch.float64)
         chosen = rng.at("order", look.step).without_replacement(
             even_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )
+        # Only chosen rows draw a token: the order does not depend on what would be drawn.
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

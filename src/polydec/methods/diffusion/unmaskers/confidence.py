@@ -23,13 +23,20 @@ from polydec.methods.diffusion.loop.types import (
 
 @dataclass(frozen=True)
 class ConfidenceUnmasker:
-    """A token is drawn for every gap; those that the model itself, unshaped, finds likeliest are written.
+    """Draws a token for every gap, and writes those that the model finds likeliest.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    Confidence is the model's own probability, unshaped.
 
-    Exact: no: the order depends on what was drawn; one a pass, each single conditional is the model's.
-    Reduces to: at_random where all confidences are equal, but for the ties; one-shot argmax for steps = 1 without chance.
-    Source: Nie et al., LLaDA (2025); Chang et al., MaskGIT (2022), whose order has noise that is left out here.
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
+
+    Exact: no: the order depends on what was drawn; one a pass, each single conditional is the
+    model's.
+    Reduces to: at_random where all confidences are equal, but for the ties; one-shot argmax for
+    steps = 1 without chance.
+    Source: Nie et al., LLaDA (2025); Chang et al., MaskGIT (2022), whose order has noise that is
+    left out here.
     """
 
     steps: int = 0
@@ -40,7 +47,18 @@ class ConfidenceUnmasker:
     unexercised = unexercised_by_steps
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Write the drawn tokens of highest probability, up to the pass's quota.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # Every gap draws a token; those that are not written now are drawn anew in the next pass.
         tokens = look.tokens(rng)
         chosen = best_indices(
             look.confidence(tokens), bounded_pass_quota(state, self.steps, len(look.rows))

@@ -19,8 +19,18 @@ Credits = Mapping[int, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class CreditUnmasker:
-    """The threshold rule over logits to which alpha log(1 + credit) is added. In every pass each gap's likeliest token, of
-    probability q, gains q ** gamma; what was there before is multiplied by beta first. A block begins without credits.
+    """The threshold rule, with credit for tokens that stay the likeliest.
+
+    alpha log(1 + credit) is added to the logits. In every pass each gap's likeliest token, of
+    probability q, gains q ** gamma; the credits of earlier passes are multiplied by beta first. A
+    block begins without credits.
+
+    Attributes:
+        threshold: Probability, credit counted in, from which a token is written; the surest is in
+            any case.
+        alpha: Weight of the credit's logarithm in the logits.
+        gamma: Exponent of the probability that is gained; below 1 unsure tokens gain more.
+        beta: Share of the credits that the next pass keeps, 0 to 1.
 
     Exact: no.
     Reduces to: threshold for alpha = 0.
@@ -38,11 +48,32 @@ class CreditUnmasker:
         return {}
 
     def enter(self, state: Credits, count: int) -> Credits:
+        """Begin a block without credits.
+
+        Args:
+            state: Credits of the block before; not needed.
+            count: Gaps of the block that begins.
+
+        Returns:
+            The state with which the block begins.
+        """
         return {}
 
     def choose(self, state: Credits, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Credits]:
+        """Add this pass's credits, then write the tokens that reach the threshold with them.
+
+        Args:
+            state: Credit of each token that was the likeliest at a gap, by position.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # Only gaps of the block keep credits: those of written positions are dropped here.
         credits = {r: self._gained(state.get(r, {}), look, i) for i, r in enumerate(look.rows)}
+        # Both the draw and the confidence use the raised logits.
         logw_RV = look.logw_RV.clone()
         for i, r in enumerate(look.rows):
             for token, credit in credits[r].items():
@@ -57,7 +88,9 @@ class CreditUnmasker:
         self, before: Mapping[int, float], look: UnmaskerView, i: int
     ) -> Mapping[int, float]:
         """A gap's credits with what this pass adds."""
+        # Old credits decay before the gain is added, as published.
         out = {token: self.beta * credit for token, credit in before.items()}
+        # The gain comes from the model's own law, without credit: else credit would feed itself.
         likeliest = int(look.logp_RV[i].argmax())
         out[likeliest] = (
             out.get(likeliest, 0.0) + float(look.logp_RV[i, likeliest].exp()) ** self.gamma

@@ -17,16 +17,26 @@ State = tuple[Any, int, int]
 
 @dataclass(frozen=True)
 class EarlyCommitUnmasker:
-    """Fills as `base` does until, over the answer's gaps up to the first whose likeliest token ends it, the mean distance of
-    the two highest logits reaches a bound; then the rest of the canvas takes its likeliest tokens under
-    the laws that tokens are drawn from, and that was the last pass.
+    """Fills as `base` does until the best tokens stand clear, then fills all gaps at once.
 
-    early, middle, late: the bound in logits, while less than `first` of the expected passes are done, less than `second`,
-    and after that; passes: that an answer is expected to take (0: one for each of its positions). Known positions do not
-    count, and chance has no part in the last pass. A pass that did not feed the whole canvas decides nothing.
+    The measure is the mean distance of the two highest logits, over the answer's gaps up to the
+    first whose likeliest token ends it. When it reaches a bound, the rest of the canvas takes its
+    likeliest tokens under the laws that tokens are drawn from, and that was the last pass. Known
+    positions do not count, and chance has no part in the last pass. A pass that did not feed the
+    whole canvas decides nothing.
+
+    Attributes:
+        base: Unmasker of the passes before.
+        early: Bound in logits while less than `first` of the expected passes are done.
+        middle: Bound in logits while less than `second` of them are done.
+        late: Bound in logits after that.
+        first: Share of the expected passes, 0 to 1.
+        second: Share of the expected passes, `first` to 1.
+        passes: Passes that an answer is expected to take. 0: one for each of its positions.
 
     Exact: no.
-    Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for -inf.
+    Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for
+    -inf.
     Source: Li et al., Prophet (2025).
     """
 
@@ -47,18 +57,40 @@ class EarlyCommitUnmasker:
         return self.base.start(canvas), 0, self.passes or len(gap_positions(canvas))
 
     def enter(self, state: State, count: int) -> State:
+        """Begin a block of the base rule; passes are counted over the whole answer.
+
+        Args:
+            state: State of the base rule, passes so far, passes expected.
+            count: Gaps of the block that begins.
+
+        Returns:
+            The state with which the block begins.
+        """
         return self.base.enter(state[0], count), *state[1:]
 
     def choose(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
+        """Fill everything if the bound is reached, else what the base rule chooses.
+
+        Args:
+            state: State of the base rule, passes so far, passes expected.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
+        # This pass counts as done: progress reaches 1 in the last expected pass.
         below, done, expected = state
         if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
             return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)
+        # The base rule sees the block alone: the other rows were asked for to measure the distance.
         edit, below = self.base.choose(below, look.inside(), rng)
         return edit, (below, done + 1, expected)
 
     def _gap(self, look: UnmaskerView) -> float:
         """The mean distance of the best two logits over the answer's gaps."""
         two_R2 = look.logw_RV.topk(2, dim=-1).values
+        # What follows a predicted end is padding, whose large distances would say nothing.
         last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)
         return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
 

@@ -23,9 +23,11 @@ from polydec.methods.diffusion.loop.types import (
 
 @dataclass(frozen=True)
 class EntropyUnmasker:
-    """Gaps are ranked by the entropy of the model's own law, unshaped.
+    """Fills the gaps whose law, the model's own and unshaped, has the lowest entropy.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
 
     Exact: no: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
@@ -40,7 +42,18 @@ class EntropyUnmasker:
     unexercised = unexercised_by_steps
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Fill the gaps of lowest entropy, up to the pass's quota.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # Scores are sorted from the highest: the lowest entropy has the highest negative.
         chosen = best_indices(
             -look.entropy_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )

@@ -13,9 +13,11 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 @dataclass(frozen=True)
 class EntropyThresholdUnmasker:
-    """The gap of the block whose law has the lowest entropy is written, and every other of at most `threshold` nats.
+    """Fills every gap of the block whose law is clear, and the clearest in any case.
 
-    threshold: nats of the model's own law, unshaped; below 0 only the clearest is written.
+    Attributes:
+        threshold: Most nats of the model's own law, unshaped. Below 0 only the clearest gap is
+            filled.
 
     Exact: no.
     Reduces to: entropy, one a pass, for a threshold below 0; one pass a block at log V.
@@ -29,6 +31,16 @@ class EntropyThresholdUnmasker:
     enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        """Fill every gap whose law is clear enough.
+
+        Args:
+            state: None.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
         nats_R = look.entropy_R
         chosen = sorted(

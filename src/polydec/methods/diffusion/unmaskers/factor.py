@@ -18,10 +18,15 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, best_indices
 
 @dataclass(frozen=True)
 class FactorUnmasker:
-    """A token is drawn for every gap of the block. Of these, surest first, as many are written as have (j + 1)(1 - c_j) <=
-    factor one after another, c_j being the j-th highest confidence; at least one.
+    """Writes as many tokens as are likely to be right together.
 
-    factor: at 1 the tokens of a greedy pass are the likeliest ones together; above that more is risked.
+    A token is drawn for every gap of the block. Of these, surest first, as many are written as have
+    (j + 1)(1 - c_j) <= factor one after another, c_j being the j-th highest confidence; at least
+    one.
+
+    Attributes:
+        factor: Risk that is taken, at least 0. At 1 the tokens of a greedy pass are the likeliest
+            ones together; above that more is risked.
 
     Exact: no; see factor = 1.
     Reduces to: confidence, one a pass, for factor = 0 unless confidences are 1.
@@ -35,9 +40,17 @@ class FactorUnmasker:
     enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        """Write the longest run of the surest tokens that keeps the bound.
+
+        Args:
+            state: None.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look, tokens, sure_R = draw_block_tokens(look, rng)
         order = best_indices(sure_R, len(look.rows))
-        falls = (
-            n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2)
-        )  # its rank j is n + 1
+        falls = (n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2))
         return look.edit(order[: max(1, next(falls, len(order)))], tokens), None

@@ -21,16 +21,21 @@ from polydec.models.learned.kinds.filter import ConfidenceFilter
 
 @dataclass(frozen=True)
 class FilteredUnmasker:
-    """A filter looks at the confidences of all positions of a block (where a token stands
-    `UnmaskerView.written`, or 1 where nobody asked; 1 behind its end) and says of each how likely
+    """Writes the tokens that a small trained network finds final.
+
+    The filter reads the confidences of all positions of a block (where a token stands
+    `UnmaskerView.written`, or 1 where nobody asked; 1 after its end). It says of each how likely
     its likeliest token is the final one. Written are the surest token, and those of which it says
     more than `threshold`. Blocks are as long as the filter's input, or shorter.
 
-    threshold: 0 to 1; at 1 only the surest is written.
+    Attributes:
+        filter: The trained network.
+        threshold: Probability, 0 to 1. At 1 only the surest token is written.
 
     Exact: no.
     Reduces to: confidence, one a pass, at threshold 1.
-    Source: Bao et al., Learning to parallel (Learn2PD, 2025); there known positions show the model's confidence (`written`).
+    Source: Bao et al., Learning to parallel (Learn2PD, 2025); there known positions show the
+    model's confidence (`written`).
     """
 
     filter: ConfidenceFilter
@@ -41,10 +46,22 @@ class FilteredUnmasker:
     enter = still_none
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        """Write the tokens that the filter accepts, and the surest one.
+
+        Args:
+            state: None.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look, tokens, sure_R = draw_block_tokens(look, rng)
         first = look.block.start
         size = self.filter.size
         inside = [i for i, r in enumerate(look.rows) if r - first < size]
+        # The filter's input, B: one confidence for each position of a block, 1 where nothing is
+        # known.
         sure_B = torch.ones(size, dtype=torch.float32)
         for r, sure in look.written.items():
             if r - first < size:

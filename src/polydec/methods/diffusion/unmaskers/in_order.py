@@ -14,9 +14,11 @@ from polydec.methods.diffusion.loop.types import Rank, UnmaskerView, sort_by_ran
 
 @dataclass(frozen=True)
 class InOrderUnmasker:
-    """The gaps of the block whose turn it is are filled.
+    """Fills the gaps of the block whose turn it is.
 
-    count: gaps of a pass, at least 1; rank: of each position of the canvas, the lowest first (none: from the left).
+    Attributes:
+        count: Gaps that a pass fills, at least 1.
+        rank: Rank of each position of the canvas, the lowest first; () is an order from the left.
 
     Exact: one gap a pass gives a draw from the model's law in this order, whatever it is.
     Reduces to: left_to_right without `rank`; at_random, in law, where ranks are drawn.
@@ -41,7 +43,18 @@ class InOrderUnmasker:
         return ONE_A_PASS
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        """Fill the next gaps of the order.
+
+        Args:
+            state: None.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # Ranks are by position, edits by row: this maps one to the other.
         at = {r: i for i, r in enumerate(look.rows)}
         chosen = [at[r] for r in sort_by_rank(look.rows, self.rank)[: self.count]]
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

@@ -13,9 +13,11 @@ from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, bounded_pas
 
 @dataclass(frozen=True)
 class LeftToRightUnmasker:
-    """The leftmost gaps are filled.
+    """Fills the leftmost gaps.
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
 
     Exact: one gap a pass gives a draw from the model's law in this order.
     Reduces to: any order in blocks of one position.
@@ -34,6 +36,17 @@ class LeftToRightUnmasker:
         return Exactness.LAW
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Fill the leftmost gaps, up to the pass's quota.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # Rows ascend by position, so the first rows are the leftmost gaps.
         chosen = range(bounded_pass_quota(state, self.steps, len(look.rows)))
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

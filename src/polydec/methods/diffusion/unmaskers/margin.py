@@ -23,9 +23,13 @@ from polydec.methods.diffusion.loop.types import (
 
 @dataclass(frozen=True)
 class MarginUnmasker:
-    """Gaps are ranked by the model's highest probability less its second highest (top-k margin).
+    """Fills the gaps whose best two tokens lie farthest apart (top-k margin).
 
-    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+    The margin is the model's highest probability less its second highest.
+
+    Attributes:
+        steps: Passes that a block is given, its gaps spread evenly over them, more first. 0: one
+            gap a pass.
 
     Exact: no, but for a vocabulary of one token: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
@@ -40,7 +44,18 @@ class MarginUnmasker:
     unexercised = unexercised_by_steps
 
     def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+        """Fill the gaps of the largest margin, up to the pass's quota.
+
+        Args:
+            state: Gaps of the block at its begin, and its passes so far.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look = look.inside()
+        # The two highest probabilities of each row, R2.
         two_R2 = look.logp_RV.exp().topk(2, dim=-1).values
         chosen = best_indices(
             two_R2[:, 0] - two_R2[:, 1], bounded_pass_quota(state, self.steps, len(look.rows))

@@ -21,11 +21,16 @@ from polydec.methods.diffusion.loop.types import UnmaskerView
 
 @dataclass(frozen=True)
 class ThresholdUnmasker:
-    """A token is drawn for every gap of the block; the surest one is written, and every other of at least this confidence.
+    """Draws a token for every gap of the block, and writes all that reach a confidence.
 
-    threshold: the model's own probability of a token, unshaped; above 1 only the surest is written, at 0 all are.
+    The surest token is written in any case.
 
-    Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n + 1) e <= 1.
+    Attributes:
+        threshold: The model's own probability of a token, unshaped. Above 1 only the surest is
+            written, at 0 all are.
+
+    Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n +
+    1) e <= 1.
     Reduces to: confidence, one a pass, for a threshold above 1; one pass a block at 0.
     Source: Wu et al., Fast-dLLM (2025).
     """
@@ -43,6 +48,17 @@ class ThresholdUnmasker:
         return {}
 
     def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+        """Write the tokens that reach the threshold, and the surest one.
+
+        Args:
+            state: None.
+            look: What the pass shows: canvas, block, and the laws at its gaps.
+            rng: Random stream of the answer; draws are named by position and pass.
+
+        Returns:
+            The tokens to write, and the state after this pass.
+        """
         look, tokens, sure_R = draw_block_tokens(look, rng)
+        # Confidence is that of the drawn token under the unshaped law.
         chosen = surest_gaps(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), None

@@ -1,1 +1,1 @@
-"""Insertion: a text grows by tokens that are put anywhere into it."""
+"""The insertion loop: an answer grows by tokens that are inserted anywhere into it."""

@@ -1,4 +1,4 @@
-"""Inserting: a text grows, a token or some in each pass, anywhere, until the model finds nothing missing."""
+"""Insertion: an answer grows by one or some tokens in each pass until nothing is missing."""
 
 from __future__ import annotations
 
@@ -29,18 +29,26 @@ Put = tuple[int, int]
 class InsertionDecoder:
     """A decoder of the insertion family.
 
-    Each pass feeds prompt, answer and, unless it is ignored, the end behind them. A slot is chosen by how likely the next token
-    comes there, then a token from the slot's own law, as `shapers` bend it. Nothing is final before the whole answer is. An
-    answer with gaps (`Request.given`) keeps what is given, and each gap takes as many tokens as the model puts there, up to as
-    many as stand for it. Without an end (ignore_eos, or none in the vocabulary) every gap is filled up.
+    Each pass feeds prompt, answer and, unless it is ignored, the end after them. A slot (a place
+    between two tokens) is chosen by how likely the next token comes there, then a token from the
+    slot's own law, as `shapers` bend it. Nothing is final before the whole answer is. An answer
+    with gaps (`Request.given`) keeps what is given, and each gap takes as many tokens as the model
+    puts there, up to as many as stand for it. Without an end (ignore_eos, or none in the
+    vocabulary) every gap is filled up.
 
-    draw: slots are drawn, and so is whether anything is missing; else the likeliest slot is taken, and the answer is whole from
-    a probability of `least` on (0 to 1). count: tokens of a pass, at least 1, in as many slots; they do not see each other.
-    share: the slots beside the first take part where the next token comes there with at least this probability (0 to 1): in
-    others nothing may be missing.
+    Attributes:
+        model: Insertion model: a law over slots, and a law of the token at each slot.
+        shapers: Rules that change the law that tokens are drawn from, applied in order.
+        count: Tokens of a pass, at least 1, in as many slots; they do not see each other.
+        least: Probability, 0 to 1, that nothing is missing from which on the answer is complete;
+            without `draw`.
+        draw: Slots are drawn, and so is whether anything is missing; else the likeliest slot is
+            taken.
+        share: Probability, 0 to 1, that the next token comes to a slot which the slots after the
+            first one need: in others nothing may be missing.
 
-    Exact: law, of the model's own process, where slots are drawn, count is 1 and nothing is shaped: a slot and then its token
-    is a draw from the law over both.
+    Exact: law, of the model's own process, where slots are drawn, count is 1 and nothing is shaped:
+    a slot and then its token is a draw from the law over both.
     Reduces to: plain, in law, for a model whose only slot is the last one: slots drawn, count 1.
     Source: ILM, insertion language models (2025); there no end stands behind the text.
     """
@@ -70,7 +78,18 @@ class InsertionDecoder:
         return self.model.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices of a request, each on a slate of its own: a prompt sees the answer, so nothing can be shared."""
+        """Write all choices of a request, each in a session of its own.
+
+        Positions of the prompt attend to the answer, so nothing can be shared.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         texts = [into.open(choice) for choice in request.choices]
         slates = list[InsertionSession]()
         try:
@@ -86,24 +105,38 @@ class InsertionDecoder:
                 slate.close()
 
     def end(self, request: Request) -> int | None:
-        """The token that stands behind an answer and is its last one; None where there is none, or a rule takes it away."""
+        """Return the token that ends an answer and stands after it.
+
+        None where there is none, or where a shaper forbids it.
+        """
         if request.ignore_eos:
             end = None
         else:
             end = min(self.vocab.eos, default=None)
+        # A shaper that masks tokens may forbid the end: the model then never finds the answer
+        # complete.
         masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
         if any(m.forbids(m.start(()), end) for m in masks):
             return None
         return end
 
     def start(self, request: Request) -> InsertionSheet:
-        """Before the first pass; an end that is given stands behind the answer anyway."""
+        """Return the state before the first pass.
+
+        A given end is left out: it stands after the answer anyway.
+        """
         answer = request.given or (None,) * request.max_tokens
         ended = answer[-1] is not None and answer[-1] == self.end(request)
         return InsertionSheet.of(answer[:-1] if ended else answer)
 
     def whole(self, offer: InsertionScores, rng: Rng, step: int) -> bool:
-        """Whether nothing is missing."""
+        """Decide whether nothing is missing.
+
+        Args:
+            offer: Scores of the pass.
+            rng: Random stream of the answer.
+            step: Number of the pass, from 0; it names the draw.
+        """
         if self.draw:
             return bool(
                 rng.at("whole", step).categorical(
@@ -113,10 +146,21 @@ class InsertionDecoder:
         return offer.whole >= self.least
 
     def chosen(self, offer: InsertionScores, most: int, rng: Rng, step: int) -> list[Put]:
-        """What the pass puts in: up to `count` slots, each once, at most `most`."""
+        """Choose the slots of a pass and their tokens.
+
+        Args:
+            offer: Scores of the pass.
+            most: Tokens that the gaps still take.
+            rng: Random stream of the answer.
+            step: Number of the pass, from 0; it names the draws.
+
+        Returns:
+            Pairs of a slot's index and a token: up to `count`, at most `most`, each slot once.
+        """
         logp_S = offer.logp_S.clone()
         out = list[Put]()
         for i in range(min(self.count, most)):
+            # The first slot is taken anyway; further ones only where a token is likely missing.
             if out:
                 logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
             if bool((logp_S == NEG_INF).all()):
@@ -127,6 +171,7 @@ class InsertionDecoder:
                 )
             else:
                 slot = int(logp_S.argmax())
+            # A slot takes one token a pass: two would be drawn blind to each other's order.
             logp_S[slot] = NEG_INF
             out.append(
                 (
@@ -139,7 +184,7 @@ class InsertionDecoder:
         return out
 
     def law(self, logw_V: Tensor) -> Tensor:
-        """The law that a slot's token is drawn from, normalised."""
+        """Return the normalised law that a slot's token is drawn from, shape ``[V]``."""
         for s in self.shapers:
             logw_V = s.shape(s.start(()), logw_V)
         return normalise_log_weights(logw_V)
@@ -155,9 +200,12 @@ async def _write(
     stats = InsertStats()
     notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
     done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
+    # Given tokens are written first, so that the text holds them while it grows.
     if sheet.token:
         text.edit(TextEdit(insert=tuple(enumerate(sheet.token, begin))), final=0)
     while slots := sheet.slots:
+        # Slot i lies after fed position begin - 1 + i: the prompt's last token is slot 0's left
+        # neighbour.
         fed = (*request.prompt, *sheet.token, *(() if end is None else (end,)))
         offer = await slate.score(fed, [begin - 1 + i for i in slots])
         whole = end is not None and how.whole(offer, rng, stats.passes)
@@ -165,6 +213,7 @@ async def _write(
             puts = []
         else:
             puts = how.chosen(offer, sum(sheet.room), rng, stats.passes)
+        # The mark before the text runs too, hence one position more than was fed.
         stats = stats.seen(len(puts), len(fed) + 1)
         if whole:
             logp = float(torch.tensor(offer.whole).log())
@@ -174,6 +223,7 @@ async def _write(
             raise RequestError("the model offers no token for any slot: the answer cannot go on")
         sheet, edit = _put(how, request, sheet, slots, offer, puts, notes)
         text.edit(TextEdit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
+    # Only now all tokens are final. The end is written where the answer has room for it.
     last = begin + len(sheet.token)
     ends = end is not None and len(sheet.token) < request.max_tokens
     text.edit(
@@ -192,11 +242,16 @@ def _put(
     puts: list[Put],
     notes: list[TokenLogprob],
 ) -> tuple[InsertionSheet, list[tuple[int, int]]]:
-    """The sheet with these tokens in it, and where they stand then, ascending; their notes go among the others."""
+    """Return the sheet with these tokens, and where they stand then, ascending.
+
+    Their log-probabilities go among the others.
+    """
     out = list[tuple[int, int]]()
     for slot, token in sorted(puts):
-        at = slots[slot] + len(out)  # those before it have moved it
-        if at not in sheet.slots:  # the gap is full
+        # Slots are numbered as before the pass; tokens put in before this one have moved it.
+        at = slots[slot] + len(out)
+        # Two tokens of the pass may share a gap that has room for one.
+        if at not in sheet.slots:
             continue
         sheet = sheet.put(at, token)
         notes.insert(at, _note(how, offer.logw_SV[slot], token, request.logprobs))
@@ -205,7 +260,10 @@ def _put(
 
 
 def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> TokenLogprob:
-    """Of a token its log-probability in its slot, with the k likeliest ones of the model there (None: nobody asks)."""
+    """Return a token's log-probability in its slot, with the model's k likeliest there.
+
+    `k` None: nobody asks for any.
+    """
     if k is None:
         return TokenLogprob(token, 0.0, 0.0, ())
     row_V = normalise_log_weights(logw_V)

@@ -1,4 +1,4 @@
-"""What insertion counts."""
+"""Statistics of insertion."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class InsertStats:
-    """passes: of the model over the text, that which finds nothing missing included; first: tokens that were final after the
-    first of them; inserted: tokens that were put in; fed: positions that ran, the mark before the text and the end behind it
-    included."""
+    """Counts of one answer.
+
+    Attributes:
+        passes: Passes of the model over the text, with the one that finds nothing missing.
+        first: Tokens that were final after the first pass.
+        inserted: Tokens that were inserted.
+        fed: Positions that ran, with the mark before the text and the end after it.
+    """
 
     passes: int = 0
     first: int = 0
@@ -18,7 +23,12 @@ class InsertStats:
     fed: int = 0
 
     def seen(self, inserted: int, fed: int) -> InsertStats:
-        """One more pass."""
+        """Return the counts with one more pass.
+
+        Args:
+            inserted: Tokens that the pass inserted.
+            fed: Positions that ran for it.
+        """
         return InsertStats(self.passes + 1, self.first, self.inserted + inserted, self.fed + fed)
 
     def plus(self, other: InsertStats) -> InsertStats:

@@ -1,4 +1,4 @@
-"""What insertion hands around: a text with the places where it may grow."""
+"""Data of insertion: a text with the places where it may grow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from itertools import pairwise
 class InsertionSheet:
     """An answer while it grows.
 
-    token: what stands; behind: of the prompt's last token and of each of these the gap that opens behind it, None where
-    nothing may be put; room: of each gap how many tokens it still takes. A token that is put into a gap has it on both sides.
+    Attributes:
+        token: Token ids that stand, in order.
+        behind: For the prompt's last token and for each of these, the number of the gap that opens
+            after it; None where nothing may be put.
+        room: Tokens that each gap still takes. A token that is put into a gap has it on both sides.
     """
 
     token: tuple[int, ...]
@@ -21,10 +24,15 @@ class InsertionSheet:
 
     @staticmethod
     def of(answer: Sequence[int | None]) -> InsertionSheet:
-        """None stands for a gap; a run of so many is one that takes up to so many tokens."""
+        """Make the sheet of an answer with gaps.
+
+        None stands for a gap; a run of n of them is one gap that takes up to n tokens.
+        """
         token = list[int]()
         behind = list[int | None]([None])
         room = list[int]()
+        # The leading 0 stands for the prompt's last token, so that a first gap opens like any
+        # other.
         for before, x in pairwise((0, *answer)):
             if x is not None:
                 token.append(x)
@@ -38,11 +46,16 @@ class InsertionSheet:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Where a token may be put: 0 is behind the prompt, i behind token i - 1."""
+        """Slots where a token may be put: 0 follows the prompt, i follows token i - 1."""
         return tuple(i for i, gap in enumerate(self.behind) if gap is not None and self.room[gap])
 
     def put(self, slot: int, token: int) -> InsertionSheet:
-        """With one more token in an open slot."""
+        """Return the sheet with one more token.
+
+        Args:
+            slot: An open slot, one of `slots`.
+            token: Token id.
+        """
         gap = self.behind[slot]
         stop = slot + 1
         room = tuple(n - (i == gap) for i, n in enumerate(self.room))

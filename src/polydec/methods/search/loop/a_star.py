@@ -1,4 +1,4 @@
-"""A* over the steps of a solution, led by a learned reward."""
+"""A* search over the steps of a solution, guided by a learned reward."""
 
 from __future__ import annotations
 
@@ -24,9 +24,19 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 @dataclass(frozen=True, eq=False)
 class AStarNode:
-    """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
-    number: in the order of finding; drawn: steps that were drawn behind it; wait: what that costs it; found: the steps that
-    were."""
+    """A beginning of a solution.
+
+    Attributes:
+        attempt: The text so far, and how it goes on.
+        rng: Random stream of what is drawn after it.
+        cost: Cost g of the path to it, at least 0.
+        hope: Heuristic h: one less what the reward says, 0 to 1.
+        depth: Steps of the path.
+        number: Number in the order of finding.
+        drawn: Steps that were drawn after it.
+        wait: What these draws add to its f.
+        found: Texts that these draws led to.
+    """
 
     attempt: SearchAttempt
     rng: Rng
@@ -40,29 +50,43 @@ class AStarNode:
 
     @property
     def order(self) -> tuple[float, float, int, int]:
-        """The least is looked at first."""
+        """Key of the search's queue: the least is expanded first."""
         return (self.cost + self.hope + self.wait, self.hope, -self.depth, self.number)
 
 
 @dataclass(frozen=True)
 class AStarSearch:
-    """Takes the most promising beginning, draws `width` next steps behind it, asks the reward of each, and goes on so until the
-    most promising one is a whole solution. Of a step that is drawn twice one stays.
+    """A* search over steps: expands the most promising beginning until a solution is complete.
 
-    A beginning s is the more promising the less f(s) = g(s) + h(s) is: h(s) = 1 - reward(s); g grows with a step from s to t by
-    max(0, reward(s) - reward(t)) + `toll`, so what the reward has fallen on the way is not forgotten (the paper's cost of a
-    step is not known to us: this one is ours). The reward of nothing is 1, that of a text that was cut at the limit is 0.
+    The most promising beginning gets `width` next steps, the reward is asked of each, and so on
+    until the most promising one is a complete solution. A step that is drawn twice counts once.
 
-    A beginning is left for good once steps were drawn behind it, as in the paper. With `again` it waits instead, with so much
-    added to its f every time, and is taken up once more when all that was found behind it is less promising than that: ours.
+    A beginning s is the more promising the less f(s) = g(s) + h(s) is: h(s) = 1 - reward(s); g
+    grows with a step from s to t by max(0, reward(s) - reward(t)) + `toll`, so what the reward has
+    fallen on the way is not forgotten (the paper's cost of a step is not known to us: this one is
+    ours). The reward of nothing is 1, that of a text that was cut at the limit is 0.
 
-    With `sure` the reward is not asked of a step that the law gives at least this probability, all of it together: its value is
-    that of the step before it (ours; where the law leaves no choice there is nothing to choose).
+    A beginning is left for good once steps were drawn after it, as in the paper. With `again` it
+    waits instead, with so much added to its f every time, and is expanded once more when all that
+    was found after it is less promising than that: ours.
 
-    width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most; budget: once so many tokens were
-    written nothing new is begun: the best solution found is the answer, or else the most promising beginning is drawn to
-    its end. frontier: beginnings that are kept at most; the least promising ones go first. again: above 0, None: never. sure:
-    above 0 to 1, None: every step is asked of.
+    With `sure` the reward is not asked of a step that the law gives at least this probability, all
+    of it together: its value is that of the step before it (ours; where the law leaves no choice
+    there is nothing to choose).
+
+    Attributes:
+        method: Draws the steps.
+        reward: Process reward that values a beginning, 0 to 1.
+        width: Steps that are drawn after a beginning, 1 to 64.
+        delimiter: Text that a step ends with.
+        longest: Most tokens of a step.
+        budget: Tokens after which nothing new is begun: the best solution found is the answer, or
+            else the most promising beginning is drawn to its end.
+        toll: Cost of every step, at least 0.
+        frontier: Most beginnings that are kept; the least promising ones are dropped first.
+        again: What a new turn adds to f, above 0. None: a beginning is expanded once.
+        sure: Probability, above 0 to 1, from which the reward is not asked. None: it is always
+            asked.
 
     Exact: approximate: the reward chooses among draws.
     Reduces to: the method itself at width 1, draw for draw.
@@ -101,11 +125,30 @@ class AStarSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """A search for each choice."""
+        """Search for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Search for one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await _AStarRun(self, answer, opened).run(
                 AStarNode(root, rng(answer.choice or 0))
             )
@@ -114,7 +157,7 @@ class AStarSearch:
 
 
 class _AStarRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(self, plan: AStarSearch, answer: AnswerText, opened: list[SearchAttempt]) -> None:
         self._plan = plan
@@ -132,16 +175,22 @@ class _AStarRun:
             not (best := min(open_, key=lambda n: n.order)).attempt.ended
             and self._spent.written < plan.budget
         ):
+            # Expand the best node, then cut the queue to its size: dropped nodes give their cache
+            # back.
             open_.remove(best)
             open_ = sorted([*open_, *await self._expand(best)], key=lambda n: n.order)
             for node in open_[plan.frontier :]:
                 node.attempt.close()
             del open_[plan.frontier :]
             self._settle([n.attempt.text for n in open_])
+        # The goal, or out of budget: then a complete solution of the queue goes before any
+        # beginning.
         whole = [n for n in open_ if n.attempt.ended]
         best = min(whole or open_, key=lambda n: n.order)
+        # A fork is the answer, since a node that waits may be forked once more.
         (last,) = self._forks(best, 1)
-        if not last.ended:  # the budget is spent: what is begun comes to its end
+        # The budget is spent: what is begun comes to its end.
+        if not last.ended:
             await last.go_on(_stream(best, best.drawn))
         self._spent = self._spent.plus(last.spent)
         last.text.score = last.value
@@ -149,18 +198,21 @@ class _AStarRun:
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _expand(self, node: AStarNode) -> list[AStarNode]:
-        """What is new behind a node, and the node itself where it waits."""
+        """Return the new steps after a node, and the node itself where it waits."""
         plan = self._plan
+        # Streams are numbered on from the last expansion, so that a second one draws other steps.
         numbers = range(node.drawn, node.drawn + plan.width)
         streams = [_stream(node, i) for i in numbers]
         drawn = self._forks(node, plan.width)
         await gather_coroutines(
             *(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True))
         )
+        # Equal steps count once, and steps that an earlier expansion found do not count again.
         once = dict[tuple[int, ...], tuple[SearchAttempt, Rng]]()
         for attempt, stream in zip(drawn, streams, strict=True):
             if (text := tuple(attempt.text.tokens)) not in node.found:
                 once.setdefault(text, (attempt, stream))
+        # The reward is asked of all new steps in one pass.
         begun = node.attempt.logp
         await gather_coroutines(
             *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
@@ -180,7 +232,10 @@ class _AStarRun:
         return [*waiting, *(self._node(node, *pair) for pair in once.values())]
 
     async def _valued(self, attempt: SearchAttempt, logp: float, parent: AStarNode) -> None:
-        """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
+        """Ask the reward of a step, unless there was hardly another one to take.
+
+        `logp` is the step's log-probability.
+        """
         if self._plan.sure is None or math.exp(logp) < self._plan.sure:
             await attempt.judge(self._plan.reward)
         else:
@@ -200,6 +255,7 @@ class _AStarRun:
             value = 0.0
         else:
             value = attempt.value or 0.0
+        # g: the fall of the reward along the path, never paid back by a later rise, and the toll.
         hope = 1.0 - value
         fall = max(0.0, hope - parent.hope)
         return AStarNode(
@@ -216,7 +272,10 @@ class _AStarRun:
 
 
 def _stream(node: AStarNode, number: int) -> Rng:
-    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
+    """Return the stream of a node's step.
+
+    The first goes on in the node's own stream, so that one text draws as plain decoding does.
+    """
     if number:
         return node.rng.at("step", len(node.attempt.text.tokens), number)
     return node.rng

@@ -1,4 +1,4 @@
-"""What several answers say together, as exactly as they agree."""
+"""The most exact statement that several answers agree in (dates, numbers, names)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,12 @@ NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
 
 @dataclass(frozen=True)
 class AnswerStatement:
-    """Something that an answer says, or that follows from it. key: by which it is compared; said: how it is written."""
+    """Something that an answer says, or that follows from it.
+
+    Attributes:
+        key: What it is compared by.
+        said: How it is written.
+    """
 
     key: tuple[object, ...]
     said: str = field(compare=False)
@@ -55,18 +60,24 @@ class AnswerStatement:
 
 @dataclass(frozen=True)
 class AnswerAgreement:
-    """The most exact statement that at least `share` of the answers support. An answer supports what it says and what follows
-    from it: a day its month, year, decade and century; a number its roundings, "about 1200"; a name what it lies within, by
-    `within`, and "Lyon, France" also "France". Answers that say nothing support nothing. Where two statements have so many
-    supporters and none follows from the other, the one with more counts, of as many neither. The order of the answers does
-    not matter.
+    """Finds the most exact statement that at least `share` of the answers support.
 
-    share: above 0, to 1; within: of a name in small letters what it lies within, as it is written. A bare number from 1000 to
-    2999 is a year; a number only where no answer is a date otherwise and some answer is a number that cannot be a year, such
-    as 1,240 or 980.
+    An answer supports what it says and what follows from it: a day its month, year, decade and
+    century; a number its roundings, "about 1200"; a name what it lies within, by `within`, and
+    "Lyon, France" also "France". Answers that say nothing support nothing. Where two statements
+    have so many supporters and none follows from the other, the one with more counts, of as many
+    neither. The order of the answers does not matter.
 
-    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
-    multi-granularity answers" (2024); there a language model finds the statement, these rules are ours.
+    A bare number from 1000 to 2999 is a year. It is a number only where no answer is a date
+    otherwise and some answer is a number that cannot be a year, such as 1,240 or 980.
+
+    Attributes:
+        share: Share of the answers that must agree, above 0, to 1.
+        within: For a name in small letters what it lies within, as it is written.
+
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question
+    answering with multi-granularity answers" (2024); there a language model finds the statement,
+    these rules are ours.
     """
 
     share: float = 0.5
@@ -77,16 +88,16 @@ class AnswerAgreement:
             raise RequestError(f"share is {self.share}: it must be above 0, to 1")
 
     def of(self, answers: Sequence[str]) -> AnswerStatement | None:
-        """What they say together; None where they agree in nothing."""
+        """Return what the answers say together; None where they agree in nothing."""
         ladders = self.ladders(answers)
         support = defaultdict[AnswerStatement, list[str]](list)
         for ladder in ladders:
             for statement in ladder:
                 support[statement].append(statement.said)
         enough = [s for s, by in support.items() if len(by) >= self.share * len(answers) - 1e-9]
-        below = {
-            pair for ladder in ladders for pair in combinations(ladder, 2)
-        }  # the second follows from the first
+        below = {pair for ladder in ladders for pair in combinations(ladder, 2)}
+        # Drop statements that a rival of at least equal support contradicts: neither follows from
+        # the other.
         left = [
             s
             for s in enough
@@ -98,19 +109,28 @@ class AnswerAgreement:
                 for t in enough
             )
         ]
+        # The most exact one is that from which most of the others follow.
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
         if best is None:
             return None
+        # Of several ways to write it one is taken that does not depend on the order of the answers.
         return AnswerStatement(best.key, min(support[best]))
 
     def read(self, claim: str, answers: Sequence[str]) -> AnswerStatement:
-        """What somebody says of these answers, not empty, as a statement of the kind that they are."""
+        """Read a claim about some answers as a statement of the kind that they are.
+
+        Args:
+            claim: What somebody says of the answers; not empty.
+            answers: The answers; they decide whether a bare number is a year.
+        """
         return self.ladders([*answers, claim])[-1][0]
 
     def ladders(self, answers: Sequence[str]) -> list[tuple[AnswerStatement, ...]]:
-        """What each answer supports, the most exact first; nothing for an empty one."""
+        """Return what each answer supports, the most exact first; nothing for an empty one."""
+        # Years or counts: one decision for all answers.
         dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)
         numbers = [Decimal(a.replace(",", "")) for a in answers if NUMBER.fullmatch(a)]
+        # Numbers are rounded up to the first place of the largest one.
         digits = max((x.adjusted() for x in numbers if x), default=0)
         return [self._ladder(answer.strip(), dated, digits) for answer in answers]
 
@@ -124,7 +144,10 @@ class AnswerAgreement:
         return ()
 
     def _places(self, answer: str) -> tuple[AnswerStatement, ...]:
-        """A name and what it lies within: what is written behind it, then what is known of the last."""
+        """Return a name and what it lies within.
+
+        That is what is written after it, then what is known of the last part.
+        """
         parts = [p.strip() for p in answer.split(",")]
         if all(parts):
             chain = [", ".join(parts[i:]) for i in range(len(parts))]
@@ -138,6 +161,7 @@ class AnswerAgreement:
 def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
     """A date and what it lies in; nothing where it is none. years: whether a bare year is one."""
     answer = re.sub(r"^(?:in|on|the) ", "", answer.strip(), flags=re.IGNORECASE)
+    # The first form that all of the text fits; a bare year only where years count.
     match = next((m for form in DATES if (m := form.fullmatch(answer))), None)
     if match is None:
         if years:
@@ -169,8 +193,10 @@ def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
         day = int(parts["day"])
     else:
         day = None
+    # A date that the calendar has not is no date.
     if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
         return ()
+    # From coarse to exact; each key extends the one before, so equal dates have equal keys.
     out = [AnswerStatement(("date", century), f"{ordinal_number(century)} century")]
     if decade is not None:
         out.append(AnswerStatement(("date", century, decade), f"{decade}0s"))
@@ -196,7 +222,7 @@ def _counts(answer: str) -> bool:
 
 
 def ordinal_number(number: int) -> str:
-    """1st, 2nd, 3rd, 4th …"""
+    """Write a number as an ordinal: 1st, 2nd, 3rd, 4th …"""
     if number % 100 in (11, 12, 13):
         end = "th"
     else:
@@ -205,7 +231,7 @@ def ordinal_number(number: int) -> str:
 
 
 def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStatement, ...]:
-    """A number and what it is rounded to, place by place up to the first one of the largest number."""
+    """Return a number and its roundings, up to the first place of the largest number."""
     exponent = value.normalize().as_tuple().exponent
     if value:
         finest = min(int(exponent), 0)
@@ -217,14 +243,18 @@ def _roundings(value: Decimal, spelled: str, digits: int) -> tuple[AnswerStateme
             round_ = value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
         else:
             round_ = (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
-        if round_:  # "about 0" says nothing of a number
+        # "About 0" says nothing of a number.
+        if round_:
             out.append(AnswerStatement(("about", place, round_.normalize()), f"about {round_:f}"))
     return tuple(out)
 
 
 def parse_name_hierarchy(text: str) -> dict[str, str]:
-    """What lies within what, from "Lyon < France; France < Europe". Raises RequestError for what reads otherwise
-    or goes round."""
+    """Read what lies within what, from "Lyon < France; France < Europe".
+
+    Raises:
+        RequestError: The text is of another form, names something twice, or goes round in a circle.
+    """
     out = dict[str, str]()
     for part in filter(None, (p.strip() for p in text.split(";"))):
         low, _, high = (side.strip() for side in part.partition("<"))

@@ -1,4 +1,7 @@
-"""Whether a target should write a step that a draft model has written: by a router, a reward, both rewards, or at random."""
+"""Arbiters: whether a target should rewrite a step that a draft model has written.
+
+They decide by a router, by a reward, by the rewards of both steps, or at random.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,46 @@ from polydec.methods.search.loop.protocols import ArbiterCase, ProcessReward
 
 @dataclass(frozen=True)
 class RouterArbiter:
-    """Where a router expects the target to do better by at least `tau`, from the draft model's own state behind its step. The
-    target is not asked.
+    """Calls the target where a router expects it to do better by at least `tau`.
 
-    router: trained on the draft model's states; tau: 0 takes none of the draft model's steps, above 1 all.
-    Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text (ByReading).
+    The router reads the draft model's own state after its step. The target is not asked.
+
+    Attributes:
+        router: Classifier that was trained on the draft model's states.
+        tau: Threshold; 0 takes none of the draft model's steps, above 1 all.
+
+    Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text
+    (ByReading).
     """
 
     router: ProcessReward
     tau: float = 0.5
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Compare the router's value of the drafted step with the threshold.
+
+        Args:
+            case: The drafted step; every look at it costs what it says.
+            rng: Random stream of this step.
+
+        Returns:
+            True where the target's step should replace the drafted one.
+        """
+        # Cost: one row of the draft model. The target reads nothing for this decision.
         return await case.drafted(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
 class ReadingArbiter:
-    """The same by a router that is a language model of its own: it reads the problem and all steps, each behind a mark of who
-    wrote it. Neither model is asked.
+    """Calls the target where a router that is a language model of its own expects it to do better.
 
-    router: trained on that model's states; tau: as above.
+    That model reads the problem and all steps, each after a mark of who wrote it. Neither the draft
+    model nor the target is asked.
+
+    Attributes:
+        router: Classifier that was trained on that model's states.
+        tau: Threshold; 0 takes none of the draft model's steps, above 1 all.
+
     Source: "Arbitrage" (2025).
     """
 
@@ -37,14 +60,29 @@ class ReadingArbiter:
     tau: float = 0.5
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Compare the reader's value of the drafted step with the threshold.
+
+        Args:
+            case: The drafted step; every look at it costs what it says.
+            rng: Random stream of this step.
+
+        Returns:
+            True where the target's step should replace the drafted one.
+        """
+        # Cost: a pass of the reader over what it has not read. Neither model runs for it.
         return await case.told(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
 class ValueArbiter:
-    """Where the step is worth less than `tau` by a reward on the target's states; the target reads every step.
+    """Calls the target where the drafted step is worth less than `tau`.
 
-    reward: a process reward model; tau: 0 takes every step of the draft model's, above 1 none.
+    A reward on the target's states judges it; so the target reads every step.
+
+    Attributes:
+        reward: A process reward model.
+        tau: Threshold; 0 takes every step of the draft model's, above 1 none.
+
     Source: Liao et al., "Reward-guided speculative decoding for efficient LLM reasoning" (2025).
     """
 
@@ -52,15 +90,30 @@ class ValueArbiter:
     tau: float = 0.7
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Compare the reward of the drafted step with the threshold.
+
+        Args:
+            case: The drafted step; every look at it costs what it says.
+            rng: Random stream of this step.
+
+        Returns:
+            True where the target's step should replace the drafted one.
+        """
+        # Cost: a pass of the target over the drafted step, whose cache it keeps if the step stands.
         return await case.read(self.reward) < self.tau
 
 
 @dataclass(frozen=True)
 class AdvantageArbiter:
-    """Where the target's own step is worth more than the draft model's by over `tau`. Both are written and judged, so it saves
-    nothing: it is what a router is taught by, and may reach at best.
+    """Calls the target where its own step is worth more than the drafted one by over `tau`.
 
-    reward: a process reward model; tau: -1 to 1; ties go to the draft model.
+    Both are written and judged, so it saves nothing: it is what a router learns from, and an upper
+    bound of what a router may reach.
+
+    Attributes:
+        reward: A process reward model.
+        tau: Threshold, -1 to 1; ties go to the draft model.
+
     Source: "Arbitrage" (2025), its oracle.
     """
 
@@ -68,15 +121,38 @@ class AdvantageArbiter:
     tau: float = 0.0
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Write and judge both steps, and compare their rewards.
+
+        Args:
+            case: The drafted step; every look at it costs what it says.
+            rng: Random stream of this step.
+
+        Returns:
+            True where the target's step should replace the drafted one.
+        """
+        # Cost: the target reads the drafted step, and writes one of its own.
         drafted = await case.read(self.reward)
         return await case.written(self.reward) - drafted > self.tau
 
 
 @dataclass(frozen=True)
 class ChanceArbiter:
-    """At random, whatever the step is: what a rule that looks at it has to beat. share: of steps that the target writes."""
+    """Calls the target at random, whatever the step is: the baseline of rules that look at it.
+
+    Attributes:
+        share: Share of the steps that the target writes, 0 to 1.
+    """
 
     share: float
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Draw whether the target writes the step.
+
+        Args:
+            case: The drafted step; every look at it costs what it says.
+            rng: Random stream of this step.
+
+        Returns:
+            True where the target's step should replace the drafted one.
+        """
         return bool(rng.bernoulli(self.share))

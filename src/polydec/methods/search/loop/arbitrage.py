@@ -1,4 +1,4 @@
-"""A draft model writes a whole step of a solution; whoever judges says whether the target writes it instead."""
+"""A draft model writes each step, and an arbiter decides whether the target rewrites it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
 
 @dataclass(frozen=True)
 class StepReader:
-    """A model that reads for a router what was written, and by whom. method: over that model's law; small, big: the token that
-    stands before a step of the draft model's and of the target's; context: tokens that it can read."""
+    """A model that reads for a router what was written, and by whom.
+
+    Attributes:
+        method: Method over that model's law.
+        small: Token that stands before a step of the draft model's.
+        big: Token that stands before a step of the target's.
+        context: Tokens that it can read.
+    """
 
     method: SpeculativeMethod
     small: int
@@ -30,30 +36,45 @@ class StepReader:
     context: int
 
     def tokens(self, steps: Sequence[WrittenStep]) -> tuple[int, ...]:
-        """Of steps, each behind the mark of who wrote it."""
+        """Return the tokens of steps, each after the mark of who wrote it."""
         return mark_step_writers(steps, self.small, self.big)
 
 
 def mark_step_writers(steps: Sequence[WrittenStep], small: int, big: int) -> tuple[int, ...]:
-    """The tokens of steps, each behind the mark of who wrote it: the draft model or the target."""
+    """Return the tokens of steps, each after the mark of who wrote it.
+
+    Args:
+        steps: Steps in order.
+        small: Token before a step of the draft model's.
+        big: Token before a step of the target's.
+    """
     return tuple(x for step in steps for x in (big if step.target else small, *step.tokens))
 
 
 @dataclass(frozen=True)
 class ArbitrageSearch:
-    """`small` writes a step; `arbiter` says whether it stands, or `big` writes one in its place, from the same beginning. So
-    step after step. The target reads what the draft model wrote only when it is called, all at once.
+    """`small` writes a step, and `arbiter` decides whether `big` writes one in its place.
 
-    big: writes with the law of the target, small: with the draft model's; delimiter: what a step ends with, at the end of a
-    token's text or within it; longest: tokens of a step at most, at least 1; reader: reads the text for an arbiter that asks
-    what it is told (ByReading), None: there is none.
+    Both write from the same beginning, step after step. The target reads what the draft model wrote
+    only when it is called, all at once.
 
-    Draws of the target are plain decoding's, position by position, until a step of its own is dropped; from then on each of its
-    steps has a stream of its own, as each of the draft model's has.
+    Draws of the target are plain decoding's, position by position, until a step of its own is
+    dropped; from then on each of its steps has a stream of its own, as each of the draft model's
+    has.
 
-    Exact: approximate: a step of the draft model's that stands was checked by nobody token by token.
-    Reduces to: plain decoding of the target, draw for draw, where the arbiter takes none of the draft model's steps; to that of
-    the draft model, in law, where it takes all.
+    Attributes:
+        big: Writes with the law of the target.
+        small: Writes with the law of the draft model.
+        arbiter: Decides who writes a step.
+        delimiter: Text that a step ends with, at the end of a token's text or within it.
+        longest: Most tokens of a step, at least 1.
+        reader: Reads the text for an arbiter that asks `ArbiterCase.told` (`ReadingArbiter`). None:
+            there is none.
+
+    Exact: approximate: a step of the draft model's that stands was checked by nobody token by
+    token.
+    Reduces to: plain decoding of the target, draw for draw, where the arbiter takes none of the
+    draft model's steps; to that of the draft model, in law, where it takes all.
     Source: "Arbitrage: Efficient reasoning via advantage-aware speculation" (2025).
     """
 
@@ -76,11 +97,30 @@ class ArbitrageSearch:
         return self.big.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Steps of each choice for themselves."""
+        """Write each choice step by step.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Write one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             course = _ArbitrageRun(self, request, into, answer, root, opened)
             try:
                 return await course.run(rng(answer.choice or 0))
@@ -91,8 +131,14 @@ class ArbitrageSearch:
 
 
 class _ArbitrageRun:
-    """Of one answer: an arbiter's Case. small: stands behind what is final; big: the same, less the tokens in `lag`, None
-    before it is called; opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; for an arbiter it is an `ArbiterCase`.
+
+    Attributes:
+        _small: The draft model's attempt, which stands after what is final.
+        _big: The target's attempt, the same less the tokens in `_lag`; None before the target is
+            called.
+        _opened: Attempts that the caller closes in the end.
+    """
 
     def __init__(
         self,
@@ -113,30 +159,37 @@ class _ArbitrageRun:
         self._big: SearchAttempt | None = None
         self._lag = list[int]()
         self._targets = list[SearchAttempt]()
-        self._read: SearchAttempt | None = (
-            None  # the target behind the step that stands for judgement
-        )
-        self._own: SearchAttempt | None = None  # the target behind a step of its own in its place
+        # The target after the step that is judged; None: it has not read it.
+        self._read: SearchAttempt | None = None
+        # The target after a step of its own in its place; None: it wrote none.
+        self._own: SearchAttempt | None = None
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
         self._rng = Rng.of(0)
         self._stats = ArbitrageStats()
         self._dropped = False
-        self._written = list[WrittenStep]()  # the steps that stand
-        self._reader: Walk | None = None  # the reader behind so many of them
+        # Steps that stand so far.
+        self._written = list[WrittenStep]()
+        # The reader, which has read the first `_seen` of them.
+        self._reader: Walk | None = None
         self._seen = 0
-        self._told: Walk | None = None  # the reader behind the step that is judged, too
+        # The reader after the step that is judged, too.
+        self._told: Walk | None = None
 
     async def run(self, rng: Rng) -> Result:
         self._rng = rng
         arbiter = self._plan.arbiter
-        self._answer.edit(TextEdit())  # the clock of decoding starts
+        # The clock of decoding starts.
+        self._answer.edit(TextEdit())
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
+            # Draft: a fork of the draft model writes one step, so that the step can be dropped.
             self._read = self._own = None
             self._tried = self._fork(self._small)
             await self._tried.go_on(rng.at("draft", at), self._steps)
             drafted = self._tried.text.tokens[at:]
+            # Arbitrate: the arbiter asks for what it needs, and each answer is computed once.
             called = await arbiter.prefers(self, rng.at("arbiter", at))
+            # Commit one of the two steps; the model that did not write it catches up.
             await (self._replace(at) if called else self._keep(drafted))
             self._stands(WrittenStep(called, tuple(self._answer.tokens[at:])))
             self._stats = self._stats.plus(
@@ -180,10 +233,12 @@ class _ArbitrageRun:
         prompt = self._request.prompt
         if reader is None:
             raise RequestError("this arbiter asks a reader, and there is none")
+        # Beyond its context a reader cannot judge: the target is called.
         if len(prompt) + len(reader.tokens(self.steps)) > reader.context:
             return 1.0
         if self._reader is None:
             self._reader = await Walk.open(reader.method, prompt, whole=True)
+        # The reader catches up with the steps that stand, then a fork of it reads the drafted one.
         if missed := reader.tokens(self._written[self._seen :]):
             self._reader.take(await self._reader.given(missed))
             self._seen = len(self._written)
@@ -194,10 +249,15 @@ class _ArbitrageRun:
         return reward.chance(await self._told.state())
 
     def _stands(self, step: WrittenStep) -> None:
-        """The reader goes on behind a step that it has read, and else reads it later."""
+        """Note a step that stands.
+
+        The reader goes on after it if it has read it, and else reads it later.
+        """
         self._written.append(step)
         if self._told is None:
             return
+        # The fork has read a step that does not stand: it is dropped, and the target's step is read
+        # later.
         if step.target:
             self._told.close()
         else:
@@ -231,10 +291,13 @@ class _ArbitrageRun:
             await self._small.say(own.text.tokens[at:])
 
     async def _keep(self, step: Sequence[int]) -> None:
+        # A step of the target's that was drawn and dropped has used its draws: plain decoding's
+        # stream is lost.
         self._dropped = self._dropped or self._own is not None
         self._answer.follow(self._tried.text)
         self._small.close()
         self._small = self._tried
+        # The target has not read the step: it waits in the lag until the target is called.
         if self._read is None:
             self._lag += step
         else:
@@ -248,7 +311,7 @@ class _ArbitrageRun:
         self._big = big
 
     async def _caught_up(self) -> SearchAttempt:
-        """The target behind what is final."""
+        """Return the target's attempt, which stands after what is final."""
         if self._big is None:
             if self._request.logprobs is None:
                 base = RowDetail.NOTHING
@@ -276,10 +339,19 @@ class _ArbitrageRun:
 
 @dataclass(frozen=True)
 class ArbitrageStats:
-    """passes: of the target; first: tokens that were there after its first one; steps: of the answer; called: those that the
-    target wrote; drafted: tokens that the draft model wrote, kept: those that stand; own: tokens that the target wrote, whether
-    they stand or were only judged; scored: tokens that it was fed; routed: tokens that a reader was fed for a router, the
-    prompt left out."""
+    """Counts of one answer.
+
+    Attributes:
+        passes: Passes of the target.
+        first: Tokens that were there after its first pass.
+        steps: Steps of the answer.
+        called: Steps that the target wrote.
+        drafted: Tokens that the draft model wrote.
+        kept: Drafted tokens that stand.
+        own: Tokens that the target wrote, whether they stand or were only judged.
+        scored: Tokens that the target was fed.
+        routed: Tokens that a reader was fed for a router, without the prompt.
+    """
 
     passes: int = 0
     first: int = 0
@@ -298,8 +370,11 @@ class ArbitrageStats:
         )
 
     def metrics(self) -> Mapping[str, Any]:
-        """steps and steps_of_target; tokens_drafted, tokens_kept (of those), tokens_of_target (written, not read), and
-        tokens_scored by it; tokens_routed where a router reads."""
+        """Return the figures by name.
+
+        steps and steps_of_target; tokens_drafted, tokens_kept (of those), tokens_of_target
+        (written, not read), and tokens_scored by it; tokens_routed where a router reads.
+        """
         return {
             "steps": self.steps,
             "steps_of_target": self.called,

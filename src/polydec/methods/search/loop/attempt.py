@@ -21,20 +21,31 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk, WalkR
 
 
 class SearchAttempt:
-    """A beginning of a text, and the walk that goes on from it. The attempt owns the walk.
+    """A beginning of a text, and the walk that continues it. The attempt owns the walk.
 
-    asked: how many alternatives the request wants beside each token, None: no log-probabilities. logp: of the text, under the
-    law that it is drawn from; value: what a reward last said of it, None before it was asked; spent: its own ledger, which
-    a fork begins anew.
+    Attributes:
+        logp: Log-probability of the text under the law that it is drawn from.
+        value: What a reward last said of it; None before it was asked.
+        spent: Its own statistics, which a fork begins anew.
+        text: The text so far.
     """
 
     __slots__ = ("_asked", "_fed", "_walk", "logp", "spent", "text", "value")
 
     def __init__(self, walk: Walk, text: AnswerText, asked: int | None) -> None:
+        """Begin at a walk.
+
+        Args:
+            walk: Continues the text; closed with the attempt.
+            text: Record of the text.
+            asked: How many alternatives the request wants with each token. None: no
+                log-probabilities.
+        """
         self._walk = walk
         self.text = text
         self._asked = asked
-        self._fed = False  # whether the last token was fed: by a look, or for a reward
+        # Whether the last token was fed: by a look, or for a reward.
+        self._fed = False
         self.logp = 0.0
         self.spent = SearchStats()
         self.value: float | None = None
@@ -49,24 +60,37 @@ class SearchAttempt:
         return self.logp / max(1, len(self.text.tokens))
 
     def tried(self, words: TokenCodec | None) -> CandidateText:
-        """As whoever picks sees it. words: of the vocabulary, for a request that asks for tokens only."""
+        """Return the text as an answer picker sees it.
+
+        `words` of the vocabulary decodes it where the request asks for tokens only.
+        """
         tokens = tuple(self.text.tokens)
         text = self.text.text or (words.decode(tokens) if words is not None else "")
         return CandidateText(text, tokens, self.mean, self.value)
 
     async def look(self, rng: Rng) -> WalkRound:
-        """One pass: what may be taken next."""
+        """Run one pass, and return what may be taken next."""
         r = await self._walk.round(rng, self.text.room, self.text.ends)
+        # The root is the last token: it is new to the cache unless a look or a reward has fed it.
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self._fed = True
         return r
 
     def take(self, r: WalkRound, steps: StepBoundary | None = None, begin: int = 0) -> bool:
-        """Go on with what a pass gave; whether the text has ended, or the step of it that began with token `begin`. What stands
-        behind that is not taken."""
+        """Take the tokens of a round.
+
+        Args:
+            r: The round.
+            steps: Where steps end. None: tokens are taken up to the end of the text.
+            begin: Index of the first token of the present step.
+
+        Returns:
+            Whether the text has ended, or its step. Tokens after that are not taken.
+        """
         count = 0
         over = False
+        # Token by token: the text may end, or the step, within what the round accepted.
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
             self.text.write(
@@ -85,20 +109,34 @@ class SearchAttempt:
         return over
 
     async def go_on(self, rng: Rng, steps: StepBoundary | None = None) -> None:
-        """Pass after pass until the text ends, or a step of it that begins here."""
+        """Run passes until the text ends, or a step of it that begins here.
+
+        Args:
+            rng: Random stream of the draws.
+            steps: Where steps end. None: go on to the end of the text.
+        """
         begin = len(self.text.tokens)
         while not self.take(await self.look(rng), steps, begin):
             pass
 
     async def say(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens that somebody else wrote, at least one, up to where the text ends."""
+        """Continue with tokens that somebody else wrote, at least one.
+
+        What stands after the end of the text is not taken.
+        """
+        # One pass over all of them: as if they had been drafted and accepted.
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self.take(r)
 
     async def ask(self, tokens: Sequence[int]) -> DraftScores:
-        """The law behind some tokens, at least one, that are no part of the text: its row is that of node len(tokens)."""
+        """Return the law after some tokens, at least one, that are no part of the text.
+
+        Its row is that of node ``len(tokens)``.
+        """
+        # The last token is doubled: the row of a node is the law after it, and the walk reads all
+        # but the last of what it is given.
         r = await self._walk.given((*tokens, tokens[-1]))
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
@@ -106,13 +144,16 @@ class SearchAttempt:
         return r.scores
 
     async def rerouted(self, routings: Sequence[tuple[tuple[float, ...], ...]]) -> list[Tensor]:
-        """Log-probabilities of the next token under each way to move a mixture's router (Want.routing), at least one, all in
-        one pass."""
+        """Return the next token's log-probabilities under each way to move a mixture's router.
+
+        All of the routings (`ScoreRequest.routing`), at least one, run in one pass.
+        """
         self.spent = self.spent.plus(SearchStats(1, scored=len(routings), refined=1))
         return list(await gather_coroutines(*map(self._walk.rerouted, routings)))
 
     async def judge(self, reward: ProcessReward) -> float:
         """Ask a reward of what stands so far."""
+        # The state needs the last token fed: it is fed now, and not again with the next round.
         self.value = reward.chance(await self._walk.state())
         new = int(not self._fed)
         self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
@@ -121,7 +162,7 @@ class SearchAttempt:
         return self.value
 
     def fork(self, choice: int) -> SearchAttempt:
-        """Another one that goes on from here, at no cost. choice: the answer that it may become."""
+        """Return an attempt that continues from here, at no cost, for a choice of the request."""
         twin = SearchAttempt(self._walk.fork(choice), self.text.fork(choice), self._asked)
         twin.logp = self.logp
         twin.value = self.value
@@ -129,13 +170,18 @@ class SearchAttempt:
         return twin
 
     def close(self) -> None:
-        """Give back what the walk holds; the text stays."""
+        """Close the walk; the text stays."""
         self.text.prune()
         self._walk.close()
 
 
 def one_token_round(r: WalkRound, token: int) -> WalkRound:
-    """A round in which this token alone follows what stood before."""
+    """Return a round that takes one token in place of what it accepted.
+
+    Args:
+        r: The round, whose first row is the law of that token.
+        token: Token id.
+    """
     return WalkRound(r.position, r.draft, r.scores, Verdict((), token), (token,))
 
 
@@ -146,15 +192,28 @@ async def for_each(
     write: Callable[[AnswerText, SearchAttempt, list[SearchAttempt]], Coro],
     base: RowDetail = RowDetail.NOTHING,
 ) -> list[Result]:
-    """A search of its own for each choice. The prompt is fed once; write(answer, attempt, opened) begins with an attempt
-    that has nothing behind it. What it forks it puts into `opened`: that is closed in the end, however this ends. base: what
-    the search reads of the model's own rows, before shaping, where the request reads none."""
+    """Search for each choice of a request, after feeding the prompt once.
+
+    Args:
+        method: Draws the texts.
+        request: What is asked: prompt token ids, number of answers, limits.
+        into: Record of the request, which gets the tokens, the statistics and the trace events.
+        write: write(answer, attempt, opened) searches for one answer, from an attempt at the
+            prompt's end. What it forks it adds to `opened`, which is closed in the end, however
+            that comes.
+        base: What the search reads of the model's own rows, before shaping, where the request reads
+            none.
+
+    Returns:
+        One result for each choice of the request, in order.
+    """
     answers = [into.open(choice) for choice in request.choices]
     if request.logprobs is not None:
         base = RowDetail.ROW
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
     opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]
     try:
+        # Each choice forks from the prompt's end, so the prompt is fed once.
         opened += (roots := [opened[0].fork(choice) for choice in request.choices])
         opened[0].close()
         return await gather_coroutines(
@@ -166,7 +225,7 @@ async def for_each(
 
 
 def side_by_side(spent: Sequence[SearchStats]) -> SearchStats:
-    """What several attempts took together: their passes are shared."""
+    """Add up what several attempts took in parallel: their passes are shared."""
     total = SearchStats()
     for stats in spent:
         total = total.plus(stats)

@@ -13,27 +13,38 @@ from polydec.methods.search.loop.stats import SearchStats
 
 
 class NBestAnswers:
-    """What is known of the n best texts of one search; choice i is the i-th best. Raises RequestError, before anything is fed,
-    where more are asked for than the search can give.
-
-    into: where the answers are written; width: how many texts the search gives at most.
-    """
+    """Writes the n best texts of one search; choice i is the i-th best."""
 
     __slots__ = ("_answers", "_choices", "_first", "_live")
 
     def __init__(self, into: Transcript, width: int) -> None:
+        """Open the answers.
+
+        Args:
+            into: Record of the request.
+            width: How many texts the search gives at most.
+
+        Raises:
+            RequestError: More answers are asked for than the search can give; nothing was fed yet.
+        """
         self._choices = into.request.choices
         if self._choices.stop > width:
             raise RequestError(
                 f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts"
             )
         self._answers = [into.open(choice) for choice in self._choices]
-        self._first: int | None = None  # tokens that were certain after the first pass
-        self._live: Sequence[AnswerText] = ()  # after the pass before
+        # Tokens that were certain after the first pass; None before it.
+        self._first: int | None = None
+        # Texts that were alive after the pass before.
+        self._live: Sequence[AnswerText] = ()
 
     def settle(self, texts: Sequence[AnswerText]) -> None:
-        """Called after every pass with all texts that may still win: what they have in common is certain."""
+        """Write what all texts that may still win have in common: it is certain.
+
+        Called after every pass with all of these texts.
+        """
         sure = len(common_prefix_tokens(texts))
+        # A text that is no longer among them lost: a trace shows it pruned.
         stay = {id(text) for text in texts}
         for text in self._live:
             if id(text) not in stay:
@@ -43,15 +54,21 @@ class NBestAnswers:
             if sure > len(answer.tokens):
                 answer.follow(texts[0], sure)
             elif self._first is None:
-                answer.edit(
-                    TextEdit()
-                )  # nothing is certain yet: the clock of decoding starts all the same
+                # Nothing is certain yet: the clock of decoding starts all the same.
+                answer.edit(TextEdit())
         if self._first is None:
             self._first = sure
 
     def results(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
-        """The answers, of at least one text that ended, the best first. A text that was found several times stands once; where
-        fewer than n differ, the last of them stands for the rest."""
+        """Return the answers.
+
+        A text that was found several times counts once. Where fewer than n differ, the last of them
+        is given for the rest.
+
+        Args:
+            texts: Texts that ended, at least one, the best first.
+            stats: What the search took.
+        """
         once = dict[tuple[int, ...], AnswerText]()
         for text in texts:
             once.setdefault(tuple(text.tokens), text)
@@ -61,5 +78,7 @@ class NBestAnswers:
         for answer, choice in zip(self._answers, self._choices, strict=True):
             answer.follow(ranked[min(choice, len(ranked) - 1)])
             out.append(answer.result(mine))
+            # Tokens of the search count with the first answer alone, so that they count once in a
+            # sum.
             mine = replace(mine, scored=0, ended=0, written=0, judged=0)
         return out

@@ -1,4 +1,4 @@
-"""The text of the highest score."""
+"""Pick the text of the highest score."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from polydec.methods.search.loop.types import CandidateText
 
 @dataclass(frozen=True)
 class BestOfPicker:
-    """Takes the text that a reward values most; where none was asked, the one whose tokens are likeliest on average. The
-    earliest begun wins a tie."""
+    """Picks the text that a reward values most.
+
+    Where no reward was asked, the text whose tokens are likeliest on average. The earliest begun
+    wins a tie.
+    """
 
     def pick(self, tries: Sequence[CandidateText]) -> int:
         return max(range(len(tries)), key=lambda i: candidate_score(tries[i]))
 
 
 def candidate_score(tried: CandidateText) -> float:
-    """What a reward says of it, else its mean log-probability."""
+    """Return what a reward says of a text, else its mean log-probability."""
     if tried.value is None:
         return tried.mean
     return tried.value

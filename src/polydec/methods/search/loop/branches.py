@@ -1,4 +1,4 @@
-"""Many texts in one session: what several of them begin with is computed and held once."""
+"""Many texts in one session: what several of them begin with is computed and cached once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest
 
 
 class BranchTree:
-    """The texts that a search still follows, as branches of one tree. A text is named by the node of its last token; node 0
-    is the prompt's last token at first.
+    """The texts that a search still follows, as branches of one tree.
 
-    `score` gives the law behind every text; `grow` says which texts there are next. Branches that no text goes on from are
-    dropped at once, and what all texts have in common is committed, so the tree never holds more than is still in play.
+    A text is named by the node of its last token; node 0 is the prompt's last token at first.
+    `score` gives the law after every text; `grow` says which texts there are next. Branches that no
+    text continues are dropped at once, and what all texts have in common is committed, so the tree
+    never holds more than is still needed.
     """
 
     __slots__ = ("_draft", "_session", "_want")
 
     def __init__(self, session: Session, draft: Draft, want: ScoreRequest) -> None:
+        """Begin with a session.
+
+        Args:
+            session: Session of the model; closed with the tree.
+            draft: Draft whose nodes name the texts.
+            want: What is read of each score.
+        """
         self._session = session
         self._draft = draft
         self._want = want
@@ -31,47 +39,76 @@ class BranchTree:
         base: RowDetail = RowDetail.NOTHING,
         whole: bool = False,
     ) -> BranchTree:
-        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: no part
-        of it is left to ride with the first pass."""
+        """Feed a prompt, and return the tree that begins with it.
+
+        Args:
+            target: The model.
+            prompt: Token ids, at least one.
+            base: What will be read of the model's own rows, before shaping.
+            whole: Feed all of the prompt now; else a last part may be fed with the first score.
+        """
         session = target.open(prompt)
         try:
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=whole))
         except BaseException:
             session.close()
             raise
-        # a node's law is read once, its state is far smaller: a session that has the state does not keep the law
+        # A node's law is read once, and its state is far smaller: a session that has the state need
+        # not keep the law.
         return BranchTree(
             session, Draft.chain(prompt[-1]), ScoreRequest(base=base, hidden=target.layers > 0)
         )
 
     def fork(self, choice: int) -> BranchTree:
-        """Another one at the prompt's end, at no cost, before anything was scored. choice: the answer that it is for."""
+        """Return another tree at the prompt's end, at no cost, before anything was scored.
+
+        It writes that choice of the request.
+        """
         return BranchTree(self._session.fork(choice), self._draft, self._want)
 
     async def score(self) -> DraftScores:
-        """The law behind each text, at its node. One pass over the tokens that are new."""
+        """Return the law after each text, at its node: one pass over the tokens that are new."""
         return await self._session.score(self._draft, self._want)
 
     def grow(self, texts: Sequence[tuple[int, int]], waiting: Sequence[int] = ()) -> list[int]:
-        """Go on with these texts and no others; each is the node of a text that was scored, and one more token. waiting: nodes
-        of texts that stay as they are. Returns the node of each, of those that wait at last; equal texts have one node.
-        Without any that goes on, the tree stays as it is."""
+        """Continue these texts, each with one token, and no others.
+
+        Args:
+            texts: Pairs of a scored text's node and the token that it goes on with. With none the
+                tree stays as it is.
+            waiting: Nodes of texts that stay as they are.
+
+        Returns:
+            Nodes of the texts, then of those that wait; equal texts have one node.
+        """
         if not texts:
             return list(waiting)
         going = [(node, (token,)) for node, token in texts]
         return self.extend([*going, *((node, ()) for node in waiting)])
 
     def extend(self, texts: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
-        """As `grow`, of at least one text, each with any number of tokens: with none it stays as it is."""
+        """Continue these texts, each with any number of tokens, and no others.
+
+        Args:
+            texts: Pairs of a scored text's node and the tokens that it goes on with, at least one
+                pair. A text without tokens stays as it is.
+
+        Returns:
+            Nodes of the texts; equal texts have one node.
+        """
         draft = self._draft
         paths = [{0, *draft.path_to(node)} for node in {node for node, _ in texts}]
         kept = sorted({node for path in paths for node in path})
+        # The deepest node that all texts share becomes the root: nodes are numbered from the root
+        # down, so it is the largest.
         root = max(node for node in kept if all(node in path for path in paths))
+        # The session keeps what is still followed, renumbers it, and commits the path to the root.
         _, stay, _ = draft.below(root, kept)
         left = self._session.keep(kept, root)
         moved = {old: new for new, old in enumerate(stay)}
         token = list(left.token)
         parent = list(left.parent)
+        # Siblings with equal tokens are one node.
         node_of = dict[tuple[int, int], int]()
         nodes = list[int]()
         for node, tokens in texts:

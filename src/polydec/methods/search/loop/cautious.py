@@ -1,4 +1,7 @@
-"""Where the model is unsure, several short ways on are drawn and the one of the least perplexity is taken."""
+"""Cautious decoding: where the model is unsure, several short continuations are tried.
+
+The one of the least perplexity is taken (CNTP).
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,26 @@ PUNCTUATION = (".", ",", "\n", "?", "!", ":", ";", ")", "]", "}")
 
 @dataclass(frozen=True)
 class CautiousSearch:
-    """Before every token the entropy H of the law is looked at (nats, of the law as it is shaped). The number of trials is the
-    whole part of least + (most - least) (H - low) / (high - low), where that quotient is held in 0 to 1. One trial: the token
-    is drawn. More: each draws on until a token that holds punctuation, the text's end or `longest` tokens, and the one of
-    the highest mean log-probability stays, all of it; the earliest wins a tie.
+    """Tries several continuations where the entropy of the next token is high.
 
-    method: who draws, plainly; least, most: trials, 1 to 64; low, high: of the entropy, nats.
+    Before every token the entropy H of the law is looked at (nats, of the law as it is shaped). The
+    number of trials is the integer part of least + (most - least) (H - low) / (high - low), where
+    that quotient is held in 0 to 1. One trial: the token is drawn. More: each draws on until a
+    token that holds punctuation, the text's end or `longest` tokens, and the one of the highest
+    mean log-probability stays, all of it; the earliest wins a tie.
+
+    Attributes:
+        method: Draws the tokens, without drafts.
+        least: Trials at low entropy, 1 to 64.
+        most: Trials at high entropy, `least` to 64.
+        low: Entropy in nats up to which there are `least` trials, at least 0.
+        high: Entropy in nats from which there are `most` trials, above `low`.
+        longest: Most tokens of a trial, at least 1.
 
     Exact: approximate: likely ways on are favoured.
     Reduces to: the method itself where `most` is 1, or H never comes above `low`, draw for draw.
-    Source: Wang et al., "Cautious next token prediction" (2025). The authors' code has no limit on a trial's length.
+    Source: Wang et al., "Cautious next token prediction" (2025). The authors' code has no limit on
+    a trial's length.
     """
 
     method: SpeculativeMethod
@@ -64,16 +77,35 @@ class CautiousSearch:
         return self.target.vocab
 
     def trials(self, entropy: float) -> int:
-        """How many for this entropy, in nats."""
+        """Return the number of trials for an entropy in nats."""
         share = min(max((entropy - self.low) / (self.high - self.low), 0.0), 1.0)
         return int(self.least + (self.most - self.least) * share)
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Each choice goes its own way; the prompt is fed once."""
+        """Write each choice; the prompt is fed once.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Write one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await self._write(answer, root, opened, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
@@ -81,12 +113,14 @@ class CautiousSearch:
     async def _write(
         self, answer: AnswerText, text: SearchAttempt, opened: list[SearchAttempt], rng: Rng
     ) -> Result:
+        # A trial ends where a sentence or clause does.
         steps = StepBoundary(PUNCTUATION, self.longest, self.vocab.words)
         spent = SearchStats()
         first = 0
         while not text.ended:
             r = await text.look(rng)
             count = 1
+            # A certain token has no entropy; its row need not be read.
             if r.scores.certain(0) is None:
                 p_V = float64_probabilities(r.scores.row(0))
                 count = self.trials(float(-(p_V * p_V.clamp_min(1e-300).log()).sum()))
@@ -95,6 +129,7 @@ class CautiousSearch:
                 answer.follow(text.text)
                 first = first or int(text.spent.passes == 1 and not spent.passes)
                 continue
+            # Unsure: the trials fork here, and run in the same passes.
             opened += (tried := [text.fork(answer.choice or 0) for _ in range(count)])
             spent = spent.plus(text.spent)
             text.close()
@@ -105,6 +140,7 @@ class CautiousSearch:
             spent = spent.plus(side_by_side([t.spent for t in tried]))
             begun = text.logp
             had = len(text.text.tokens)
+            # The least perplexity of the new tokens alone; what stood before is the same for all.
             text = max(tried, key=lambda t: (t.logp - begun) / (len(t.text.tokens) - had))
             for t in tried:
                 if t is not text:

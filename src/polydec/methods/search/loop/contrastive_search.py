@@ -23,14 +23,22 @@ from polydec.methods.search.loop.stats import SearchStats
 
 @dataclass(frozen=True)
 class ContrastiveSearch:
-    """Of the `width` likeliest tokens v the one with the largest (1 - penalty) p(v) - penalty max_j cos(h_v, h_j), where h_v is
-    the state that v gets when it is fed and j runs over all tokens before it, the prompt's among them; the likelier one on a
-    tie. All candidates are fed in one pass, and the law behind the one that is taken is there with it.
+    """Picks likely tokens whose states are unlike those before.
 
-    width: k, 1 to 64; penalty: alpha, 0 to 1. States are those before the final norm (published: behind it).
+    Of the `width` likeliest tokens v it takes the one with the largest (1 - penalty) p(v) - penalty
+    max_j cos(h_v, h_j), where h_v is the state that v gets when it is fed and j runs over all
+    tokens before it, the prompt's among them; the likelier one on a tie. All candidates are fed in
+    one pass, and the law after the one that is taken comes with it. States are those before the
+    final norm (published: behind it).
+
+    Attributes:
+        target: Model that gives laws and states.
+        width: Candidates k of a token, 1 to 64.
+        penalty: Weight alpha of the likeness, 0 to 1.
 
     Exact: approximate. A search; nothing is drawn, so all seeds give one text.
-    Reduces to: greedy decoding at width 1, and at penalty 0. Raises RequestError where the target gives no states.
+    Reduces to: greedy decoding at width 1, and at penalty 0. Raises RequestError where the target
+    gives no states.
     Source: Su et al., "A contrastive framework for neural text generation", 2022.
     """
 
@@ -53,7 +61,19 @@ class ContrastiveSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One text. Raises RequestError, before anything is fed, for more answers than one."""
+        """Write one text.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More than one answer is asked for, or the target gives no states.
+        """
         best = NBestAnswers(into, 1)
         stats = SearchStats()
         asked = request.logprobs
@@ -66,6 +86,8 @@ class ContrastiveSearch:
             session, Draft.chain(request.prompt[-1]), ScoreRequest(base=base, hidden=True)
         )
         try:
+            # Candidates are compared with the prompt, too: prefill gives the states of all its
+            # tokens but the last.
             before = await session.prefill(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
             )
@@ -77,14 +99,17 @@ class ContrastiveSearch:
                 seen = []
             else:
                 seen = [unit_directions(require_node_states(before))]
+            # The prompt's last token is the root: its state comes with the first score.
             seen.append(unit_directions(require_node_states(scores))[:1])
             stats = replace(stats, passes=1, scored=1)
             while text.finish_reason is None:
+                # Candidates: all are fed as children of the same node, in one pass.
                 tokens, logp = likeliest_tokens(scores, node, self.width)
                 nodes = tree.grow([(node, x) for x in tokens])
                 after = await tree.score()
                 stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(tokens))
                 state_KH = unit_directions(require_node_states(after)[nodes])
+                # The largest cosine of each candidate with any token before it, K.
                 near_K = (state_KH @ torch.cat(seen).T).amax(1)
                 worth = [
                     (1 - self.penalty) * math.exp(p) - self.penalty * float(c)
@@ -99,6 +124,8 @@ class ContrastiveSearch:
                 )
                 total += logp[i]
                 seen.append(state_KH[i : i + 1])
+                # The pass that judged the candidates has the law after each: no further pass is
+                # needed.
                 scores = after
                 node = nodes[i]
                 best.settle([text])
@@ -111,20 +138,30 @@ class ContrastiveSearch:
 def likeliest_tokens(
     scores: DraftScores, node: int, width: int
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """The likeliest tokens that are possible at all, and their log-probabilities."""
+    """Return the likeliest tokens that are possible at all, and their log-probabilities.
+
+    Args:
+        scores: Laws of a pass.
+        node: Node whose law is read.
+        width: Number of tokens at most.
+    """
     tokens, logp = scores.topk(node, width)
     possible = [i for i, p in enumerate(logp) if p > -math.inf]
     return [tokens[i] for i in possible], [logp[i] for i in possible]
 
 
 def require_node_states(scores: DraftScores) -> Tensor:
-    """Of each node its state (NH). Raises RequestError where the target gives none."""
+    """Return the state of each node, shape ``[N, H]``.
+
+    Raises:
+        RequestError: The target gives none.
+    """
     if scores.hidden_NH is None:
         raise RequestError("contrastive search reads the states of a model: this target gives none")
     return scores.hidden_NH
 
 
 def unit_directions(state_NH: Tensor) -> Tensor:
-    """Directions, of length 1; the zero vector stays so."""
+    """Return states scaled to length 1, float64; the zero vector stays zero."""
     state_NH = state_NH.double()
     return state_NH / state_NH.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)

@@ -1,4 +1,4 @@
-"""Beam search in groups: each is charged for the tokens that the groups before it chose at the same step."""
+"""Diverse beam search: groups of beams that avoid each other's tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from polydec.methods.search.loop.stats import SearchStats
 
 @dataclass(frozen=True)
 class BeamHypothesis:
-    """A text that may win. total: summed log-probabilities, less the charges; node: the branch that it goes on from."""
+    """A text that may win.
+
+    Attributes:
+        text: The text so far.
+        total: Sum of its log-probabilities, less the charges.
+        node: Branch that it continues.
+    """
 
     text: AnswerText
     total: float
@@ -30,7 +36,12 @@ class BeamHypothesis:
 
 @dataclass(frozen=True)
 class BeamGroup:
-    """live: the likeliest first; ended: the best by score first."""
+    """The beams of a group.
+
+    Attributes:
+        live: Beams that go on, the likeliest first.
+        ended: Texts that ended, the best by score first.
+    """
 
     live: tuple[BeamHypothesis, ...]
     ended: tuple[BeamHypothesis, ...] = ()
@@ -38,16 +49,26 @@ class BeamGroup:
 
 @dataclass(frozen=True)
 class DiverseBeamSearch:
-    """At every step the groups choose one after another. Each keeps the `width / groups` best continuations of its own beams,
-    where a token that earlier groups have chosen c times at this step scores `strength` * c less. A continuation that ends is
-    kept aside if it is among the best `width / groups`. The answers are the best texts of all groups.
+    """Beam search in groups; each is charged for the tokens that earlier groups chose.
 
-    width: beams in all, 1 to 64; groups: divides it; strength: lambda, 0 to 100; ranking: what the best text is, and when a
-    group is done.
+    At every step the groups choose one after another. Each keeps the `width / groups` best
+    continuations of its own beams, where a token that earlier groups have chosen c times at this
+    step scores `strength` * c less. A continuation that ends is kept as a result if it is among the
+    best `width / groups`. The answers are the best texts of all groups.
 
-    Exact: approximate. A search for the likeliest text; nothing is drawn, so all seeds give one text.
-    Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy decoding at width 1.
-    Source: Vijayakumar et al., "Diverse beam search" (2016), with Hamming diversity. Ended texts count where they end.
+    Attributes:
+        target: Model whose likely texts are searched.
+        width: Beams in all, 1 to 64.
+        groups: Number of groups, at least 1; divides `width`.
+        strength: Charge lambda for a token that another group chose, 0 to 100, in nats.
+        ranking: How texts of different lengths compare, and when a group is done.
+
+    Exact: approximate. A search for the likeliest text; nothing is drawn, so all seeds give one
+    text.
+    Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy
+    decoding at width 1.
+    Source: Vijayakumar et al., "Diverse beam search" (2016), with Hamming diversity. Ended texts
+    count where they end.
     """
 
     target: Target
@@ -69,11 +90,23 @@ class DiverseBeamSearch:
 
     @property
     def beams(self) -> int:
-        """Of each group."""
+        """Beams of each group."""
         return self.width // self.groups
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More answers are asked for than there are beams; nothing was fed yet.
+        """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
         tree = await BranchTree.open(
@@ -87,6 +120,8 @@ class DiverseBeamSearch:
             ] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
                 scores = await tree.score()
+                # Groups choose in turn from the same laws; `chosen` counts the tokens of the
+                # earlier ones.
                 chosen = Counter[int]()
                 grown = list[BeamGroup]()
                 for g in groups:
@@ -104,10 +139,14 @@ class DiverseBeamSearch:
     def _step(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
     ) -> tuple[BeamGroup, list[int]]:
-        """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
+        """Return the group after its choice, and the tokens that it chose.
+
+        Live beams still stand at their parents' nodes.
+        """
         live = list[BeamHypothesis]()
         ended = list(group.ended)
         tokens = list[int]()
+        # From the best continuation down, until as many go on as there are beams.
         for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
             if len(live) == self.beams:
                 break
@@ -118,7 +157,8 @@ class DiverseBeamSearch:
             )
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
-                continue  # it ends, and is not good enough for that
+                # An end counts only among the best continuations, as many as there are beams.
+                continue
             after.text.score = self._score(after)
             (ended if over else live).append(after)
             tokens.append(x)
@@ -129,7 +169,10 @@ class DiverseBeamSearch:
     def _continuations(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int]
     ) -> list[tuple[float, BeamHypothesis, int]]:
-        """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
+        """Return (total, beam, token) of the continuations, the best first.
+
+        There are enough of each beam that as many go on as there are beams.
+        """
         out = list[tuple[float, BeamHypothesis, int]]()
         for beam in group.live:
             logp_V = scores.row(beam.node)
@@ -137,6 +180,8 @@ class DiverseBeamSearch:
                 logp_V = logp_V.clone()
                 for x, count in chosen.items():
                     logp_V[x] -= self.strength * count
+            # At most `ends` tokens of a beam end its text, so with this many at least `beams` of
+            # them go on.
             enough = (1 + max(1, len(beam.text.ends))) * self.beams
             value_K, token_K = logp_V.topk(min(enough, len(logp_V)))
             options = zip(map(float, value_K), map(int, token_K), strict=True)
@@ -150,6 +195,7 @@ class DiverseBeamSearch:
         self, live: Sequence[BeamHypothesis], ended: Sequence[BeamHypothesis], limit: int
     ) -> bool:
         """Whether the group's beams can be left where they are."""
+        # A group with too few results goes on while it can.
         if not live or len(ended) < self.beams:
             return not live
         return self.ranking.settled(

@@ -1,4 +1,4 @@
-"""Several answers are drawn, and what they agree in is the answer."""
+"""Draw several answers, and answer with what they agree in (DRAG)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,35 @@ ANSWERS = "{answers}"
 
 @dataclass(frozen=True)
 class ResponseAggregationSearch:
-    """Draws `tries` texts side by side and answers with the most exact statement that enough of their answers support (see
-    Agreed), or with `unknown` where they agree in nothing.
+    """Answers with the most exact statement that enough of several drawn texts support.
 
-    The likeliest text that says just this speaks for it. Where none does, the statement alone is written, ended by an end of
-    the text; it is no draw, and its log-probabilities are read from the law. Where that cannot be written (the vocabulary
-    cannot spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text
-    of all is the answer. Texts that were cut at the limit count only where none came to an end.
+    `tries` texts are drawn in parallel (for the rules see `AnswerAgreement`). Where they agree in
+    nothing the answer is `unknown`.
 
-    tries: 1 to 256; mark: what stands before an answer, "" for the last line; ask: what the model itself is asked behind the
-    prompt, with ANSWERS in it where the answers stand, a line each: then what it says, greedily, is the statement, "" leaves it
-    to the rules. It is not asked where all answers are the same, and the rules speak where it says nothing, an answer cannot be
-    spelled, or the context has no room. context: tokens that a text may have, None: any number. The score of an answer is the
-    share of texts that support it, by the rules: 0 for a statement of the model that none of them does.
+    The likeliest text that says just this speaks for it. Where none does, the statement alone is
+    written, ended by an end of the text; it is no draw, and its log-probabilities are read from the
+    law. Where that cannot be written (the vocabulary cannot spell it, a constraint forbids it, it
+    is too long, nothing ends it), or no text answers anything, the likeliest text of all is the
+    answer. Texts that were cut at the limit count only where none came to an end. The score of an
+    answer is the share of texts that support it, by the rules: 0 for a statement of the model that
+    none of them does.
+
+    Attributes:
+        method: Draws the texts.
+        agreed: Rules that find the statement.
+        tries: Texts that are drawn, 1 to 256.
+        mark: Text that stands before an answer; "": the answer is the last line.
+        unknown: Answer where they agree in nothing.
+        ask: Question to the model itself after the prompt, with ANSWERS in it where the answers
+            stand, a line each: what it says, greedily, is the statement. "": the rules decide. It
+            is not asked where all answers are the same, and the rules decide where it says nothing,
+            an answer cannot be spelled, or the context has no room.
+        context: Tokens that a text may have. None: any number.
 
     Exact: approximate: each text is drawn from the law, what they agree in is not.
     Reduces to: the method itself at one try, draw for draw.
-    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
-    multi-granularity answers" (2024).
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question
+    answering with multi-granularity answers" (2024).
     """
 
     method: SpeculativeMethod
@@ -73,11 +84,30 @@ class ResponseAggregationSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Texts for each choice."""
+        """Draw and aggregate texts for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Draw and aggregate the texts of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             choice = answer.choice or 0
             opened += (tries := [root.fork(choice) for _ in range(self.tries)])
             return await self._answer(request, into, answer, root, tries, opened, rng(choice))
@@ -94,18 +124,20 @@ class ResponseAggregationSearch:
         opened: list[SearchAttempt],
         rng: Rng,
     ) -> Result:
-        answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before all have ended
+        # The clock of decoding starts; nothing is certain before all have ended.
+        answer.edit(TextEdit())
         await gather_coroutines(
             *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
         )
+        # Texts that were cut say nothing certain: they count only if there is no other.
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
+        # The rules' statement, which also stands in where the model is not asked or says nothing.
         ladders = self.agreed.ladders(answers)
         statement = self.agreed.of(answers)
         spent = side_by_side([t.spent for t in tries])
+        # Only different answers are worth a question to the model.
         if len({stated.lower() for stated in answers if stated}) > 1 and (
             asked := self._asked(request, answers)
         ):
@@ -114,11 +146,14 @@ class ResponseAggregationSearch:
             )
             statement = self._read(tokens, answers, statement)
             spent = spent.plus(more)
+        # A text speaks for the statement where it says just that, not merely something more exact.
         supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
         speaking = [i for i in supporting if ladders[i][0] == statement]
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
         speaker = pool[best]
         if not speaking and any(ladders):
+            # The statement begins with the same white space as a drawn answer, so that it tokenizes
+            # alike.
             space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
             stated = space + (self.unknown if statement is None else statement.said)
             if tokens := self._spelled(request, stated, root.text):
@@ -147,7 +182,7 @@ class ResponseAggregationSearch:
     def _read(
         self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
     ) -> AnswerStatement | None:
-        """What the model said of the answers, as a statement; None where it says that it does not know."""
+        """Return what the model said of the answers; None where it says that it knows nothing."""
         words = self.vocab.words
         if words:
             reply = answer_said(words.decode(tokens).strip().partition("\n")[0], "")
@@ -160,19 +195,21 @@ class ResponseAggregationSearch:
         return self.agreed.read(reply, answers)
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
-        """The tokens of a whole text; none where it cannot be written as an answer to the request."""
+        """Return the tokens of a complete text; none where it cannot answer the request."""
         words = self.vocab.words
         ends = sorted(text.ends & self.vocab.eos)
         if words is None or not ends or not answer:
             return ()
         try:
             tokens = (*words.encode(answer, special=False), ends[0])
+            # A constraint is asked token by token, before anything is written.
             if request.guard is not None:
                 state = request.guard.start(request.prompt)
                 for x in tokens:
                     state = request.guard.step(state, x)
         except PolydecError:
             return ()
+        # The spelling must read back as the statement: a tokenizer may lose or change characters.
         if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == answer.strip():
             return tokens
         return ()

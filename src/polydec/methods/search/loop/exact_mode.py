@@ -1,4 +1,4 @@
-"""The likeliest text of all, or of all of one length, found and proven by depth-first search."""
+"""The likeliest text of all, or of one length, found and proven by depth-first search."""
 
 from __future__ import annotations
 
@@ -19,22 +19,28 @@ from polydec.methods.search.loop.stats import SearchStats
 
 @dataclass(frozen=True)
 class ExactModeSearch:
-    """Of all texts of at most max_tokens tokens the likeliest; the n likeliest, for n answers. A text that the limit cuts is
-    one of them, and stands for all that it begins. With a length only texts of so many tokens before their end are,
-    which is the
-    likeliest text given that length.
+    """Finds the likeliest text of at most max_tokens tokens, and proves that it is.
 
-    From every beginning the search first takes the text that ends there, then goes on with the likeliest token first, and
-    leaves a token whose path is not likelier than the worst of the n best texts so far: log-probabilities only fall, so
-    nothing that is left could win. The first text is the greedy one. One pass looks at one beginning.
+    For n answers it gives the n likeliest. A text that the limit cuts is one of them, and stands
+    for all texts that it begins. With a length only texts of so many tokens before their end count,
+    which gives the likeliest text given that length.
 
-    width: the most answers; length: 0, any; most: beginnings that are looked at, at least 1. Raises RequestError where the
-    search is not over by then, or no text has that length.
+    From every beginning the search first takes the text that ends there, then goes on with the
+    likeliest token first. It leaves a token whose path is not likelier than the worst of the n best
+    texts so far: log-probabilities only fall, so nothing that is left could win. The first text is
+    the greedy one. One pass looks at one beginning.
+
+    Attributes:
+        target: Model whose likeliest text is searched.
+        length: Tokens of a text before its end. 0: any number.
+        width: Most answers that can be asked for.
+        most: Most beginnings that are looked at, at least 1.
 
     Exact: approximate to the target's law: an argmax, which is found exactly; nothing is drawn.
     Reduces to: the best of all texts, scored one by one.
-    Source: Stahlberg, Byrne, "On NMT search errors and model errors: cat got your tongue?" (2019); by length:
-    Yoshida, "Making the most of your model: methods for finetuning and applying pretrained transformers" (2024).
+    Source: Stahlberg, Byrne, "On NMT search errors and model errors: cat got your tongue?" (2019);
+    by length: Yoshida, "Making the most of your model: methods for finetuning and applying
+    pretrained transformers" (2024).
     """
 
     target: Target
@@ -53,7 +59,20 @@ class ExactModeSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: `length` does not fit into max_tokens, the search is not over after `most`
+                beginnings, or fewer texts are possible than answers are asked for.
+        """
         best = NBestAnswers(into, self.width)
         if self.length and self.length >= request.max_tokens:
             raise RequestError(
@@ -70,8 +89,14 @@ class ExactModeSearch:
 
 @dataclass
 class _DepthFirstLevel:
-    """A beginning that is looked at. options: what may follow it, the likeliest first, each with the path's log-probability;
-    at: how many of them were tried."""
+    """A beginning that is looked at.
+
+    Attributes:
+        text: The beginning.
+        scores: Law after it.
+        options: Tokens that may follow, the likeliest first, each with the path's log-probability.
+        at: How many of them were tried.
+    """
 
     text: AnswerText
     scores: DraftScores
@@ -80,7 +105,7 @@ class _DepthFirstLevel:
 
 
 class _ExactModeRun:
-    """Of one request."""
+    """The run of one request."""
 
     def __init__(
         self, plan: ExactModeSearch, request: Request, into: Transcript, want: ScoreRequest
@@ -104,6 +129,18 @@ class _ExactModeRun:
             back = False
 
             async def look(text: AnswerText, total: float) -> _DepthFirstLevel:
+                """Score one beginning, and take the texts that end there.
+
+                Args:
+                    text: The beginning.
+                    total: Its log-probability.
+
+                Returns:
+                    The level of the search that it opens.
+
+                Raises:
+                    RequestError: `most` beginnings were looked at.
+                """
                 if self._spent.passes == plan.most:
                     raise RequestError(
                         f"most is {plan.most}: the likeliest text is not proven after looking at so many beginnings, so "
@@ -112,6 +149,7 @@ class _ExactModeRun:
                 scores = await session.score(Draft.chain(path[-1]), self._want)
                 self._spent = self._spent.plus(SearchStats(1, scored=1))
                 level = _DepthFirstLevel(text, scores, self._options(text, scores, total))
+                # Ends first: the sooner good texts are known, the more branches are cut.
                 for end in [o for o in level.options if o[1] in self._into.ends]:
                     if end[0] > self._limit:
                         self._take(end[0], self._with(level, end[1]))
@@ -120,6 +158,8 @@ class _ExactModeRun:
             levels = [await look(self._into.hypothesis(), 0.0)]
             while levels:
                 level = levels[-1]
+                # Backtrack: nothing left, or the next path is no likelier than the bound, and so
+                # are all after it.
                 if level.at == len(level.options) or level.options[level.at][0] <= self._limit:
                     levels.pop().text.prune()
                     path.pop()
@@ -130,13 +170,16 @@ class _ExactModeRun:
                 total, token = level.options[level.at]
                 level.at += 1
                 if token in self._into.ends:
-                    continue  # taken already
+                    # Ends were taken when the beginning was scored.
+                    continue
                 text = self._with(level, token)
                 if text.finish_reason is not None:
                     self._take(total, text)
                     continue
+                # Descend: the root is committed, and the chosen token becomes the new root.
                 session.commit((path[-1],))
-                self._spent = self._spent.plus(SearchStats(scored=int(back)))  # it is fed anew
+                # After a step back the root's keys and values are gone: it is fed anew.
+                self._spent = self._spent.plus(SearchStats(scored=int(back)))
                 back = False
                 path.append(token)
                 levels.append(await look(text, total))
@@ -157,7 +200,7 @@ class _ExactModeRun:
 
     @property
     def _limit(self) -> float:
-        """What a path must be likelier than."""
+        """What a path must be likelier than: the worst of the kept texts, once there are enough."""
         full = len(self._found) == self._keep
         if full:
             return self._found[-1][0]
@@ -166,8 +209,12 @@ class _ExactModeRun:
     def _options(
         self, text: AnswerText, scores: DraftScores, total: float
     ) -> list[tuple[float, int]]:
-        """What may follow a beginning; of a text of a given length only an end, and before that anything but an end."""
+        """Return what may follow a beginning, the likeliest first, with the path's log-probability.
+
+        With a given length only an end may follow a text of that length, and no end before.
+        """
         length = self._plan.length
+        # Every possible token is an option: a proof may leave none out.
         logp = [float(p) for p in scores.row(0).cpu()]
         options = [(total + p, x) for x, p in enumerate(logp) if p > NEG_INF]
         if length:
@@ -176,6 +223,7 @@ class _ExactModeRun:
         return sorted(options, key=lambda option: -option[0])
 
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
+        # Texts are forked, not rewound: those that were found stay as they are.
         text = level.text.fork()
         asked = self._request.logprobs
         if asked is None:
@@ -187,7 +235,10 @@ class _ExactModeRun:
         return text
 
     def _take(self, total: float, text: AnswerText) -> None:
-        """A whole text. Of a given length one that a stop string has cut is none."""
+        """Keep a complete text if it is good enough.
+
+        With a given length a text that a stop string has cut does not count.
+        """
         if self._plan.length and text.tokens[-1] not in self._into.ends:
             return
         text.score = total

@@ -1,4 +1,4 @@
-"""Beam search of a recogniser, with what a language model says of the bytes that it has written (GFD)."""
+"""Beam search of a recogniser, fused with a language model over bytes (GFD)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ class ByteSession(Session, Protocol):
     """A session over bytes that tells how likely a text begins so."""
 
     def spelled(self, node: int) -> tuple[float, int]:
-        """Of the text up to a node of the draft that was scored last: its log-probability as a beginning of texts, and the
-        tokens of its likeliest spelling."""
+        """Return what is known of the text up to a node of the draft that was scored last.
+
+        Returns:
+            Its log-probability as a beginning of texts, and the tokens of its likeliest spelling.
+        """
         ...
 
 
@@ -39,9 +42,15 @@ class ByteLaw(Protocol):
 
 @dataclass(frozen=True)
 class FusionReader:
-    """The language model that reads along. law: over bytes; empty: the prompt that stands for no text; lead: bytes that the
-    recogniser's tokenizer writes before every text, which are no part of what is read; before: a text that is read first;
-    most: bytes that it can read, behind which what it said last stays."""
+    """The language model that reads along.
+
+    Attributes:
+        law: Language model over bytes.
+        empty: Prompt that stands for no text.
+        lead: Bytes that the recogniser's tokenizer writes before every text, which are not read.
+        before: Text that is read first.
+        most: Bytes that it can read; after these what it said last stays.
+    """
 
     law: ByteLaw
     empty: tuple[int, ...]
@@ -52,8 +61,16 @@ class FusionReader:
 
 @dataclass(frozen=True)
 class FusedHypothesis:
-    """A text of the beam. total: its log-probability to the recogniser; node: its branch there; read: its branch in the
-    language model's tree; size: bytes of it; verdict: what the language model says of them."""
+    """A text of the beam.
+
+    Attributes:
+        text: The text so far.
+        total: Its log-probability to the recogniser.
+        node: Its branch there.
+        read: Its branch in the language model's tree.
+        size: Its bytes.
+        verdict: What the language model says of them, in nats.
+    """
 
     text: AnswerText
     total: float = 0.0
@@ -65,8 +82,15 @@ class FusedHypothesis:
 
 @dataclass(frozen=True)
 class FusedCandidate:
-    """A hypothesis and one more token. total: to the recogniser, the token counted; piece: its bytes; score: what is
-    compared."""
+    """A hypothesis and one more token.
+
+    Attributes:
+        of: The hypothesis.
+        token: The token.
+        total: Log-probability to the recogniser, the token counted.
+        piece: Bytes of the token.
+        score: What candidates are compared by.
+    """
 
     of: FusedHypothesis
     token: int
@@ -77,23 +101,33 @@ class FusedCandidate:
 
 @dataclass(frozen=True)
 class FusedBeamSearch:
-    """Beam search over the recogniser's tokens by (1 - share) R + share L. R is the log-probability of a text to the
-    recogniser; L that of its bytes to the language model, as the beginning of any text: all tokens that go on behind them are
-    summed, so the two may have different tokenizers.
+    """Beam search over the recogniser's tokens by (1 - share) R + share L.
 
-    Where the end of the text is a beam's likeliest next token, nothing else follows it; else it may not end. Ended texts stay
-    in the beam and compete as they are; the search ends when all of it has ended.
+    R is the log-probability of a text to the recogniser; L that of its bytes to the language model,
+    as the beginning of any text: all tokens that continue them are summed, so the two may have
+    different tokenizers.
 
-    width: beams, 1 to 64; share: 0 to 1; lagging: L is that of the text without its newest token, so one pass of one row a beam
-    tells it; else the language model reads all width * width candidates, in one pass as well; mean: R and L are divided by the
-    tokens of each model, as published, else they are sums.
+    Where the end of the text is a beam's likeliest next token, nothing else follows it; else it may
+    not end. Ended texts stay in the beam and compete as they are; the search ends when all of it
+    has ended.
 
-    Exact: approximate. A search for the text of the best score; nothing is drawn. L is the exact probability of these bytes
-    where the reader follows all spellings, and below it where it follows some.
-    Reduces to: greedy decoding at width 1 while the verdict lags, beam search with the rule of ends above at share 0.
-    Source: Hsu et al., "Let's fuse step by step: a generative fusion decoding algorithm with LLMs for multi-modal text
-    recognition" (2024). Their reader follows the tokenizer's own spelling only; they also stop when lengths differ by more
-    than 20 tokens.
+    Attributes:
+        target: The recogniser.
+        reader: The language model.
+        width: Beams, 1 to 64.
+        share: Weight of the language model, 0 to 1.
+        lagging: L is that of the text without its newest token, so one pass of one row a beam tells
+            it; else the language model reads all width * width candidates, in one pass as well.
+        mean: R and L are divided by the tokens of each model, as published; else they are sums.
+
+    Exact: approximate. A search for the text of the best score; nothing is drawn. L is the exact
+    probability of these bytes where the reader follows all spellings, and below it where it follows
+    some.
+    Reduces to: greedy decoding at width 1 while the verdict lags, beam search with the rule of ends
+    above at share 0.
+    Source: Hsu et al., "Let's fuse step by step: a generative fusion decoding algorithm with LLMs
+    for multi-modal text recognition" (2024). Their reader follows the tokenizer's own spelling
+    only; they also stop when lengths differ by more than 20 tokens.
     """
 
     target: Target
@@ -118,7 +152,19 @@ class FusedBeamSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises RequestError, before anything is fed, for more of them than beams."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More answers are asked for than there are beams; nothing was fed yet.
+        """
         best = NBestAnswers(into, self.width)
         if request.logprobs is None:
             base = RowDetail.NOTHING
@@ -127,6 +173,7 @@ class FusedBeamSearch:
         tree = await BranchTree.open(self.target, request.prompt, base=base)
         opened: list[BranchTree | FusionTree] = [tree]
         try:
+            # Without a share the language model is not asked at all, and not opened.
             reading = None
             if self.share:
                 reading = await FusionTree.open(self.reader, self._read_first(request), self.mean)
@@ -135,6 +182,7 @@ class FusedBeamSearch:
             beam = [FusedHypothesis(into.hypothesis())]
             stats = SearchStats()
             while live := [h for h in beam if h.text.finish_reason is None]:
+                # Ended texts stay in the beam and compete as they are.
                 over = [h for h in beam if h.text.finish_reason is not None]
                 beam = await search.step(live, over)
                 fed = len({h.node for h in live})
@@ -155,7 +203,14 @@ class FusedBeamSearch:
         return (self.reader.before + said).encode()
 
     def score(self, total: float, length: int, verdict: float) -> float:
-        """Of a text. total: its log-probability to the recogniser; length: tokens there; verdict: the language model's."""
+        """Return the fused score of a text.
+
+        Args:
+            total: Its log-probability to the recogniser.
+            length: Its tokens there, at least 1.
+            verdict: What the language model says of it.
+        """
+        # Per token of the recogniser; the verdict is per token of the language model already.
         if self.mean:
             heard = total / length
         else:
@@ -175,21 +230,29 @@ class _FusedBeamRun:
     async def step(
         self, live: list[FusedHypothesis], over: list[FusedHypothesis]
     ) -> list[FusedHypothesis]:
-        """The beam after one more token of each text that lives, the best first."""
+        """Return the beam after one more token of each live text, the best first.
+
+        Args:
+            live: Texts that go on.
+            over: Texts that have ended, which compete as they are.
+        """
         plan = self.plan
         reading = self.reading
+        # Lagging: both models read the beams as they are, in one pass.
         if reading is not None and plan.lagging:
             scores, _ = await gather_coroutines(self.tree.score(), reading.score())
             live = [replace(h, verdict=reading.verdict(h)) for h in live]
         else:
             scores = await self.tree.score()
         options = [option for h in live for option in self._options(h, scores)]
+        # Otherwise the language model reads every candidate's bytes before they are compared.
         if reading is not None and not plan.lagging:
             read = reading.extend([(o.of, o.piece) for o in options])
             await reading.score()
             told = [replace(h, verdict=reading.verdict(h)) for h in read]
             options = [replace(o, of=h) for o, h in zip(options, told, strict=True)]
         options = [replace(o, score=self._score(o)) for o in options]
+        # The new beam: ended texts and candidates, ranked together.
         ranked: list[tuple[float, FusedCandidate | FusedHypothesis]] = [
             (h.text.score or 0.0, h) for h in over
         ]
@@ -197,6 +260,7 @@ class _FusedBeamRun:
         ranked.sort(key=lambda pair: -pair[0])
         kept = [each for _, each in ranked[: plan.width]]
         grown = {id(o): self._written(o, scores) for o in kept if isinstance(o, FusedCandidate)}
+        # Only texts that go on get a branch in the two trees.
         going = [o for o in kept if isinstance(o, FusedCandidate) and _lives(grown[id(o)])]
         nodes = self.tree.grow([(o.of.node, o.token) for o in going])
         placed = [replace(grown[id(o)], node=n) for o, n in zip(going, nodes)]
@@ -206,9 +270,13 @@ class _FusedBeamRun:
         return [grown[id(x)] if isinstance(x, FusedCandidate) else x for x in kept]
 
     def _options(self, h: FusedHypothesis, scores: DraftScores) -> list[FusedCandidate]:
-        """The `width` likeliest tokens behind a text. An end that is the likeliest stands alone, any other is left out."""
+        """Return the `width` likeliest tokens after a text.
+
+        An end that is the likeliest stands alone; any other end is left out.
+        """
         tokens, logp = scores.topk(h.node, self.plan.width)
         ends = h.text.ends
+        # The text ends where the recogniser finds the end likeliest, and nowhere else.
         if tokens[0] in ends:
             tokens = tokens[:1]
             logp = logp[:1]
@@ -229,6 +297,7 @@ class _FusedBeamRun:
             piece = words.pieces[token]
         if words is None or piece is None or self.reading is None:
             return b""
+        # Only the first token with bytes may carry the leading space, which is not read.
         begun = any(words.pieces[x] for x in h.text.tokens)
         if begun:
             return piece
@@ -253,13 +322,20 @@ def _lives(h: FusedHypothesis) -> bool:
 
 
 class FusionTree:
-    """The language model's tree of what the hypotheses say. lead: bytes that an answer's first
-    token may begin with and that are not read; most: bytes of an answer that can be read; begun:
-    what is said of nothing at all; mean: as of `FusedBeamSearch`."""
+    """The language model's tree of what the hypotheses say."""
 
     __slots__ = ("_begun", "_lead", "_mean", "_most", "_session", "_tree")
 
     def __init__(self, session: ByteSession, root: int, lead: bytes, most: int, mean: bool) -> None:
+        """Begin with a session.
+
+        Args:
+            session: Session of the language model; closed with the tree.
+            root: Last byte that was read before the answer.
+            lead: Bytes that an answer's first token may begin with and that are not read.
+            most: Bytes of an answer that can be read.
+            mean: Whether verdicts are divided by tokens, as of `FusedBeamSearch`.
+        """
         self._session = session
         self._lead = lead
         self._most = most
@@ -269,7 +345,14 @@ class FusionTree:
 
     @staticmethod
     async def open(reader: FusionReader, first: bytes, mean: bool) -> FusionTree:
-        """Behind a text that is read first; of a long one its end."""
+        """Read the text before the answer, and return the tree that begins with it.
+
+        Args:
+            reader: The language model.
+            first: Bytes of that text; of a long one only its end is read.
+            mean: Whether verdicts are divided by tokens, as of `FusedBeamSearch`.
+        """
+        # At most half of what the model can read goes to the text before the answer.
         first = first[max(0, len(first) - reader.most // 2) :]
         prompt = tuple(first) or reader.empty
         session = reader.law.open(prompt)
@@ -285,26 +368,33 @@ class FusionTree:
         return reading
 
     def fresh(self, piece: bytes) -> bytes:
-        """What is read of a text's first token that has bytes."""
+        """Return what is read of a text's first token that has bytes."""
         return piece.removeprefix(self._lead)
 
     async def score(self) -> None:
+        """Run a pass over the bytes that are new."""
         await self._tree.score()
 
     def verdict(self, h: FusedHypothesis) -> float:
-        """What is said of a hypothesis at its branch."""
+        """Return what the language model says of a hypothesis at its branch."""
+        # A text without bytes, or a first text that cannot be spelled, has no verdict to compare.
         if not h.size or self._begun[0] == -math.inf:
             return NEVER
         total, tokens = self._session.spelled(h.read)
         if total == -math.inf:
             return NEVER
+        # The text that was read first is divided out: log p(first + answer) - log p(first).
         nats = total - self._begun[0]
         if self._mean:
             return nats / max(1, tokens - self._begun[1])
         return nats
 
     def extend(self, texts: Sequence[tuple[FusedHypothesis, bytes]]) -> list[FusedHypothesis]:
-        """These hypotheses, of at least one, with as many bytes more as there is room for; and no others."""
+        """Continue these hypotheses, and no others, with as many bytes as there is room for.
+
+        Each is given with the bytes that it goes on with; at least one.
+        """
+        # Beyond the context nothing more is read: the last verdict stays.
         pieces = [p[: self._most - h.size] for h, p in texts]
         nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])
         return [

@@ -1,4 +1,4 @@
-"""Who says what a finished answer is worth: a reward on the model's own states, or anything that reads its text."""
+"""Judges of finished answers: a reward on the model's states, or a function of the text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ class AttemptJudge(Protocol):
 
 @dataclass(frozen=True)
 class StateJudge:
-    """A reward that reads the model's state behind the answer."""
+    """A reward that reads the model's state after the answer.
+
+    Attributes:
+        reward: The process reward.
+    """
 
     reward: ProcessReward
 
@@ -32,8 +36,15 @@ class StateJudge:
 
 @dataclass(frozen=True)
 class AttemptTextJudge:
-    """A function of the answer's text, what ended it left out, that says 0 to 1: the share of tests that it passes, a
-    classifier's probability. It feeds nothing. Of a model without a tokenizer it reads the ids as numbers."""
+    """A function of the answer's text, without its end, that says 0 to 1.
+
+    For instance the share of tests that it passes, or a classifier's probability. It feeds nothing.
+    For a model without a tokenizer it reads the ids as numbers.
+
+    Attributes:
+        chance: Value of a text, 0 to 1.
+        words: Decodes the tokens. None: there is no tokenizer.
+    """
 
     chance: Callable[[str], float]
     words: TokenCodec | None

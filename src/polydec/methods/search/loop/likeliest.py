@@ -25,7 +25,14 @@ MOST = 20_000
 
 @dataclass(frozen=True)
 class LikeliestPrefix:
-    """A beginning of a text. total: its log-probability; state: of the language, behind it; node: its branch."""
+    """A beginning of a text.
+
+    Attributes:
+        text: The beginning.
+        total: Its log-probability.
+        state: State of the language after it.
+        node: Its branch.
+    """
 
     text: AnswerText
     total: float
@@ -35,19 +42,26 @@ class LikeliestPrefix:
 
 @dataclass(frozen=True)
 class LikeliestTextSearch:
-    """Of all texts of `language`, ended by an end of the text, the one of the highest probability under the target; the n
-    best, for n answers. Without a language: of the spans of the prompt.
+    """Finds the text of `language` that has the highest probability under the target.
 
-    All texts grow together, one token a pass, and what they begin with is computed once. A text that is less probable already
-    than as many ended ones as are asked for is left: it can only lose. So there are at most as many passes as tokens in the
-    longest text, and for spans of N tokens at most N + 1 passes and N (N + 1) / 2 positions.
+    For n answers it gives the n best. Without a language: of the spans of the prompt. A text is
+    complete with an end of the text.
 
-    width: the most answers that can be asked for. Raises RequestError where no text fits into max_tokens, the law leaves none
-    any probability, or more than 20,000 have to be followed at once.
+    All texts grow together, one token a pass, and what they begin with is computed once. A text
+    that is already less probable than as many ended ones as are asked for is dropped: it can only
+    lose. So there are at most as many passes as tokens in the longest text, and for spans of N
+    tokens at most N + 1 passes and N (N + 1) / 2 positions.
 
-    Exact: approximate to the target's law: an argmax over the language, which is found exactly; nothing is drawn.
+    Attributes:
+        target: Model whose probabilities count.
+        language: Texts that are allowed. None: spans of the prompt.
+        width: Most answers that can be asked for.
+
+    Exact: approximate to the target's law: an argmax over the language, which is found exactly;
+    nothing is drawn.
     Reduces to: scoring all texts one by one.
-    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021), for spans of a passage.
+    Source: Castel et al., "How optimal is greedy decoding for extractive question answering?"
+    (2021), for spans of a passage.
     """
 
     target: Target
@@ -60,7 +74,20 @@ class LikeliestTextSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: No text fits into max_tokens, the law leaves none any probability, or more
+                than 20,000 have to be followed at once.
+        """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
         keep = request.choices.stop
@@ -101,7 +128,12 @@ class LikeliestTextSearch:
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _spans(self, request: Request, ends: frozenset[int]) -> SpanLanguage:
-        """Of the prompt. Raises RequestError where it has none."""
+        """Return the language of the prompt's spans.
+
+        Raises:
+            RequestError: The prompt has no text.
+        """
+        # With the tokens' bytes known, a span's first token may also be written without its space.
         known = self.vocab.words is not None and any(self.vocab.words.pieces)
         if known:
             spelled = pieces.token_byte_pieces(self.vocab, ends)
@@ -121,10 +153,16 @@ class LikeliestTextSearch:
         scores: DraftScores,
         request: Request,
     ) -> tuple[list[LikeliestPrefix], list[LikeliestPrefix], bool, int]:
-        """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
-        have ended, the likeliest first; whether max_tokens cut one off; and how many tokens were written."""
+        """Return the state of the search after one more token.
+
+        These are the texts that may be among the `keep` best, still at their parents' nodes; the
+        best that have ended, the likeliest first; whether max_tokens cut one off; and how many
+        tokens were written.
+        """
+        # Every token that the language allows after every text, with the path's log-probability.
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
+            # Only what the language allows is read of the row.
             tokens = language.mask(b.state).nonzero()[:, 0]
             logp_K = scores.row(b.node).cpu()[tokens]
             options += [
@@ -136,9 +174,12 @@ class LikeliestTextSearch:
         grown = list[LikeliestPrefix]()
         cut = False
         new = 0
+        # Best first: once as many texts ended as are asked for, the worst of them is a bound for
+        # the rest.
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
-                break  # and so are all that follow
+                # All options that follow are no likelier.
+                break
             b = live[i]
             text = live[i].text.fork()
             new += 1
@@ -165,4 +206,5 @@ class LikeliestTextSearch:
             limit = ended[keep - 1].total
         else:
             limit = NEG_INF
+        # Texts that ended in this step may have raised the bound above texts that grew before them.
         return [b for b in grown if b.total > limit], ended, cut, new

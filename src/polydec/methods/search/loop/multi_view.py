@@ -1,4 +1,4 @@
-"""Several descriptions of a prompt are written, and what follows each of them votes on a closed set of answers (MVP)."""
+"""Several views of a prompt are written, and what follows each of them votes on an answer (MVP)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,15 @@ LINE = "\n"
 
 @dataclass(frozen=True, eq=False)
 class ViewPath:
-    """What follows a view. chance: of its first token; answer: which one it gives, None: none; sure: how much likelier the
-    token with which the answer begins was than the second one there, 1 where that is the first token of all."""
+    """What follows a view.
+
+    Attributes:
+        attempt: The text, with the view.
+        chance: Probability of its first token.
+        answer: Which answer it gives. None: none.
+        sure: How much likelier the token with which the answer begins was than the second one
+            there; 1 where that is the first token of all.
+    """
 
     attempt: SearchAttempt
     chance: float
@@ -45,26 +52,41 @@ class ViewPath:
 
 @dataclass(frozen=True)
 class MultiViewSearch:
-    """Behind the prompt each view is written: a line of `views`, and up to `caption` tokens that the model draws behind it, a
-    line. Behind each view and `cue` the `width` likeliest first tokens of at least the probability `least` begin a path each,
-    which goes on to the end of its line, or for `most` tokens. A path gives the first of `answers` that it holds as a word. It
-    weighs the probability of its first token, times how much likelier the likeliest token was than the second one where the
-    answer begins; where the path begins with the answer, the first factor alone. Weights add up over paths and views, each view
-    counting alike, and the answer that weighs most wins; of equal ones, that of the likeliest path of the last view.
+    """Votes over paths that follow several views of the prompt.
 
-    The text is all that was written on the winner's heaviest path: its view, cue and path, with an end behind it; where the law
-    has no end there it goes on. Its score is the winner's weight over the number of views, 0 to 1. Where no path gives an
-    answer the text is the likeliest path of the last view, of score 0.
+    After the prompt each view is written: a line of `views`, and up to `caption` tokens that the
+    model draws after it, a line. After each view and `cue` the `width` likeliest first tokens of at
+    least the probability `least` begin a path each, which goes on to the end of its line, or for
+    `most` tokens. A path gives the first of `answers` that it holds as a word. It weighs the
+    probability of its first token, times how much likelier the likeliest token was than the second
+    one where the answer begins; where the path begins with the answer, the first factor alone.
+    Weights add up over paths and views, each view counting alike, and the answer that weighs most
+    wins; of equal ones, that of the likeliest path of the last view.
 
-    answers: at least two, without capitals; views: none: the paths follow the prompt; caption: 0: a line is the view itself;
-    width: 1 to 64; least: 0 to 1; most: at least 1; drawn: paths are drawn, else each goes on greedily; shared: a path without
-    an answer counts for all of them alike, else for none. A view that leaves no room for a path has none. All probabilities are
-    those of the law that is decoded.
+    The text is all that was written on the winner's heaviest path: its view, cue and path, with an
+    end after it; where the law has no end there it goes on. Its score is the winner's weight over
+    the number of views, 0 to 1. Where no path gives an answer the text is the likeliest path of the
+    last view, of score 0. All probabilities are those of the law that is decoded.
+
+    Attributes:
+        method: Draws the texts.
+        answers: Words that may be the answer, at least two, without capitals.
+        views: Lines that each begin a view; one that leaves no room for a path has none. (): the
+            paths follow the prompt.
+        cue: Text between a view and its paths.
+        caption: Most tokens that the model adds to a view. 0: a line is the view itself.
+        width: Paths of a view, 1 to 64.
+        least: Probability that a path's first token needs, 0 to 1.
+        most: Most tokens of a path, at least 1.
+        drawn: Paths are drawn; else each goes on greedily.
+        shared: A path without an answer counts for all of them alike; else for none.
 
     Exact: approximate: weights choose among paths.
-    Reduces to: greedy decoding of a line without views and cue at width 1, where paths are not drawn.
-    Source: Qu et al., "Look, compare, decide: alleviating hallucination in large vision-language models via multi-view
-    multi-path reasoning" (2024), over views of a text. There a path without an answer counts for yes.
+    Reduces to: greedy decoding of a line without views and cue at width 1, where paths are not
+    drawn.
+    Source: Qu et al., "Look, compare, decide: alleviating hallucination in large vision-language
+    models via multi-view multi-path reasoning" (2024), over views of a text. There a path without
+    an answer counts for yes.
     """
 
     method: SpeculativeMethod
@@ -104,24 +126,53 @@ class MultiViewSearch:
         return self.target.vocab
 
     def spelled(self, text: str, name: str) -> tuple[int, ...]:
-        """Its tokens. Raises RequestError where the vocabulary cannot spell it."""
+        """Return the tokens of a text.
+
+        Args:
+            text: The text.
+            name: Option that it comes from, for the message.
+
+        Raises:
+            RequestError: The vocabulary cannot spell it.
+        """
         return self.vocab.spelled(text, f"{name} holds {text!r}")
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Views and paths for each choice."""
+        """Vote over views and paths for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
-            answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts; nothing is certain before the vote
+            """Vote for one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
+            # The clock of decoding starts; nothing is certain before the vote.
+            answer.edit(TextEdit())
             return await _MultiViewRun(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
     def first(self, said: str) -> tuple[int, int] | None:
-        """(which answer, where it begins): of those that stand in a text as a word the first, of these the longest; None."""
+        """Return which answer a text gives, and where it begins; None where it gives none.
+
+        Of the answers that stand in it as a word the first counts, and of these the longest.
+        """
         found = list[tuple[int, int, int]]()
         for i, answer in enumerate(self.answers):
             word = re.escape(answer.strip().lower())
@@ -135,7 +186,7 @@ class MultiViewSearch:
 
 
 class _MultiViewRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: MultiViewSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -146,6 +197,12 @@ class _MultiViewRun:
         self._line = StepBoundary((LINE,), plan.most, plan.vocab.words)
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
+        """Write views and paths, and let them vote.
+
+        Args:
+            root: Attempt that stands at the end of the prompt.
+            rng: Random stream of the answer.
+        """
         views = self._plan.views or ("",)
         if self._plan.views:
             begun = self._forks(root, len(views))
@@ -157,8 +214,9 @@ class _MultiViewRun:
             *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))
         )
         best, weight = self._elected(paths)
+        # The winner's text is completed only now: other paths need no end.
         await self._ended(best.attempt, rng.at("end"))
-        # views run side by side, and so do the paths behind each
+        # Views run in parallel, and so do the paths after each.
         spent = side_by_side([a.spent for a in begun]).plus(
             side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
         )
@@ -167,8 +225,9 @@ class _MultiViewRun:
         return self._answer.result(spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
-        """The paths behind a view, the likeliest first; the view itself where it leaves no room for one."""
+        """Return the paths after a view, the likeliest first; the view itself if none has room."""
         plan = self._plan
+        # Write the view: its own line, then the model's caption.
         if view:
             await attempt.say(plan.spelled(view, "views"))
             if plan.caption and not attempt.ended:
@@ -178,6 +237,8 @@ class _MultiViewRun:
             await attempt.say(plan.spelled(plan.cue, "cue"))
         if attempt.ended:
             return [ViewPath(attempt, 0.0)]
+        # Branch on the first token: one fork for each that is likely enough, at least for the
+        # likeliest.
         r = await attempt.look(rng.at("first"))
         begin = len(attempt.text.tokens)
         tokens, logp = r.scores.topk(0, plan.width)
@@ -197,6 +258,7 @@ class _MultiViewRun:
 
     async def _path(self, attempt: SearchAttempt, chance: float, begin: int, rng: Rng) -> ViewPath:
         """What follows a first token. begin: where that stands."""
+        # margin[i]: likeliest less second token at path token i; the first token was not compared.
         margin = [1.0]
         over = attempt.ended or self._line.closes(attempt.text.tokens[begin:])
         while not over:
@@ -215,12 +277,19 @@ class _MultiViewRun:
         if found is None:
             return ViewPath(attempt, chance)
         which, where = found
+        # The token in which the answer begins: the first whose decoded prefix reaches beyond its
+        # place.
         at = next(i for i in range(len(tokens)) if len(words.decode(tokens[: i + 1])) > where)
+        # Only white space before it: the path begins with the answer, and its first token's chance
+        # says all.
         blank = not words.decode(tokens[:at]).strip()
         return ViewPath(attempt, chance, which, 1.0 if blank else margin[at])
 
     async def _ended(self, attempt: SearchAttempt, rng: Rng) -> None:
-        """The winner's text ends where its path does; where the law has no end there, when it ends by itself."""
+        """End the winner's text where its path ends.
+
+        Where the law has no end there, it ends when it ends by itself.
+        """
         if attempt.ended:
             return
         r = await attempt.look(rng)
@@ -236,6 +305,7 @@ class _MultiViewRun:
 
     def _elected(self, paths: Sequence[Sequence[ViewPath]]) -> tuple[ViewPath, float]:
         """The heaviest path of the answer that weighs most, and what all of its paths weigh."""
+        # Votes: paths with an answer for that answer, others for all alike or for none.
         weight = defaultdict[int, float](float)
         every = [p for of in paths for p in of]
         for p in every:
@@ -248,6 +318,7 @@ class _MultiViewRun:
         speaking = [p for p in every if p.answer is not None]
         if not speaking:
             return regular, 0.0
+        # Only an answer that some path gives can win.
         told = {p.answer for p in speaking if p.answer is not None}
         most = max(weight[i] for i in told)
         equal = [i for i in told if weight[i] == most]
@@ -264,7 +335,7 @@ class _MultiViewRun:
 
 
 def top_two_margin(scores: DraftScores) -> float:
-    """How much likelier the likeliest token of row 0 is than the second one, 0 to 1."""
+    """Return how much likelier the likeliest token of row 0 is than the second one, 0 to 1."""
     _, logp = scores.topk(0, 2)
     chance = [math.exp(x) for x in logp]
     return chance[0] - sum(chance[1:])

@@ -30,8 +30,14 @@ from polydec.methods.search.loop.rejection import (
 
 @dataclass(frozen=True)
 class TextParticle:
-    """A text that stands for a share of the law. logw: its weight; state: of the language, behind it; node: the branch that it
-    goes on from."""
+    """A text that stands for a share of the law.
+
+    Attributes:
+        text: The text so far.
+        logw: Logarithm of its weight.
+        state: State of the language after it.
+        node: Branch that it continues.
+    """
 
     text: AnswerText
     logw: float
@@ -45,22 +51,33 @@ class TextParticle:
 
 @dataclass(frozen=True)
 class ParticleSearch:
-    """Draws from the target's law of whole texts, given that they belong to `language`.
+    """Draws from the target's law of texts, given that they belong to `language`.
 
-    Each particle draws its next token by adaptive weighted rejection sampling (`rejection.py`) and multiplies its weight by
-    the weight of that draw. Where the effective sample size falls below `threshold` × `particles`, particles are drawn anew by
-    their weights, which are equal then. The answer is one particle, drawn by its weight. A text that has no room left is cut,
-    and stands for all texts that it begins.
+    Each particle draws its next token by adaptive weighted rejection sampling (`rejection.py`) and
+    multiplies its weight by the weight of that draw. Where the effective sample size falls below
+    `threshold` × `particles`, particles are drawn anew by their weights, which are equal then. The
+    answer is one particle, drawn by its weight. A text that has no room left is cut, and stands for
+    all texts that it begins.
 
-    particles: at least 1; threshold: 0 to 1, 0 never draws anew; accepts: of the geometric estimator, at least 2; certain: 0
-    to 1; the recursive estimator is used where no token is likelier than this, and `accepts` is 2; looks: tokens that are
-    looked at one by one, at least 1: where they are rejected, all tokens are looked at by one mask, which changes no
-    expectation.
+    Attributes:
+        target: Model that is sampled from.
+        language: Texts that are allowed. None: all.
+        particles: Number of particles, at least 1.
+        threshold: Share of the particles, 0 to 1, below which the effective sample size calls for
+            resampling; 0: never.
+        accepts: Accepted draws of the geometric estimator, at least 2.
+        certain: Probability, 0 to 1. The recursive estimator is used where no token is likelier
+            than this, and `accepts` is 2.
+        looks: Tokens that are looked at one by one, at least 1. Where they are rejected, all tokens
+            are looked at by one mask, which changes no expectation.
 
-    Exact: approximate. Weights and the estimate of the normaliser (the share of the law that is allowed) are unbiased; the law
-    of the answer tends to the exact one as particles grow. Reduces to: plain sampling where everything is allowed; importance
-    sampling at threshold 0; the mask, with one particle. Source: Lipkin et al., "Fast controlled generation from language
-    models with adaptive weighted rejection sampling" (2025)."""
+    Exact: approximate. Weights and the estimate of the normaliser (the share of the law that is
+    allowed) are unbiased; the law of the answer tends to the exact one as particles grow.
+    Reduces to: plain sampling where everything is allowed; importance sampling at threshold 0; the
+    mask, with one particle.
+    Source: Lipkin et al., "Fast controlled generation from language models with adaptive weighted
+    rejection sampling" (2025).
+    """
 
     target: Target
     language: TokenLanguage[Any] | None = None
@@ -76,7 +93,19 @@ class ParticleSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Particles of its own for every choice."""
+        """Run particles of its own for every choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: The constraint leaves no token that the law gives weight.
+        """
         answers = [into.open(choice) for choice in request.choices]
         if request.logprobs is None:
             base = RowDetail.NOTHING
@@ -110,19 +139,24 @@ class ParticleSearch:
         while any(p.live for p in particles):
             scores = await tree.score()
             step = rng.at("step", passes)
+            # Propose and weigh: every live particle draws one token.
             moved = [
                 self._move(p, language, scores, step.at("particle", i), into.request)
                 for i, p in enumerate(particles)
             ]
             checks += sum(drawn.checks for _, drawn in moved)
             masks += sum(drawn.masked for _, drawn in moved)
+            # Resample where few particles carry the weight; then the branches that are left are
+            # kept.
             particles = self._again([p for p, _ in moved], step.at("again"))
             nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in particles if p.live]))
             particles = [replace(p, node=next(nodes)) if p.live else p for p in particles]
             passes += 1
+            # What all particles with weight begin with is certain.
             sure = len(common_prefix_tokens(p.text for p in particles if p.logw > NEG_INF))
             first = sure if passes == 1 else first
             self._settle(answer, particles, sure, passes == 1)
+        # The answer is one particle, drawn by its weight.
         weights = _shares(particles)
         answer.follow(
             particles[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
@@ -142,6 +176,7 @@ class ParticleSearch:
         if not p.live:
             return p, RejectionDraw(None, 0.0, 0)
         drawn = self._draw(float64_probabilities(scores.row(p.node)), p, language, rng)
+        # No allowed token: the particle is dead, which counts as weight 0 in the estimate.
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
@@ -158,23 +193,33 @@ class ParticleSearch:
         self, p_V: torch.Tensor, p: TextParticle, language: TokenLanguage[Any], rng: Rng
     ) -> RejectionDraw:
         def allows(token: int) -> bool:
+            """Return whether the language allows a token here."""
             return language.allows(p.state, token)
 
         def mask() -> torch.Tensor:
+            """Return which tokens the language allows here, shape ``[V]``."""
             return language.mask(p.state).to(p_V.device)
 
+        # The recursive estimator saves looks where no token dominates.
         if self.accepts == 2 and float(p_V.max()) <= self.certain:
             return draw_by_recursive_rejection(p_V, allows, mask, rng, self.looks)
         return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
 
     def _again(self, particles: Sequence[TextParticle], rng: Rng) -> list[TextParticle]:
-        """The particles, drawn anew where too few of them carry the weight. Raises RequestError where none carries any."""
+        """Return the particles, drawn anew where too few of them carry the weight.
+
+        Raises:
+            RequestError: None carries any.
+        """
         shares = _shares(particles)
+        # Effective sample size 1 / sum of squared shares; the small factor keeps rounding from
+        # resampling.
         if 1.0 / sum(x * x for x in shares) >= self.threshold * len(particles) * (1.0 - 1e-12):
             return list(particles)
         mean = _log_mean(particles)
         p = torch.tensor(shares, dtype=torch.float64)
         chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
+        # All weights become their mean, so the estimate of the normaliser stays unbiased.
         return [replace(x, logw=mean) for x in chosen]
 
     def _settle(
@@ -184,13 +229,16 @@ class ParticleSearch:
         if sure > len(answer.tokens):
             answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
         elif first:
-            answer.edit(
-                TextEdit()
-            )  # nothing is certain yet: the clock of decoding starts all the same
+            # Nothing is certain yet: the clock of decoding starts all the same.
+            answer.edit(TextEdit())
 
 
 def _log_mean(particles: Sequence[TextParticle]) -> float:
-    """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
+    """Return the logarithm of the mean weight.
+
+    The mean is an unbiased estimate of the share of the law that is allowed.
+    """
+    # Weights are scaled by the largest one: exp of a log-weight may underflow.
     top = max(p.logw for p in particles)
     if top > NEG_INF:
         return top + math.log(sum(math.exp(p.logw - top) for p in particles) / len(particles))
@@ -211,9 +259,14 @@ def _shares(particles: Sequence[TextParticle]) -> list[float]:
 
 @dataclass(frozen=True)
 class ParticleSystem:
-    """The particles of one answer. shares: their weights, adding up to 1; log_normaliser: the logarithm of the estimated share
-    of the law that is allowed; checks: tokens that the constraint was asked about one by one; masks: how often about all of
-    them."""
+    """The particles of one answer.
+
+    Attributes:
+        shares: Their weights, adding up to 1.
+        log_normaliser: Logarithm of the estimated share of the law that is allowed.
+        checks: Tokens that the constraint was asked about one by one.
+        masks: How often it was asked about all tokens at once.
+    """
 
     shares: tuple[float, ...]
     log_normaliser: float
@@ -222,13 +275,19 @@ class ParticleSystem:
 
     @property
     def effective(self) -> float:
-        """The effective sample size: 1 to the number of particles."""
+        """Effective sample size, from 1 to the number of particles."""
         return 1.0 / sum(x * x for x in self.shares)
 
 
 @dataclass(frozen=True)
 class ParticleStats:
-    """passes: of the target; first: tokens that were certain after the first of them; systems: of each answer."""
+    """Counts of one or more answers.
+
+    Attributes:
+        passes: Passes of the target.
+        first: Tokens that were certain after the first of them.
+        systems: Particles of each answer.
+    """
 
     passes: int = 0
     first: int = 0
@@ -236,14 +295,18 @@ class ParticleStats:
     accepted = 0
 
     def plus(self, other: ParticleStats) -> ParticleStats:
-        """Both together: of two answers."""
+        """Return the sum of the counts of two answers."""
         return ParticleStats(
             self.passes + other.passes, self.first + other.first, (*self.systems, *other.systems)
         )
 
     def metrics(self) -> Mapping[str, Any]:
-        """Of each answer: weights (of its particles, adding up to 1), effective_sample_size, log_normaliser; and
-        constraint_checks and constraint_masks, of all of them: tokens looked at one by one, and masks of all tokens."""
+        """Return the figures by name.
+
+        For each answer weights (of its particles, adding up to 1), effective_sample_size,
+        log_normaliser; and constraint_checks and constraint_masks, of all of them: tokens looked at
+        one by one, and masks of all tokens.
+        """
         return {
             "weights": [list(s.shares) for s in self.systems],
             "effective_sample_size": [s.effective for s in self.systems],

@@ -1,4 +1,4 @@
-"""A pool of texts that grows while the model is unsure and shrinks as the budget goes, and a vote that weighs them."""
+"""A pool of texts that grows and shrinks by rules, and a weighted vote among them (HyPER)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ GRAM = 4
 
 @dataclass(frozen=True)
 class PoolWindow:
-    """What a text wrote since the last look at the pool. tokens: at least one; sure: their mean log-probability; unsure: the
-    mean entropy of their laws, nats; lowest: the least `sure` of all its windows so far."""
+    """What a text wrote since the last look at the pool.
+
+    Attributes:
+        tokens: At least one.
+        sure: Their mean log-probability.
+        unsure: Mean entropy of their laws, in nats.
+        lowest: The least `sure` of all windows of this text so far.
+    """
 
     tokens: tuple[int, ...]
     sure: float
@@ -41,28 +47,41 @@ class PoolWindow:
 
     @property
     def grams(self) -> frozenset[tuple[int, ...]]:
+        """Pieces of GRAM tokens by which two windows are compared."""
         return frozenset(
             self.tokens[i : i + GRAM] for i in range(max(1, len(self.tokens) - GRAM + 1))
         )
 
 
 def window_similarity(a: PoolWindow, b: PoolWindow) -> float:
-    """Of their pieces the share that both have (Jaccard), 0 to 1."""
+    """Return the share of two windows' pieces that both have (Jaccard), 0 to 1.
+
+    Args:
+        a: One window.
+        b: The other one.
+    """
     return len(a.grams & b.grams) / len(a.grams | b.grams)
 
 
 @dataclass(frozen=True)
 class PoolController:
-    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, refines what it writes until
-    the next look, or stays.
+    """Decides after every `interval` passes what becomes of a pool.
 
-    With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the windows, at most 1 nat),
-    the diversity d (one less the mean likeness of two windows) and the redundancy r (the share of pairs whose likeness is
-    above `alike`) growing is worth (1 - p) u (1 - d), shrinking p (1 - u) + r, refining p u, staying `idle`; the most is done,
-    staying where nothing is worth more.
+    It grows by one text, loses its weakest, refines what it writes until the next look, or stays.
+    With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the
+    windows, at most 1 nat), the diversity d (one less the mean likeness of two windows) and the
+    redundancy r (the share of pairs whose likeness is above `alike`) growing is worth (1 - p) u (1
+    - d), shrinking p (1 - u) + r, refining p u, staying `idle`. What is worth most is done; the
+    pool stays where nothing is worth more.
 
-    interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more; refine:
-    whether the target is a mixture of experts whose tokens can be refined (Refining), else that is worth nothing.
+    Attributes:
+        interval: Passes between two looks, at least 1.
+        least: Fewest texts that are being written, at least 1.
+        most: Most texts that are being written, `least` to 64.
+        alike: Likeness, 0 to 1, above which two texts are redundant.
+        idle: What staying is worth, 0 or more.
+        refine: Whether the target is a mixture of experts whose tokens can be refined
+            (`ExpertRefinement`); else refining is worth nothing.
     """
 
     interval: int = 64
@@ -84,22 +103,42 @@ class PoolController:
             raise RequestError(f"idle is {self.idle}: it must be at least 0")
 
     def grows(self, phase: float, windows: Sequence[PoolWindow]) -> int | None:
-        """Which of these texts is forked: the most unsure one, where growing is worth most."""
+        """Return which text is forked: the most unsure one, where growing is worth most.
+
+        Args:
+            phase: Share of the budget that is spent, 0 to 1.
+            windows: What each text wrote since the last look.
+
+        Returns:
+            Index of the text; None where the pool does not grow.
+        """
         grow, shrink, refine = self._worth(phase, windows)
         if len(windows) >= self.most or grow <= max(shrink, refine, self.idle):
             return None
         return max(range(len(windows)), key=lambda i: windows[i].unsure)
 
     def drops(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[int, ...]:
-        """Which of these texts are given up, where shrinking is worth most: of two that are alike the less sure, and those
-        whose lowest window lies below the median by more than the median distance from it. `least` of them stay."""
+        """Return which texts are given up, where shrinking is worth most.
+
+        Of two that are alike the less sure one goes, and those whose lowest window lies below the
+        median by more than the median distance from it. `least` of them stay.
+
+        Args:
+            phase: Share of the budget that is spent, 0 to 1.
+            windows: What each text wrote since the last look.
+
+        Returns:
+            Indices of the texts; none where the pool does not shrink.
+        """
         grow, shrink, refine = self._worth(phase, windows)
         if shrink <= max(grow, refine, self.idle):
             return ()
         lowest = [w.lowest for w in windows]
         middle = median(lowest)
+        # A robust bound: the median less the median absolute deviation.
         floor = middle - median(abs(x - middle) for x in lowest)
         weak = {i for i, x in enumerate(lowest) if x < floor}
+        # Redundant pairs lose one of the two, unless one of them goes anyway.
         for i, j in combinations(range(len(windows)), 2):
             if window_similarity(windows[i], windows[j]) > self.alike and not {i, j} & weak:
                 weak.add(i if windows[i].sure < windows[j].sure else j)
@@ -107,12 +146,17 @@ class PoolController:
         return tuple(weakest[: max(0, len(windows) - self.least)])
 
     def refines(self, phase: float, windows: Sequence[PoolWindow]) -> bool:
-        """Whether unsure tokens are refined until the next look: where that is worth most."""
+        """Return whether unsure tokens are refined until the next look.
+
+        Args:
+            phase: Share of the budget that is spent, 0 to 1.
+            windows: What each text wrote since the last look.
+        """
         grow, shrink, refine = self._worth(phase, windows)
         return refine > max(grow, shrink, self.idle)
 
     def _worth(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[float, float, float]:
-        """Of growing, of shrinking and of refining."""
+        """Return what growing, shrinking and refining are worth."""
         like = [window_similarity(a, b) for a, b in combinations(windows, 2)]
         unsure = min(1.0, fmean(w.unsure for w in windows))
         alike = fmean(like) if like else 1.0
@@ -129,10 +173,14 @@ class PoolController:
 
 @dataclass(frozen=True)
 class VoteWeights:
-    """What the vote of a text weighs: exp(sureness * c) * exp(-((n - m) / (spread * m)) ** 2), where c is the mean
-    log-probability of the last quarter of its tokens, n their number and m the median of all these numbers.
+    """Weight of a text's vote, by how sure its end was and how usual its length is.
 
-    sureness: 0 or more, 0: it does not count; spread: 0 or more, 0: lengths do not count.
+    exp(sureness * c) * exp(-((n - m) / (spread * m)) ** 2), where c is the mean log-probability of
+    the last quarter of its tokens, n their number and m the median of all these numbers.
+
+    Attributes:
+        sureness: How much sureness counts, 0 or more; 0: it does not.
+        spread: How far lengths may lie apart, 0 or more; 0: lengths do not count.
     """
 
     sureness: float = 4.0
@@ -144,21 +192,36 @@ class VoteWeights:
                 raise RequestError(f"{name} is {value}: it must be at least 0 and finite")
 
     def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
-        """logps: of the tokens of each text, at least one of each."""
+        """Return the weight of each text's vote, from the log-probabilities of its tokens.
+
+        Each text has at least one token.
+        """
         middle = median(len(x) for x in logps)
         return [self._weight(x, middle) for x in logps]
 
     def bounds(
         self, logps: Sequence[Sequence[float]], least: Sequence[int], most: int
     ) -> list[tuple[float, float]]:
-        """The least and the most that each vote can weigh once some of the texts that are being written have ended too, with
-        at least `least` tokens each and at most `most`."""
+        """Bound the weights of ended texts while others are still being written.
+
+        Args:
+            logps: Log-probabilities of the tokens of each ended text.
+            least: Fewest tokens that each living text will have.
+            most: Most tokens that any of them will have.
+
+        Returns:
+            For each ended text the least and the most that its vote can weigh once some of the
+            living texts have ended too.
+        """
         lengths = [len(x) for x in logps]
         few = sorted(least)
+        # The median moves farthest when only the shortest, or only the longest, of the living texts
+        # end.
         low = min(median([*lengths, *few[:j]]) for j in range(len(few) + 1))
         high = max(median([*lengths, *[most] * j]) for j in range(len(few) + 1))
         out = list[tuple[float, float]]()
-        # a vote weighs the less the farther the median is from its length, on either side
+        # A vote weighs the less the farther the median is from its length, on either side: the
+        # largest weight is at the median that comes nearest to it.
         for x in logps:
             ends = self._weight(x, low), self._weight(x, high)
             out.append((min(ends), self._weight(x, min(max(len(x), low), high))))
@@ -176,8 +239,14 @@ class VoteWeights:
 def is_vote_decided(
     answers: Mapping[int, str], bounds: Sequence[tuple[float, float]], living: int
 ) -> bool:
-    """Whether the answer that leads wins however those vote that are still being written: none of their votes weighs more than
-    1. answers: the answer of each ended text that has one; bounds: what each vote may come to weigh."""
+    """Return whether the leading answer wins, however the living texts vote.
+
+    Args:
+        answers: Answer of each ended text that has one, by its number.
+        bounds: Least and most weight of each ended text's vote.
+        living: Number of texts that are still being written; none of their votes weighs more than
+            1.
+    """
     least = defaultdict[str, float](float)
     most = defaultdict[str, float](float)
     for i, answer in answers.items():
@@ -186,28 +255,40 @@ def is_vote_decided(
     if not answers:
         return False
     leader = max(least, key=lambda answer: least[answer])
+    # The worst case: the leader at its least, one rival at its most with all votes that are to
+    # come.
     others = max((most[answer] for answer in most if answer != leader), default=0.0)
     return least[leader] > others + living + 1e-9
 
 
 @dataclass(frozen=True)
 class HypothesisPoolSearch:
-    """Draws `tries` texts side by side, which share the prompt's cache entries. A controller looks at them now and then
-    (Control): while little is spent and the model is unsure the most unsure text is forked where it stands; later the
-    weakest are given up. Those that came to an end of their own vote with their weights (Weights).
+    """Draws a pool of texts, which a controller grows and shrinks, and lets them vote.
 
-    mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
-    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone. early: whether the vote is held
-    as soon as those that are still being written cannot change the answer that wins: another text may speak for it then, and
-    no more are forked. refining: how a mixture's tokens are refined where the controller says so (Control.refine), None: they
-    are not, as of a dense model.
+    `tries` texts are drawn in parallel and share the prompt's cache entries. A controller looks at
+    them now and then (`PoolController`): while little is spent and the model is unsure the most
+    unsure text is forked where it stands; later the weakest are given up. Those that came to an end
+    of their own vote with their weights (`VoteWeights`). The paper's statistics, thresholds and
+    formulas are not known to us: these are ours.
 
-    The paper's statistics, thresholds and formulas are not known to us: these are ours.
+    Attributes:
+        method: Draws the texts.
+        control: Grows and shrinks the pool.
+        weights: Weighs the votes.
+        mark: Text that stands before an answer; "": the answer is the last line.
+        tries: Texts of the pool at first, 1 to 64.
+        budget: Tokens of all texts; no pass is begun that would go beyond it. Where no text has
+            ended then, the likeliest alone is drawn to its end.
+        early: Whether the vote is held as soon as the living texts cannot change the answer that
+            wins: another text may speak for it then, and no more are forked.
+        refining: How a mixture's tokens are refined where the controller says so
+            (`PoolController.refine`). None: they are not, as of a dense model.
 
     Exact: approximate: a vote among draws.
-    Reduces to: self-consistency of `tries` texts where nothing grows or shrinks and all votes weigh the same, draw for draw.
-    Source: Qiu et al., "HyPER: bridging exploration and exploitation for scalable LLM reasoning with hypothesis path expansion
-    and reduction" (2026).
+    Reduces to: self-consistency of `tries` texts where nothing grows or shrinks and all votes weigh
+    the same, draw for draw.
+    Source: Qiu et al., "HyPER: bridging exploration and exploitation for scalable LLM reasoning
+    with hypothesis path expansion and reduction" (2026).
     """
 
     method: SpeculativeMethod
@@ -234,18 +315,46 @@ class HypothesisPoolSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """A pool for each choice."""
+        """Run a pool for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Run the pool of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await _HypothesisPoolRun(self, answer, opened).run(root, rng(answer.choice or 0))
 
         return await for_each(self.method, request, into, write)
 
 
 class _PoolPath:
-    """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
+    """A text of the pool.
+
+    Attributes:
+        attempt: The text, and how it goes on.
+        rng: Random stream of what is drawn after it.
+        logps: Log-probability of each token.
+        entropies: Entropy of each token's law, in nats.
+        since: Tokens at the last look at the pool.
+        lowest: Least mean log-probability of its windows.
+    """
 
     def __init__(self, attempt: SearchAttempt, rng: Rng) -> None:
         self.attempt = attempt
@@ -259,6 +368,7 @@ class _PoolPath:
         had = len(self.attempt.text.tokens)
         self.attempt.take(r)
         taken = len(self.attempt.text.tokens) - had
+        # Only what was taken: the text may have ended within the round.
         for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
             self.logps.append(r.scores.logp(node, (x,))[0])
             self.entropies.append(_entropy(r.scores, node))
@@ -273,6 +383,12 @@ class _PoolPath:
         return PoolWindow(tokens, sure, unsure, self.lowest)
 
     def fork(self, attempt: SearchAttempt, rng: Rng) -> _PoolPath:
+        """Return a text that continues from here.
+
+        Args:
+            attempt: Fork of the attempt.
+            rng: Random stream of the new text.
+        """
         twin = _PoolPath(attempt, rng)
         twin.logps = list(self.logps)
         twin.entropies = list(self.entropies)
@@ -282,7 +398,7 @@ class _PoolPath:
 
 
 def _entropy(scores: DraftScores, node: int) -> float:
-    """Of the law at a node, nats."""
+    """Return the entropy of the law at a node, in nats."""
     if scores.certain(node) is not None:
         return 0.0
     p_V = float64_probabilities(scores.row(node))
@@ -290,7 +406,7 @@ def _entropy(scores: DraftScores, node: int) -> float:
 
 
 class _HypothesisPoolRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: HypothesisPoolSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -301,10 +417,18 @@ class _HypothesisPoolRun:
         self._begun = list[_PoolPath]()
         self._passes = 0
         self._first = -1
-        self._refines = False  # until the next look
+        # Whether unsure tokens are refined, until the next look.
+        self._refines = False
 
     async def run(self, root: SearchAttempt, rng: Rng) -> Result:
+        """Run the pool until its budget is spent or the vote is decided.
+
+        Args:
+            root: Attempt that stands at the end of the prompt.
+            rng: Random stream of the answer.
+        """
         plan = self._plan
+        # All texts fork from the prompt's end, so its cache entries are shared.
         self._begun = [_PoolPath(self._fork(root), s) for s in streams_of(rng, plan.tries)]
         root.close()
         pool = list(self._begun)
@@ -316,8 +440,10 @@ class _HypothesisPoolRun:
             live = [p for p in live if not p.attempt.ended]
             if plan.early and self._decided(pool, live):
                 break
+            # The controller looks at the living texts after every `interval` passes.
             if live and self._passes % plan.control.interval == 0:
                 pool = self._changed(pool, live, rng)
+        # Only texts that ended by themselves vote.
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         if ended:
             best = self._elected(ended)
@@ -343,13 +469,15 @@ class _HypothesisPoolRun:
         for p, r in zip(live, rounds, strict=True):
             p.take(r)
             if p.attempt.ended:
-                p.attempt.close()  # at once: what it holds is free for those that go on
+                # Closed at once: its cache is free for those that go on.
+                p.attempt.close()
 
     async def _refined(
         self, by: ExpertRefinement, live: Sequence[_PoolPath], rounds: Sequence[WalkRound]
     ) -> list[WalkRound]:
         """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
         out = list(rounds)
+        # A certain token needs no refinement: only rows above the bound cost further rows.
         unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
         new = await gather_coroutines(
             *(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure)
@@ -365,8 +493,10 @@ class _HypothesisPoolRun:
         """The pool after a look at it."""
         control = self._plan.control
         phase = self._written / self._plan.budget
+        # Each look compares what was written since the last one.
         windows = [p.window() for p in live]
         self._refines = control.refines(phase, windows)
+        # Drops and growth are exclusive: the two conditions cannot both hold.
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:
             p.attempt.close()
@@ -385,8 +515,10 @@ class _HypothesisPoolRun:
         """Whether those that live cannot change which answer wins."""
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         if not live or len(ended) <= len(live):
-            return False  # as many may vote for another answer
+            # The living texts could all vote for another answer, and there are as many.
+            return False
         tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        # A living text writes at least one more token, and at most what its room allows.
         least = [len(p.logps) + 1 for p in live]
         most = max(len(p.logps) + p.attempt.text.room for p in live)
         bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
@@ -401,6 +533,7 @@ class _HypothesisPoolRun:
 
     async def _likeliest(self, pool: Sequence[_PoolPath]) -> _PoolPath:
         """Where no text has ended, the likeliest, drawn to its end."""
+        # Out of budget and nothing ended: one text is drawn to its end beyond the budget.
         best = max(pool, key=lambda p: p.attempt.mean)
         while not best.attempt.ended:
             await self._pass([best])
@@ -414,7 +547,6 @@ class _HypothesisPoolRun:
         sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts, whether anything is certain or not
+            # The clock of decoding starts, whether anything is certain or not.
+            self._answer.edit(TextEdit())
         self._answer.follow(texts[0], sure)

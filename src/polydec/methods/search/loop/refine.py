@@ -1,4 +1,4 @@
-"""Propose, let a reward judge, show the model its best answer, propose again."""
+"""Iterative refinement: propose, judge, show the model its best answer, propose again."""
 
 from __future__ import annotations
 
@@ -28,31 +28,45 @@ SCORE = "{score}"
 
 @dataclass(frozen=True)
 class IterativeRefinementSearch:
-    """Draws `proposals` answers side by side and asks the reward of each (or whatever else judges). Then, round after round,
-    the model is shown its best answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is
-    asked of those that it has not seen. The best of all is the answer.
+    """Draws answers in rounds; each round shows the model its best answer so far.
 
-    A proposal is judged as an answer to the request's own prompt, behind which it is read once more; its log-probabilities are
-    those behind that prompt. One of a later round that was cut at a limit, or holds nothing, is dropped; the value of one that
-    was cut in the first round is 0. Where `patience` rounds in a row found nothing better, the next best answer is shown, and
-    so on in turns. What is shown takes half of the room behind the prompt at most: of a longer answer the beginning.
+    `proposals` answers are drawn in parallel and the reward (or another judge) is asked of each.
+    Then, round after round, the model reads its best answer after the prompt, with `feedback`,
+    draws as many new ones after that, and the reward is asked of those that it has not seen. The
+    best of all is the answer.
 
-    With `contrast` the worst answer stands before the best one, `contrast` between them, where the reward values it less. With
-    `critique` the model is asked about its best answer: that text and a line of what it says, greedily, stand before the
-    feedback; they and the worst answer share in the same half of the room.
+    A proposal is judged as an answer to the request's own prompt, after which it is read once more;
+    its log-probabilities are those after that prompt. One of a later round that was cut at a limit,
+    or holds nothing, is dropped; the value of one that was cut in the first round is 0. Where
+    `patience` rounds in a row found nothing better, the next best answer is shown, and so on in
+    turns. What is shown takes half of the room after the prompt at most: of a longer answer the
+    beginning.
 
-    rounds, proposals: 1 to 64; feedback: text behind the answer that is shown, "{score}" in it becomes the value, two digits;
-    enough: a value, 0 to 1, at which no further round is begun; patience: at least 1; context: tokens that a prompt and all
-    behind it may take, None: there is room for twice an answer. Rules that look at the prompt (penalties) see what is shown as
-    a part of it.
+    With `contrast` the worst answer stands before the best one, `contrast` between them, where the
+    reward values it less. With `critique` the model is asked about its best answer: that text and a
+    line of what it says, greedily, stand before the feedback; they and the worst answer share in
+    the same half of the room. Rules that look at the prompt (penalties) see what is shown as a part
+    of it. The paper's prompts are not known to us: these are ours, and empty at first.
 
-    contrast: as feedback, of the worst answer. text: what judges answers by their text in place of the reward. The paper's
-    prompts are not known to us: these are ours, and empty at first.
+    Attributes:
+        method: Draws the answers.
+        reward: Process reward that judges them. None: `text` does.
+        rounds: Rounds, 1 to 64.
+        proposals: Answers of a round, 1 to 64.
+        feedback: Text after the answer that is shown; "{score}" in it becomes the value, two
+            digits.
+        enough: Value, 0 to 1, at which no further round is begun.
+        patience: Rounds without a better answer until another one is shown, at least 1.
+        context: Tokens that a prompt and all after it may take. None: there is room for twice an
+            answer.
+        contrast: Text after the worst answer, with "{score}" like `feedback`; "": it is not shown.
+        critique: Question about the best answer; "": none is asked.
+        text: Judges answers by their text in place of the reward. None: the reward does.
 
     Exact: approximate: the reward chooses among draws from several laws.
     Reduces to: best of n at one round, draw for draw.
-    Source: Chakraborty et al., "Review, refine, repeat: understanding iterative decoding of AI agents with dynamic evaluation
-    and selection" (2025).
+    Source: Chakraborty et al., "Review, refine, repeat: understanding iterative decoding of AI
+    agents with dynamic evaluation and selection" (2025).
     """
 
     method: SpeculativeMethod
@@ -77,6 +91,7 @@ class IterativeRefinementSearch:
             raise RequestError(f"enough is {self.enough}: it must lie in 0 to 1")
         if self.reward is None and self.text is None:
             raise RequestError("reward is None: give a reward, or what judges texts")
+        # Spell all texts now: a text that cannot be spelled is an error before anything runs.
         self.said(0.5)
         self.said_of_worst(0.5)
         self.asked()
@@ -91,22 +106,35 @@ class IterativeRefinementSearch:
 
     @property
     def judging(self) -> AttemptJudge:
-        """Who judges answers."""
+        """The judge of answers."""
         if self.text is not None:
             return self.text
-        assert self.reward is not None  # refused above
+        # `__post_init__` refuses a plan without a judge.
+        assert self.reward is not None
         return StateJudge(self.reward)
 
     def said(self, value: float) -> tuple[int, ...]:
-        """The feedback in tokens. Raises RequestError where the vocabulary cannot spell it."""
+        """Return the feedback in tokens.
+
+        Raises:
+            RequestError: The vocabulary cannot spell it.
+        """
         return self._spelled("feedback", self.feedback.replace(SCORE, f"{value:.2f}"))
 
     def said_of_worst(self, value: float) -> tuple[int, ...]:
-        """The same of what stands behind the worst answer."""
+        """Return the text after the worst answer in tokens.
+
+        Raises:
+            RequestError: The vocabulary cannot spell it.
+        """
         return self._spelled("contrast", self.contrast.replace(SCORE, f"{value:.2f}"))
 
     def asked(self) -> tuple[int, ...]:
-        """The same of what the model is asked about an answer."""
+        """Return the question about an answer in tokens.
+
+        Raises:
+            RequestError: The vocabulary cannot spell it.
+        """
         return self._spelled("critique", self.critique)
 
     def _spelled(self, name: str, text: str) -> tuple[int, ...]:
@@ -114,11 +142,30 @@ class IterativeRefinementSearch:
         return self.vocab.spelled(text, f"{name} is {getattr(self, name)!r}")
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Rounds for each choice."""
+        """Run rounds for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Run the rounds of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await _IterativeRefinementRun(self, request, into, answer, root, opened).run(
                 rng(answer.choice or 0)
             )
@@ -127,7 +174,10 @@ class IterativeRefinementSearch:
 
 
 class _IterativeRefinementRun:
-    """For one answer. root: stands behind the prompt; opened: attempts that whoever began this closes in the end."""
+    """The run of one answer.
+
+    `root` stands at the end of the prompt; the caller closes the attempts in `opened`.
+    """
 
     def __init__(
         self,
@@ -157,10 +207,14 @@ class _IterativeRefinementRun:
             order = self._ranked
             if before >= plan.enough:
                 break
+            # The best answer is shown, or after idle rounds another one of the ranking.
             shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
             if len(shown) >= self._room:
-                break  # nothing could be written behind it
+                # No room is left for an answer after what is shown.
+                break
             await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
+            # A better answer starts the turns anew; each time patience runs out the next answer's
+            # turn comes.
             better = (self._best.value or 0.0) > before
             idle = 0 if better else idle + 1
             if better:
@@ -174,7 +228,7 @@ class _IterativeRefinementRun:
 
     @property
     def _room(self) -> int:
-        """Tokens that may stand behind the prompt, what is shown included."""
+        """Tokens that may stand after the prompt, what is shown included."""
         whole = self._plan.context
         most = self._request.max_tokens
         if whole is None:
@@ -191,14 +245,15 @@ class _IterativeRefinementRun:
         return self._ranked[0]
 
     async def _first(self, rng: Rng) -> None:
-        """Proposals behind the prompt alone."""
+        """Draw the proposals of the first round, after the prompt alone."""
         drawn = self._forks(self._root)
-        self._answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before the last round
+        # The clock of decoding starts; nothing is certain before the last round.
+        self._answer.edit(TextEdit())
         await gather_coroutines(
             *(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True))
         )
+        # All proposals are judged in one pass; one that the limit cut is worth nothing, whatever is
+        # said of it.
         await gather_coroutines(*(self._plan.judging.judge(a) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         for a in drawn:
@@ -208,26 +263,30 @@ class _IterativeRefinementRun:
             self._keep(a)
 
     async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
-        """Proposals behind the prompt and what is shown; what is new among them is judged."""
+        """Draw proposals after the prompt and what is shown; judge those that are new."""
         prompt = (*self._request.prompt, *shown)
+        # A new prompt: what is shown is context, so this text has a cache of its own.
         start = SearchAttempt(
             await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
         )
         self._opened.append(start)
         drawn = self._forks(start)
         start.close()
+        # The answer must fit after what is shown, and must not be longer than the request allows.
         limit = min(self._request.max_tokens, self._room - len(shown))
         for a in drawn:
             a.text.limit = limit
         await gather_coroutines(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
         spent = side_by_side([a.spent for a in drawn])
+        # The longer prompt was fed as well.
         self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
+        # Empty answers are dropped: after an answer that is shown, many texts end at once.
         new = dict.fromkeys(
             tuple(a.text.tokens)
             for a in drawn
             if a.text.finish_reason == "stop" and a.text.tokens[0] not in a.text.ends
-        )  # behind an answer many end at once
+        )
         for a in drawn:
             a.close()
         await self._judge([tokens for tokens in new if tokens not in known])
@@ -239,9 +298,8 @@ class _IterativeRefinementRun:
         await gather_coroutines(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
         await gather_coroutines(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
-        self._spent = self._spent.plus(
-            replace(spent, ended=0, written=0)
-        )  # they were written before
+        # Their tokens were counted when they were written.
+        self._spent = self._spent.plus(replace(spent, ended=0, written=0))
         for a in read:
             a.close()
             if a.ended:
@@ -257,8 +315,9 @@ class _IterativeRefinementRun:
             self._seen.append(attempt)
 
     async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
-        """What stands behind the prompt: an answer without what ended it, and what is said of it."""
+        """Return what stands after the prompt: an answer and what is said of it."""
         feedback = self._plan.said(attempt.value or 0.0)
+        # Half of the room is for what is shown: worst answer, answer, question, reply and feedback.
         half = self._room // 2
         worst = self._worst(attempt, half // 2)
         answer = answer_without_end(attempt)
@@ -275,7 +334,10 @@ class _IterativeRefinementRun:
         return (*worst, *answer[: max(0, left)], *feedback)
 
     def _worst(self, attempt: SearchAttempt, most: int) -> tuple[int, ...]:
-        """The worst answer and what is said of it, where there is a worse one than this and room for it."""
+        """Return the worst answer and what is said of it.
+
+        Nothing where no seen answer is worse than this one, or there is no room for it.
+        """
         worst = self._ranked[-1]
         remark = self._plan.said_of_worst(worst.value or 0.0)
         if not remark or len(remark) >= most or (worst.value or 0.0) >= (attempt.value or 0.0):
@@ -284,6 +346,6 @@ class _IterativeRefinementRun:
 
 
 def answer_without_end(attempt: SearchAttempt) -> tuple[int, ...]:
-    """An answer without what ended it."""
+    """Return the tokens of an answer, without what ended it."""
     tokens = attempt.text.tokens
     return tuple(tokens[:-1] if tokens[-1] in attempt.text.ends else tokens)

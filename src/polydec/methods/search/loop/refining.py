@@ -1,4 +1,4 @@
-"""The next token under several choices of experts: what a mixture says of it on average."""
+"""Draw a token from the mean of several expert choices of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ Routing = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class ExpertRefinement:
-    """An unsure token is drawn from the mean of `ways` laws: the router's own, and others with Gumbel noise on the scores by
-    which it chooses experts. What stands in the cache is what the router's own choice wrote, and log-probabilities are those
-    of its law.
+    """Draws an unsure token from the mean of `ways` laws.
 
-    routes: layers and experts of the target; ways: at least 2; stir: of the noise, in standard deviations of a row's scores, 0
-    or more; above: nats, of the entropy of laws that are refined.
+    These are the router's own law, and others with Gumbel noise on the scores by which it chooses
+    experts. What stands in the cache is what the router's own choice wrote, and log-probabilities
+    are those of its law.
+
+    Attributes:
+        routes: Layers and experts of the target.
+        ways: Laws that are averaged, at least 2.
+        stir: Size of the noise, in standard deviations of a row's scores, 0 or more.
+        above: Entropy in nats above which a law is refined, 0 or more.
 
     Exact: approximate: the mean is another law.
     Reduces to: the router's own law at stir 0.
@@ -47,25 +52,53 @@ class ExpertRefinement:
 
     @staticmethod
     def of(target: Target, ways: int, stir: float, above: float) -> ExpertRefinement | None:
-        """None where the target is no mixture whose router can be moved, or one way is asked for."""
+        """Return the refinement for a target.
+
+        Args:
+            target: The model.
+            ways: Laws that are averaged.
+            stir: Size of the noise, in standard deviations of a row's scores.
+            above: Entropy in nats above which a law is refined.
+
+        Returns:
+            None where the target is no mixture whose router can be moved, or one way is asked for.
+        """
         routes: tuple[int, int] | None = getattr(target, "routes", None)
+        # One way is the router's own law: nothing would be averaged.
         if routes is None or ways < 2:
             return None
         return ExpertRefinement(routes, ways, stir, above)
 
     def routings(self, rng: Rng, position: int) -> list[Routing]:
-        """Those besides the router's own for the token at a position, each drawn in a stream of its own."""
+        """Draw the routings besides the router's own, each in a stream of its own.
+
+        Args:
+            rng: Random stream of the text.
+            position: Position of the token.
+
+        Returns:
+            What is added to the router's scores, ``[layers][experts]``, for each of ``ways - 1``
+            laws.
+        """
         layers, experts = self.routes
         out = list[Routing]()
         for way in range(1, self.ways):
+            # Named by position and way: the noise does not depend on what else was drawn.
             noise_V = rng.at("routing", position, way).noise(layers * experts).gumbel_V
             by_LE = (self.stir * noise_V).view(layers, experts)
             out.append(tuple(tuple(map(float, by_E)) for by_E in by_LE))
         return out
 
     async def refined(self, attempt: SearchAttempt, r: WalkRound, rng: Rng) -> WalkRound:
-        """The round of one token (the draft is its root alone) with the token drawn anew, from the mean."""
+        """Draw a round's token anew, from the mean law.
+
+        Args:
+            attempt: The text.
+            r: Round of one token, whose draft is its root alone.
+            rng: Random stream of the text.
+        """
         others = await attempt.rerouted(self.routings(rng, r.position))
+        # The mean of probabilities, not of logits: a mixture of the ways.
         p_V = mean_law(
             [float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]
         )
@@ -73,5 +106,5 @@ class ExpertRefinement:
 
 
 def mean_law(laws: Sequence[Tensor]) -> Tensor:
-    """Of probabilities, token by token."""
+    """Return the mean of probabilities, token by token, shape ``[V]``."""
     return torch.stack(list(laws)).mean(0)

@@ -1,9 +1,11 @@
-"""One token from a law and a constraint, by drawing tokens and looking at the drawn ones only.
+"""Draw one token from a law and a constraint by looking at drawn tokens only.
 
-Both ways to draw give a token x with a weight w such that E[w · 1(x = v)] = p(v) where v is allowed, and 0 elsewhere. So the
-token is drawn from p restricted to what is allowed, and the weight is an unbiased estimate of the mass of that.
+Both ways to draw give a token x with a weight w such that E[w · 1(x = v)] = p(v) where v is
+allowed, and 0 elsewhere. So the token is drawn from p restricted to what is allowed, and the weight
+is an unbiased estimate of the mass of that.
 
-Source: Lipkin et al., "Fast controlled generation from language models with adaptive weighted rejection sampling" (2025).
+Source: Lipkin et al., "Fast controlled generation from language models with adaptive weighted
+rejection sampling" (2025).
 """
 
 from __future__ import annotations
@@ -22,8 +24,14 @@ Mask = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class RejectionDraw:
-    """token: None where no allowed token has weight (the weight is 0 then); checks: how many tokens were looked at; masked:
-    whether all of them were, at once."""
+    """A token that was drawn, with its weight.
+
+    Attributes:
+        token: The token; None where no allowed token has weight.
+        weight: Unbiased estimate of the allowed mass, 0 or more; 0 without a token.
+        checks: Tokens that were looked at one by one.
+        masked: Whether all tokens were looked at, at once.
+    """
 
     token: int | None
     weight: float
@@ -34,9 +42,18 @@ class RejectionDraw:
 def draw_by_recursive_rejection(
     p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, looks: int = 32
 ) -> RejectionDraw:
-    """Tokens are drawn without replacement until one is allowed, and the one behind it is looked at as well: two looks where
-    the first is allowed. After `looks` (1 or more) rejections the mask is computed: what is allowed of the rest is then known,
-    and takes the place of its estimate. p_V: probabilities, float64."""
+    """Draw without replacement until a token is allowed, and look at one more for the weight.
+
+    So there are two looks where the first is allowed. After `looks` rejections the mask is
+    computed: what is allowed of the rest is then known, and takes the place of its estimate.
+
+    Args:
+        p_V: Probabilities, shape ``[V]``, float64.
+        allows: Says of one token whether it is allowed.
+        mask: Says it of all tokens, bool, shape ``[V]``.
+        rng: Random stream of this draw.
+        looks: Rejections before the mask is computed, at least 1. Default 32.
+    """
     left_V = p_V.clone()
     weight = 1.0
     checks = 0
@@ -49,9 +66,14 @@ def draw_by_recursive_rejection(
         if allows(token):
             if last:
                 return RejectionDraw(token, weight, checks)
+            # The allowed mass is Z = s + (1 - s) Z', with s the share of the accepted token and Z'
+            # the allowed mass of the rest. A second draw estimates Z': 1 where it is allowed, and
+            # then Z is 1; else Z is s.
             both = allows(rng.at("token", checks).categorical(left_V))
             return RejectionDraw(token, weight if both else weight * share, checks + 1)
+        # A rejected token of share s leaves Z = (1 - s) Z'.
         weight *= 0.0 if last else 1.0 - share
+    # The mask makes Z' exact: allowed mass over all mass that is left.
     good_V = left_V * mask()
     rest = float(left_V.sum())
     mass = float(good_V.sum())
@@ -65,9 +87,20 @@ def draw_by_recursive_rejection(
 def draw_by_geometric_rejection(
     p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, accepts: int = 2, looks: int = 32
 ) -> RejectionDraw:
-    """Tokens are drawn with replacement until `accepts` (2 or more) were allowed; the first of these is the token. Nothing is
-    looked at twice: how often what was rejected would have been drawn again is drawn as a number. After `looks` (1 or more)
-    looks the mask is computed, and so are the numbers of all rejections to come. p_V: probabilities, float64."""
+    """Draw with replacement until enough tokens were allowed; the first of these is the token.
+
+    Nothing is looked at twice: how often what was rejected would have been drawn again is drawn as
+    a number. After `looks` looks the mask is computed, and so are the numbers of all rejections to
+    come.
+
+    Args:
+        p_V: Probabilities, shape ``[V]``, float64.
+        allows: Says of one token whether it is allowed.
+        mask: Says it of all tokens, bool, shape ``[V]``.
+        rng: Random stream of this draw.
+        accepts: Allowed draws that are waited for, at least 2. Default 2.
+        looks: Looks before the mask is computed, at least 1. Default 32.
+    """
     left_V = p_V / p_V.sum()
     known = dict[int, bool]()
     rejected = 0
@@ -77,7 +110,8 @@ def draw_by_geometric_rejection(
         live = float((left_V if good_V is None else good_V).sum())
         if len(accepted) == accepts or not live > 0.0:
             break
-        if live < 1.0:  # rejections before the next draw that is looked at
+        if live < 1.0:
+            # Geometric: the number of draws of known rejected tokens, which have mass 1 - live.
             rejected += int(math.log(1.0 - rng.at("again", draw).uniform()) / math.log1p(-live))
         token = rng.at("token", draw).categorical(left_V if good_V is None else good_V)
         if good_V is None and token not in known:
@@ -91,5 +125,6 @@ def draw_by_geometric_rejection(
                 good_V = left_V * mask()
     if not accepted:
         return RejectionDraw(None, 0.0, len(known), good_V is not None)
+    # The unbiased estimate of a success rate from draws up to the k-th success: (k - 1) / (n - 1).
     weight = min(accepts - 1, len(accepted)) / (len(accepted) + rejected - 1)
     return RejectionDraw(accepted[0], weight, len(known), good_V is not None)

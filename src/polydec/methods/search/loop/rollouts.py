@@ -1,4 +1,4 @@
-"""Several texts are drawn side by side, and one of them is the answer."""
+"""Draw several texts in parallel, and pick one of them as the answer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 @dataclass(frozen=True)
 class RolloutSearch:
-    """Draws `tries` texts from the method's law, side by side: one pass is a round of all of them, and they share the prompt's
-    cache entries. As soon as `enough` of them have come to an end of their own (EOS, a stop) the others are dropped; of the
-    texts that ended so `pick` takes the answer. Where none did, because all were cut at the request's limit, it takes one of
-    those.
+    """Draws `tries` texts from the method's law, and picks one.
 
-    method: who draws, with any drafter; tries: 1 to 256; enough: 1 to tries; reward: asked once of each text that ended, None:
-    nobody is asked. Every answer of a request has texts of its own.
+    The texts are drawn in parallel: one pass is a round of all of them, and they share the prompt's
+    cache entries. As soon as `enough` of them have come to an end of their own (EOS, a stop) the
+    others are dropped; of the texts that ended so `pick` takes the answer. Where none did, because
+    all were cut at the request's limit, it takes one of those. Every answer of a request has texts
+    of its own.
+
+    Attributes:
+        method: Draws the texts, with any drafter.
+        pick: Picks the answer.
+        tries: Texts that are drawn, 1 to 256.
+        enough: Texts that must end by themselves, 1 to `tries`.
+        reward: Process reward that is asked once of each text that ended. None: nobody is asked.
 
     Exact: approximate: each text is drawn from the law, the one that is picked is not.
     Reduces to: the method itself at one try, draw for draw.
@@ -57,11 +64,30 @@ class RolloutSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Texts for each choice."""
+        """Draw texts for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Draw the texts of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             choice = answer.choice or 0
             opened += (tries := [root.fork(choice) for _ in range(self.tries)])
             root.close()
@@ -82,17 +108,19 @@ class RolloutSearch:
                 strict=True,
             ):
                 tries[i].take(r)
+            # What all texts begin with is certain, whichever is picked.
             sure = common_prefix_tokens(t.text for t in tries)
             if first < 0:
                 first = len(sure)
-                answer.edit(
-                    TextEdit()
-                )  # the clock of decoding starts, whether anything is certain or not
+                # The clock of decoding starts, whether anything is certain or not.
+                answer.edit(TextEdit())
             answer.follow(tries[0].text, len(sure))
             finished = [t for t in tries if t.text.finish_reason == "stop"]
             for t in tries:
                 if self.reward is None and t.ended:
-                    t.close()  # at once: what it holds is free for those that go on
+                    # Closed at once: its cache is free for those that go on.
+                    t.close()
+        # Texts that were cut compete only where none has ended.
         pool = finished or list(tries)
         for t in tries:
             if t not in pool:
@@ -107,5 +135,12 @@ class RolloutSearch:
 
 
 def streams_of(rng: Rng, count: int) -> list[Rng]:
-    """One for each try; the first is the answer's own, so that one try draws what plain decoding would."""
+    """Return a random stream for each try.
+
+    The first is the answer's own, so that one try draws what plain decoding would.
+
+    Args:
+        rng: Random stream of the answer.
+        count: Number of tries, at least 1.
+    """
     return [rng, *(rng.at("try", i) for i in range(1, count))]

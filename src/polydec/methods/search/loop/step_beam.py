@@ -1,4 +1,4 @@
-"""A beam over the steps of a solution, ranked by a learned reward."""
+"""Beam search over the steps of a solution, ranked by a learned reward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 @dataclass(frozen=True, eq=False)
 class StepBeamPrefix:
-    """A beginning of a solution. rng: what is drawn behind it; value: what the reward says of it, 0 where it was cut."""
+    """A beginning of a solution.
+
+    Attributes:
+        attempt: The text so far, and how it goes on.
+        rng: Random stream of what is drawn after it.
+        value: What the reward says of it, 0 to 1; 0 where it was cut.
+    """
 
     attempt: SearchAttempt
     rng: Rng
@@ -32,21 +38,31 @@ class StepBeamPrefix:
 
 @dataclass(frozen=True)
 class StepBeamSearch:
-    """Draws `keep` times `width` first steps and keeps the `keep` beginnings that the reward values most; behind each of them
-    it draws `width` next steps, and keeps as many again, until all that are kept are whole solutions. The one of the highest
-    value is the answer.
+    """Beam search over steps, ranked by a process reward.
 
-    A whole solution stays in the beam as long as no more than keep - 1 beginnings are worth more. Of a step that is drawn twice
-    behind one beginning one stays. Of equal values the one that was found first counts. The value of a beginning is what the
-    reward says behind its last step; that of a text which was cut at the limit is 0.
+    It draws `keep` times `width` first steps and keeps the `keep` beginnings that the reward values
+    most. After each of them it draws `width` next steps, and keeps as many again, until all that
+    are kept are complete solutions. The one of the highest value is the answer.
 
-    keep, width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most. Beside A* there is no way back:
-    what leaves the beam is over, so that no more than keep * width texts are open at a time.
+    A complete solution stays in the beam as long as no more than keep - 1 beginnings are worth
+    more. Of a step that is drawn twice after one beginning one stays. Of equal values the one that
+    was found first counts. The value of a beginning is what the reward says after its last step;
+    that of a text which was cut at the limit is 0. Unlike A* there is no way back: what leaves the
+    beam is over, so that no more than keep * width texts are open at a time.
+
+    Attributes:
+        method: Draws the steps.
+        reward: Process reward that ranks beginnings.
+        keep: Beginnings that are kept, 1 to 64.
+        width: Steps that are drawn after each, 1 to 64.
+        delimiter: Text that a step ends with.
+        longest: Most tokens of a step.
 
     Exact: approximate: the reward chooses among draws.
-    Reduces to: the method itself at keep 1 and width 1, draw for draw; best of keep * width where a step is a whole text.
-    Source: Snell et al., "Scaling LLM test-time compute optimally can be more effective than scaling model parameters" (2024),
-    beam search against a process reward model.
+    Reduces to: the method itself at keep 1 and width 1, draw for draw; best of keep * width where a
+    step is a whole text.
+    Source: Snell et al., "Scaling LLM test-time compute optimally can be more effective than
+    scaling model parameters" (2024), beam search against a process reward model.
     """
 
     method: SpeculativeMethod
@@ -72,11 +88,30 @@ class StepBeamSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """A beam for each choice."""
+        """Run a beam for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Run the beam of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await _StepBeamRun(self, answer, opened).run(
                 StepBeamPrefix(root, rng(answer.choice or 0))
             )
@@ -85,7 +120,7 @@ class StepBeamSearch:
 
 
 class _StepBeamRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self, plan: StepBeamSearch, answer: AnswerText, opened: list[SearchAttempt]
@@ -100,12 +135,15 @@ class _StepBeamRun:
     async def run(self, root: StepBeamPrefix) -> Result:
         plan = self._plan
         kept = [root]
+        # The first level draws as many steps as all later levels do together.
         width = self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
+            # Solutions that are complete compete as they are; the others grow by a step each.
             beams = [b for b in kept if b.attempt.ended] + await self._grown(
                 [b for b in kept if not b.attempt.ended], width
             )
-            beams.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
+            # The sort is stable: of equal values the one found first comes first.
+            beams.sort(key=lambda b: -b.value)
             for b in beams[plan.keep :]:
                 b.attempt.close()
             kept = beams[: plan.keep]
@@ -117,8 +155,9 @@ class _StepBeamRun:
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
-        """What is new behind these, so many steps drawn behind each, side by side."""
+        """Return the new beginnings: so many steps drawn after each of these, in parallel."""
         choice = self._answer.choice or 0
+        # Numbered by beginning, so that equal steps after different beginnings stay apart.
         drawn = [
             (number, attempt, _stream(b, i))
             for number, b in enumerate(begun)
@@ -131,6 +170,8 @@ class _StepBeamRun:
         await gather_coroutines(
             *(attempt.go_on(stream, self._steps) for _, attempt, stream in drawn)
         )
+        # Equal steps after one beginning count once; only those that are left are judged, in one
+        # pass.
         once = dict[tuple[int, ...], tuple[SearchAttempt, Rng]]()
         for number, attempt, stream in drawn:
             once.setdefault((number, *attempt.text.tokens), (attempt, stream))
@@ -150,14 +191,16 @@ class _StepBeamRun:
         sure = len(common_prefix_tokens(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(
-                TextEdit()
-            )  # the clock of decoding starts, whether anything is certain or not
+            # The clock of decoding starts, whether anything is certain or not.
+            self._answer.edit(TextEdit())
         self._answer.follow(texts[0], sure)
 
 
 def _stream(begun: StepBeamPrefix, number: int) -> Rng:
-    """What is drawn of a step; the first goes on in the beginning's own stream, so that one text draws as plain decoding."""
+    """Return the stream of a step.
+
+    The first goes on in the beginning's own stream, so that one text draws as plain decoding does.
+    """
     if number:
         return begun.rng.at("step", len(begun.attempt.text.tokens), number)
     return begun.rng

@@ -1,4 +1,4 @@
-"""Several texts drawn without replacement, in one beam."""
+"""Stochastic beam search: several texts drawn without replacement, in one beam."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from polydec.methods.search.loop.stats import SearchStats
 
 @dataclass(frozen=True)
 class RacingPrefix:
-    """A beginning of a text. logp: its log-probability; node: the branch that it goes on from."""
+    """A beginning of a text.
+
+    Attributes:
+        text: The beginning.
+        logp: Its log-probability.
+        node: Branch that it continues.
+    """
 
     text: AnswerText
     logp: float
@@ -34,7 +40,12 @@ class RacingPrefix:
 
 @dataclass
 class _ArrivedPrefix:
-    """A beginning that has arrived, and the law of those of its children that have not (not normalised)."""
+    """A beginning that has arrived, with the law of its children that have not.
+
+    Attributes:
+        left_V: Probabilities of these children, not normalised, shape ``[V]``.
+        logp_V: Log-probabilities of all children, shape ``[V]``.
+    """
 
     racer: RacingPrefix
     left_V: Tensor
@@ -47,18 +58,25 @@ class _ArrivedPrefix:
 
 @dataclass(frozen=True)
 class StochasticBeamSearch:
-    """The answers are `width` draws from the law without replacement, in the order in which they were drawn: the first is a
-    draw of plain sampling, each further one is drawn from what the earlier ones left of the law.
+    """Draws `width` texts from the law without replacement.
 
-    It is Gumbel top-k on whole texts, written as a race: every text arrives after an exponential time whose rate is its
-    probability, and a beginning arrives with the first text that begins so. Of every length the first `width` arrivals are
-    kept, texts that have ended among them. Between arrivals the race has no memory: with S the mass of further children of the
-    beginnings that are there, and R that of all texts whose beginning is not, the next arrival is one of the former with
-    probability S / (S + R), else the next beginning with its first child. So no noise is kept, and the law can be enumerated.
+    The answers stand in the order in which they were drawn: the first is a draw of plain sampling,
+    each further one is drawn from what the earlier ones left of the law.
 
-    width: 1 to 64; a request's n is at most that.
+    It is Gumbel top-k on whole texts, written as a race: every text arrives after an exponential
+    time whose rate is its probability, and a beginning arrives with the first text that begins so.
+    Of every length the first `width` arrivals are kept, texts that have ended among them. Between
+    arrivals the race has no memory: with S the mass of further children of the beginnings that are
+    there, and R that of all texts whose beginning is not, the next arrival is one of the former
+    with probability S / (S + R), else the next beginning with its first child. So no noise is kept,
+    and the law can be enumerated.
 
-    Exact: approximate as a whole (draws without replacement are not draws of the law); the first answer has the law.
+    Attributes:
+        target: Model that is sampled from.
+        width: Texts that are drawn, 1 to 64; a request's n is at most that.
+
+    Exact: approximate as a whole (draws without replacement are not draws of the law); the first
+    answer has the law.
     Reduces to: plain sampling at width 1; all texts where width is at least their number.
     Source: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (2019).
     """
@@ -79,8 +97,19 @@ class StochasticBeamSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices, drawn in the stream of choice 0. Raises RequestError, before anything is fed, for more of
-        them than texts."""
+        """Run one search for all choices, drawn in the stream of choice 0.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More answers are asked for than texts; nothing was fed yet.
+        """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
         drawn = rng(0)
@@ -111,18 +140,26 @@ class StochasticBeamSearch:
     def _race(
         self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
     ) -> list[RacingPrefix]:
-        """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
+        """Return the first arrivals, one token further on, still at their parents' nodes.
+
+        Node -1 stands for one that had ended.
+        """
+        # The beginnings arrive in the order of the level before: the last of the reversed list is
+        # next.
         waiting = list(beam)[::-1]
         there = list[_ArrivedPrefix]()
         out = list[RacingPrefix]()
         absent = 1.0
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
             here = rng.at(len(out), len(waiting))
+            # S: further children of arrived beginnings. R (`absent`): texts whose beginning has not
+            # arrived.
             further = sum(a.mass for a in there)
             if further > 0.0:
                 share = further / (further + max(absent, 0.0))
             else:
                 share = 0.0
+            # The next beginning arrives, with its first child; one that has ended arrives as it is.
             if waiting and not (share > 0.0 and here.at("further").bernoulli(share)):
                 racer = waiting.pop()
                 absent -= math.exp(racer.logp)
@@ -133,11 +170,14 @@ class StochasticBeamSearch:
                 parent = _ArrivedPrefix(racer, float64_probabilities(logp_V).clone(), logp_V)
                 there.append(parent)
             else:
+                # Among arrived beginnings the next child's parent is drawn by the mass that is left
+                # below it.
                 parent = there[
                     here.at("parent").categorical(
                         torch.tensor([a.mass for a in there], dtype=torch.float64)
                     )
                 ]
+            # Without replacement: the child leaves the parent's law.
             token = here.categorical(parent.left_V)
             parent.left_V[token] = 0.0
             out.append(_child(parent, token, scores, request.logprobs))
@@ -157,7 +197,7 @@ def _child(
 
 
 def _placed(beam: Sequence[RacingPrefix], tree: BranchTree) -> list[RacingPrefix]:
-    """The same, every living one at its own node."""
+    """Return the beginnings with every living one at its own node."""
     nodes = iter(
         tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])
     )

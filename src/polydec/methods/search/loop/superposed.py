@@ -1,4 +1,4 @@
-"""Several texts for the passes of one: the model reads a mixture of their last tokens."""
+"""Superposed decoding: several texts for the passes of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ OUTSIDE = 200.0
 
 @dataclass(frozen=True)
 class SuperposedText:
-    """One of the texts. total: of its steps' mixed scores."""
+    """One of the texts.
+
+    Attributes:
+        text: The text so far.
+        total: Sum of its steps' mixed scores.
+    """
 
     text: AnswerText
     total: float
@@ -45,24 +50,35 @@ class SuperposedText:
 
 @dataclass(frozen=True)
 class SuperposedSearch:
-    """Keeps `width` texts and runs the model once a step, on one cache: what enters is the mean of the embeddings of their last
-    tokens, weighted by the softmax of their totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens
-    go on from every text, and a table of what follows the text's own last tokens tells the texts apart: a step scores
-    (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends stands aside if it is among these. The
-    answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
-    and no log-probability.
+    """Keeps `width` texts and runs the model once a step, on one cache.
 
-    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table; levels: what
-    contexts of 1, 2, 3 ... tokens weigh: N is the sum of their chances then, a token that none of them names is dropped, and a
-    text of which no token is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance behind the longest
-    context that was counted, and a token that the table does not name counts 1 in 100. A request's rules (penalties, masks)
-    that look back see the tokens of the leading text. Raises RequestError for a share, or levels, of no table.
+    What enters is the mean of the embeddings of their last tokens, weighted by the softmax of their
+    totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens continue every
+    text, and a table of what follows the text's own last tokens tells the texts apart: a step
+    scores (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends is
+    kept as a result if it is among these. The answers are the best by mean score, once `width` have
+    ended and none that goes on is better. A score is of this mixture, and no log-probability. A
+    request's rules (penalties, masks) that look back see the tokens of the leading text.
+
+    Attributes:
+        target: Model that reads the mixture; it needs an embedding table.
+        width: Texts, 1 to 64.
+        temperature: Temperature of the law, above 0.
+        kept: Tokens of the law that may continue a text, at least `width`.
+        alpha: Weight of the table, 0 to 1. None: SHARE. Without a table the law alone counts.
+        table: Counts of what follows some tokens. None: there is none.
+        levels: What contexts of 1, 2, 3 ... tokens weigh, each 0 to 1: N is the sum of their
+            chances then, a token that none of them names is dropped, and a text of which no token
+            is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance after
+            the longest context that was counted, and a token that the table does not name counts 1
+            in 100.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
-    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024), with
-    LEVELS and a table of 5 tokens and all that follows. One table here holds the few likeliest tokens of each context, their
-    chances discounted and interpolated while it was counted; those of the paper hold all, as counted.
+    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive
+    inference pass" (2024), with LEVELS and a table of 5 tokens and all that follows. One table here
+    holds the few likeliest tokens of each context, their chances discounted and interpolated while
+    it was counted; those of the paper hold all, as counted.
     """
 
     target: Target
@@ -101,7 +117,7 @@ class SuperposedSearch:
 
     @property
     def share(self) -> float:
-        """Of the table in a score."""
+        """Weight of the table in a score."""
         if self.alpha is None:
             return SHARE
         return self.alpha
@@ -111,8 +127,20 @@ class SuperposedSearch:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """One search for all choices. Raises RequestError, before anything is fed, for more of them than texts, and where the
-        model has no embeddings to mix."""
+        """Run one search for all choices.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+
+        Raises:
+            RequestError: More answers are asked for than texts; nothing was fed yet.
+            PolydecError: The model has no embeddings to mix.
+        """
         best = NBestAnswers(into, self.width)
         passes = 0
         written = 0
@@ -121,6 +149,7 @@ class SuperposedSearch:
             draft = Draft.chain(request.prompt[-1])
             live = [SuperposedText(into.hypothesis(), 0.0)]
             ended = list[SuperposedText]()
+            # A model without an embedding table is refused here, before the prompt is fed.
             session.embed(request.prompt[-1:])
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             while live:
@@ -129,11 +158,15 @@ class SuperposedSearch:
                 passes += 1
                 written = written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
+                # Enough texts ended, and the best living one is no better than the worst of them.
                 if len(ended) == self.width and live and live[0].score <= ended[-1].score:
                     live = []
+                # With log-probabilities each text is read once more in the end, so nothing is
+                # certain before.
                 best.settle(
                     [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
                 )
+                # The mixture enters as a state; the token beside it is the leading text's.
                 if live:
                     draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
             for m in ended:
@@ -160,6 +193,7 @@ class SuperposedSearch:
             for x, p in zip(token_K, normalise_log_weights(value_K), strict=True)
             if p > -math.inf
         }
+        # All pairs of a text and a token of the one law, scored with each text's own table entries.
         options = [
             (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
         ]
@@ -172,6 +206,7 @@ class SuperposedSearch:
             after.text.write((x,))
             if after.text.finish_reason is None:
                 going.append(after)
+            # An end counts only among the best options, as many as there are texts.
             elif rank < self.width:
                 over.append(after)
         return going, over
@@ -182,6 +217,7 @@ class SuperposedSearch:
         """What each token adds to a text's total."""
         if self.table is None:
             return law
+        # The table looks at the text's own last tokens, which the shared cache does not hold.
         text = (*prompt, *mixed.text.tokens)
         if self.levels:
             return self._interpolated(law, self.table.levels(text))
@@ -194,7 +230,10 @@ class SuperposedSearch:
     def _interpolated(
         self, law: dict[int, float], looked_up: Sequence[Sequence[tuple[float, int]]]
     ) -> dict[int, float]:
-        """What each token that the table knows behind some context adds; where it knows none, each at OUTSIDE."""
+        """Return what each token adds that the table knows after some context.
+
+        Where it knows none of them, each token is charged OUTSIDE.
+        """
         known = defaultdict[int, float](float)
         for weight, followers in zip(self.levels, looked_up, strict=False):
             for chance, x in followers:
@@ -209,6 +248,7 @@ class SuperposedSearch:
 
     def _mixture(self, live: Sequence[SuperposedText], session: Session) -> Tensor:
         """What enters the model (H)."""
+        # The better a text has scored, the more of the input is its token's embedding.
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
         embedded_NH = session.embed([m.text.tokens[-1] for m in live])
         if len(live) > 1:
@@ -224,6 +264,7 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
         (*draft.parent, n - 1),
         (*draft.draw, DrawKind.CERTAIN),
         (*draft.law, None),
+        # A node that carries a state is fed as a probe: no token stands for it in the vocabulary.
         (*(draft.probe or (False,)), True),
         None,
         (*(draft.state or (None,)), state_H),
@@ -231,7 +272,7 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
 
 
 async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
-    """The same text with the log-probabilities of its tokens, from a pass of its own."""
+    """Return a text with the log-probabilities of its tokens, from a pass of its own."""
     request = into.request
     out = into.hypothesis()
     scores = await session.score(

@@ -1,4 +1,4 @@
-"""A tree of sub-questions that are weighed, and answers from its leaves in the words of the evidence."""
+"""A tree of sub-questions with weights, and answers from its leaves in the evidence's words."""
 
 from __future__ import annotations
 
@@ -38,13 +38,22 @@ YES = ("yes", "Yes", " yes", " Yes")
 NO = ("no", "No", " no", " No")
 
 CHECK = "Is this step right and useful? Answer yes or no:"
-"""What a model is asked of a step where nobody says what else; ours, the paper's words are not known to us."""
+"""What a model is asked of a step where nobody says what else; ours, the paper's words are not
+known to us.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class ThoughtChain:
-    """A beginning of a chain. rng: what is drawn behind it; chance: that all its steps are valid; ready: it is to be answered
-    from; answered: the tokens of the chain before the answer."""
+    """A beginning of a chain of steps.
+
+    Attributes:
+        attempt: The text so far, and how it goes on.
+        rng: Random stream of what is drawn after it.
+        chance: Probability that all its steps are valid.
+        ready: Whether it is to be answered from.
+        answered: Number of tokens of the chain before the answer.
+    """
 
     attempt: SearchAttempt
     rng: Rng
@@ -55,33 +64,53 @@ class ThoughtChain:
 
 @dataclass(frozen=True)
 class ThoughtTreeSearch:
-    """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, `depth` levels
-    deep; then answers from each one that is left, greedily, with tokens of a word bank, and takes the answer that weighs most.
+    """Searches a tree of reasoning steps, and lets its leaves vote on an answer.
 
-    A step is a line: a sub-question with its answer, as examples in the prompt show it. A beginning that the model would end,
-    or go on from with `cue`, is answered from as it stands. Paraphrases go: of two steps behind one beginning that share more
-    than `alike` of their words (Jaccard) the first stays. The validity v of a step is p(yes) / (p(yes) + p(no)) behind `check`
-    under the model's own law, or without a check the geometric mean of the probabilities of its tokens; the chance of a
-    beginning is the product of those of its steps. `keep` are drawn without replacement in proportion to their chances.
+    It draws `steps` next steps after each beginning, weighs each, and keeps `keep` of all
+    beginnings of a level, `depth` levels deep. Then it answers from each one that is left,
+    greedily, with tokens of a word bank, and takes the answer that weighs most.
 
-    An answer is written behind `cue`, at most `most` tokens, up to the end of its line. With `grounded` it uses no token but
-    those of the word bank of the prompt and the chain (see word_bank); where the law allows none of them, its own likeliest.
-    An answer weighs the sum, over the beginnings that give it, of their chance times the geometric mean of the probabilities
-    of its tokens. The text is the whole chain with the answer that weighs most; its score is that weight.
+    A step is a line: a sub-question with its answer, as examples in the prompt show it. A beginning
+    that the model would end, or continue with `cue`, is answered from as it stands. Paraphrases go:
+    of two steps after one beginning that share more than `alike` of their words (Jaccard) the first
+    stays. The validity v of a step is p(yes) / (p(yes) + p(no)) after `check` under the model's own
+    law, or without a check the geometric mean of the probabilities of its tokens; the chance of a
+    beginning is the product of those of its steps. `keep` are drawn without replacement in
+    proportion to their chances.
 
-    passages: of these the `found` best by BM25 for a sub-question are read behind it, a line each, those that have a word of
-    it; the bank has their words then. Without passages, evidence stands in the prompt. own: what a sub-question's own answer is
-    written behind, greedily, at most `most` tokens of a line; empty: the step itself holds it. What does not leave room for an
-    answer is left out. With a check, a step is checked with what was read and answered behind it.
+    An answer is written after `cue`, at most `most` tokens, up to the end of its line. With
+    `grounded` it uses no token but those of the word bank of the prompt and the chain (see
+    word_bank); where the law allows none of them, its own likeliest. An answer weighs the sum, over
+    the beginnings that give it, of their chance times the geometric mean of the probabilities of
+    its tokens. The text is the whole chain with the answer that weighs most; its score is that
+    weight. What does not leave room for an answer is left out. With a check, a step is checked with
+    what was read and answered after it. The paper's prompts and widths are not known to us; these
+    are ours.
 
-    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; found: at least 1; language: of the
-    whole text, where the law holds no other (then there can be no cue, no passages and no answers of steps' own). The paper's
-    prompts and widths are not known to us; these are ours.
+    Attributes:
+        method: Draws the steps.
+        steps: Steps that are drawn after a beginning, 1 to 64.
+        keep: Beginnings of a level that are kept, 1 to 64.
+        depth: Levels, 0 to 64.
+        most: Most tokens of an answer.
+        check: Question about a step, answered by yes or no; "": none is asked.
+        cue: Text before an answer.
+        grounded: Whether an answer uses tokens of the word bank alone.
+        alike: Share of words, 0 to 1, above which two steps say the same.
+        longest: Most tokens of a step.
+        language: Language of the whole text, where the law holds no other (then there can be no
+            cue, no passages and no answers of steps' own). None: all texts are allowed.
+        passages: Texts of which the `found` best by BM25 for a sub-question are read after it, a
+            line each, those that have a word of it; the bank has their words then. Without
+            passages, evidence stands in the prompt.
+        found: Passages that a sub-question gets at most, at least 1.
+        own: Text after which a sub-question's own answer is written, greedily, at most `most`
+            tokens of a line; "": the step itself holds it.
 
     Exact: approximate: weights choose among draws.
     Reduces to: greedy decoding of the law at depth 0, not grounded, without a cue.
-    Source: Bi et al., "STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop
-    question answering" (2024).
+    Source: Bi et al., "STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex
+    reasoning in multi-hop question answering" (2024).
     """
 
     method: SpeculativeMethod
@@ -133,14 +162,19 @@ class ThoughtTreeSearch:
         return self.target.vocab
 
     def spelled(self, name: str) -> tuple[int, ...]:
-        """The tokens of a field. Raises RequestError where the vocabulary cannot spell it."""
+        """Return the tokens of a text field.
+
+        Raises:
+            RequestError: The vocabulary cannot spell it.
+        """
         text = getattr(self, name)
         return self.vocab.spelled(text, f"{name} is {text!r}")
 
     def begun_by(self, forms: Sequence[str]) -> set[int]:
-        """The first tokens of those forms of a word that the vocabulary can spell."""
+        """Return the first tokens of those forms of a word that the vocabulary can spell."""
         out = set[int]()
         words = self.vocab.words
+        # A tokenizer may begin "yes" and " yes" with different tokens: all of them count.
         for form in forms:
             try:
                 out.add(words.encode(form, special=False)[0] if words is not None else -1)
@@ -149,11 +183,30 @@ class ThoughtTreeSearch:
         return out - {-1}
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """A tree for each choice."""
+        """Search a tree for each choice.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
 
         async def write(
             answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
         ) -> Result:
+            """Search the tree of one choice.
+
+            Args:
+                answer: Record of the answer.
+                root: Attempt that stands at the end of the prompt.
+                opened: Attempts that are closed when the search is over; forks are added here.
+
+            Returns:
+                The finished answer.
+            """
             return await _ThoughtTreeRun(self, request, answer, opened).run(
                 ThoughtChain(root, rng(answer.choice or 0))
             )
@@ -164,7 +217,7 @@ class ThoughtTreeSearch:
 
 
 class _ThoughtTreeRun:
-    """For one answer. opened: attempts that whoever began this closes in the end."""
+    """The run of one answer; the caller closes the attempts in `opened`."""
 
     def __init__(
         self,
@@ -188,19 +241,21 @@ class _ThoughtTreeRun:
         live = [root]
         ready = list[ThoughtChain]()
         plan = self._plan
-        self._answer.edit(
-            TextEdit()
-        )  # the clock of decoding starts; nothing is certain before the vote
+        # The clock of decoding starts; nothing is certain before the vote.
+        self._answer.edit(TextEdit())
         for level in range(plan.depth):
+            # Expand all beginnings of the level in parallel.
             deepened = await gather_coroutines(*(self._grown(t) for t in live))
             self._spent = self._spent.plus(side_by_side([spent for _, spent in deepened]))
             grown = [t for thoughts, _ in deepened for t in thoughts]
             ready += [t for t in grown if t.ready]
+            # Prune: a draw in proportion to chance, so that weak beginnings are not always lost.
             live = draw_thoughts(
                 [t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level)
             )
             if not live:
                 break
+        # Answer from all leaves, those of shallower levels too.
         leaves = list(await gather_coroutines(*(self._answered(t) for t in (*ready, *live))))
         self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
         best, weight = self._elected(leaves)
@@ -209,10 +264,11 @@ class _ThoughtTreeRun:
         return self._answer.result(self._spent)
 
     async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
-        """What stands behind a thought, and what that took."""
+        """Return the new beginnings after a thought, and what drawing them took."""
         forks = self._forks(thought.attempt, self._plan.steps)
         begin = len(thought.attempt.text.tokens)
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
+        # Draw the steps, each in a stream of its own.
         over = await gather_coroutines(
             *(self._step(a, s) for a, s in zip(forks, streams, strict=True))
         )
@@ -226,11 +282,11 @@ class _ThoughtTreeRun:
                 step = words.decode(tokens)
             else:
                 step = " ".join(map(str, tokens))
+            # The model would answer now: the beginning is ready as it stood, once.
             if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in step):
                 if not any(t.ready and t.attempt is thought.attempt for t in out):
-                    out.append(
-                        replace(thought, ready=True)
-                    )  # it is answered from as it stood before
+                    # It is answered from as it stood before.
+                    out.append(replace(thought, ready=True))
             elif not any(is_same_step(known, step_words(step), self._plan.alike) for known in seen):
                 seen.append(step_words(step))
                 out.append(ThoughtChain(attempt, stream, ready=ready or attempt.ended))
@@ -239,6 +295,8 @@ class _ThoughtTreeRun:
         spent = _taken(forks)
         begun = thought.attempt.logp
         told = [t for t in new if not t.ready]
+        # A check reads the evidence and the step's own answer; without one the step's own tokens
+        # count, so these are read after it is weighed.
         if self._check:
             await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
         spent = spent.plus(_taken(forks))
@@ -251,8 +309,12 @@ class _ThoughtTreeRun:
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
     async def _step(self, attempt: SearchAttempt, rng: Rng) -> bool:
-        """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
+        """Draw a step, token by token.
+
+        Returns whether the model would end there, or no room is left for an answer.
+        """
         begin = len(attempt.text.tokens)
+        # Room is left for the cue and at least one token of an answer.
         while attempt.text.room > len(self._cue) + 1:
             r = await attempt.look(rng)
             if r.tokens[0] in attempt.text.ends:
@@ -262,9 +324,10 @@ class _ThoughtTreeRun:
         return True
 
     async def _told(self, thought: ThoughtChain, question: str) -> None:
-        """What is read behind a sub-question, and its own answer, as far as there is room."""
+        """Read passages after a sub-question, and write its own answer, as far as there is room."""
         attempt = thought.attempt
         plan = self._plan
+        # A passage is read only if an answer still fits after it.
         for passage in self._passages.best(question, plan.found):
             tokens = plan.vocab.spelled(passage + "\n", "passages")
             if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
@@ -277,7 +340,8 @@ class _ThoughtTreeRun:
         while not attempt.ended:
             r = await attempt.look(thought.rng.at("own", attempt.text.position))
             logp_V = r.scores.row(0).clone()
-            logp_V[list(attempt.text.ends)] = NEG_INF  # the chain goes on behind it
+            # An end is excluded: the chain goes on after this answer.
+            logp_V[list(attempt.text.ends)] = NEG_INF
             likeliest = int(logp_V.argmax())
             if float(logp_V[likeliest]) == NEG_INF or attempt.take(
                 one_token_round(r, likeliest), line, begin
@@ -291,6 +355,7 @@ class _ThoughtTreeRun:
         if not self._check:
             mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
             return math.exp(mean), SearchStats()
+        # A fork is asked: the question must not stay in the text.
         (asking,) = self._forks(attempt, 1)
         logp_V = (await asking.ask(self._check)).base.row(len(self._check))
         yes, no = (
@@ -300,7 +365,7 @@ class _ThoughtTreeRun:
         return yes / (yes + no) if yes + no > 0.0 else 0.5, asking.spent
 
     async def _answered(self, thought: ThoughtChain) -> ThoughtChain:
-        """A thought with an answer behind it."""
+        """Return a thought with an answer after it."""
         (attempt,) = self._forks(thought.attempt, 1)
         if attempt.ended:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
@@ -309,6 +374,7 @@ class _ThoughtTreeRun:
         begin = len(attempt.text.tokens)
         ends = attempt.text.ends
         line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
+        # The evidence is all that stands before the answer, passages that were read included.
         evidence = (*self._request.prompt, *attempt.text.tokens)
         if self._plan.grounded:
             bank_V = word_bank(self._plan.vocab, ends, evidence)
@@ -319,6 +385,7 @@ class _ThoughtTreeRun:
             r = await attempt.look(thought.rng.at("answer", attempt.text.position))
             logp_V = r.scores.row(0)
             answer = attempt.text.tokens[begin:]
+            # The answer's line is complete: the likeliest end is taken if the law has one.
             if answer and line.closes(answer):
                 ending = [x for x in ends if float(logp_V[x]) > NEG_INF]
             else:
@@ -327,6 +394,7 @@ class _ThoughtTreeRun:
                 kept_V = logp_V
             else:
                 kept_V = torch.where(bank_V, logp_V.cpu(), NEG_INF)
+            # Greedy within the bank; where the bank has nothing possible, the law's own likeliest.
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
             attempt.take(
                 one_token_round(
@@ -337,10 +405,13 @@ class _ThoughtTreeRun:
         return ThoughtChain(attempt, thought.rng, thought.chance * mean, True, begin)
 
     def _elected(self, leaves: Sequence[ThoughtChain]) -> tuple[ThoughtChain, float]:
-        """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
-        none came to an end."""
+        """Return the likeliest of the leaves that give the answer of most weight, and that weight.
+
+        Texts that were cut count only where none came to an end.
+        """
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
         words = self._plan.vocab.words
+        # Chains that give the same answer add up their weights.
         votes = defaultdict[str, float](float)
         answers = list[str]()
         for t in pool:
@@ -370,7 +441,10 @@ def _taken(forks: Sequence[SearchAttempt]) -> SearchStats:
 
 
 def usual_check(vocab: TokenVocabulary) -> str:
-    """CHECK where the tokenizer can spell it, yes and no; else none, so that a step's own probability counts."""
+    """Return CHECK where the tokenizer can spell it, yes and no; else "".
+
+    Without a check a step's own probability counts.
+    """
     try:
         for text in (CHECK, YES[0], NO[0]):
             vocab.spelled(text, "check")
@@ -380,7 +454,13 @@ def usual_check(vocab: TokenVocabulary) -> str:
 
 
 def draw_thoughts(thoughts: Sequence[ThoughtChain], count: int, rng: Rng) -> list[ThoughtChain]:
-    """So many of them without replacement, in proportion to their chances; all where there are no more."""
+    """Draw beginnings without replacement, in proportion to their chances.
+
+    Args:
+        thoughts: The beginnings.
+        count: How many are drawn; all are returned where there are no more.
+        rng: Random stream of this draw.
+    """
     if len(thoughts) <= count:
         return list(thoughts)
     p_N = torch.tensor([max(t.chance, 1e-300) for t in thoughts], dtype=torch.float64)
@@ -388,10 +468,16 @@ def draw_thoughts(thoughts: Sequence[ThoughtChain], count: int, rng: Rng) -> lis
 
 
 def step_words(step: str) -> frozenset[str]:
-    """The words of a step; where it has none, the step."""
+    """Return the words of a step; where it has none, the step."""
     return frozenset(re.findall(r"\w+", step.lower()) or [step])
 
 
 def is_same_step(a: frozenset[str], b: frozenset[str], share: float) -> bool:
-    """Whether two steps say the same, or share more than so much of their words."""
+    """Return whether two steps say the same.
+
+    Args:
+        a: Words of one step.
+        b: Words of the other one.
+        share: Share of common words (Jaccard), 0 to 1, above which they do.
+    """
     return a == b or len(a & b) / len(a | b) > share

@@ -1,4 +1,4 @@
-"""What a model says, likeliest token by token, when it is asked about texts that were drawn."""
+"""A model's greedy reply when it is asked about texts that were drawn."""
 
 from __future__ import annotations
 
@@ -22,8 +22,23 @@ async def write_greedy_reply(
     most: int,
     rng: Rng,
 ) -> tuple[tuple[int, ...], SearchStats]:
-    """The model's own words behind the prompt and the tokens `asked`, greedily, up to an end of the text, the end of the first
-    line that is not empty, or `most` tokens; and what they cost. The end is no part of them. It is put into `opened`."""
+    """Write the model's own words after the prompt and a question, greedily.
+
+    They reach up to an end of the text, the end of the first line that is not empty, or `most`
+    tokens.
+
+    Args:
+        method: Writes the reply.
+        request: Its prompt comes first.
+        into: Record of the request; the reply is a hypothesis in it.
+        opened: Attempts that the caller closes; the reply's is added.
+        asked: Tokens of the question, after the prompt.
+        most: Most tokens of the reply.
+        rng: Random stream for the passes; nothing of the reply is drawn.
+
+    Returns:
+        The reply's tokens, without its end, and what they cost.
+    """
     prompt = (*request.prompt, *asked)
     attempt = SearchAttempt(await Walk.open(method, prompt, whole=True), into.hypothesis(), None)
     opened.append(attempt)
@@ -36,6 +51,7 @@ async def write_greedy_reply(
         if words is not None and "\n" in words.decode(text.tokens).lstrip():
             break
     attempt.close()
+    # The longer prompt counts as scored, and the reply is no text of the search.
     reply = tuple(text.tokens[:-1] if text.tokens[-1] in text.ends else text.tokens)
     spent = attempt.spent
     return reply, replace(spent, ended=0, scored=spent.scored + len(prompt) - 1)

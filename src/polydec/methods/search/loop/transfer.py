@@ -1,4 +1,4 @@
-"""Each token by what a text is worth that somebody aligned writes behind it (Transfer Q*)."""
+"""Choose tokens by the worth of the texts that an aligned model writes after them (TQ*)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,35 @@ from polydec.methods.search.loop.stats import SearchStats
 
 @dataclass(frozen=True)
 class TransferQSearch:
-    """Of the `width` likeliest tokens v the one with the largest log p(v) + weight Q(v). Q(v) is the mean reward of `tries`
-    texts: what stands so far, v, and up to `length` tokens that the baseline draws behind it. With heat above 0 a token is
-    drawn, with chances that grow as exp of that sum over heat.
+    """Chooses tokens by log-probability and an estimate of their value.
 
-    Beginnings of texts are fed once: what all continuations share is one path of a tree, which all of them extend in one pass,
-    and what stood behind the token that is taken stays for the next. A text that has ended (an end of the text, a stop, the
-    request's limit) is not continued.
+    Of the `width` likeliest tokens v the one with the largest log p(v) + weight Q(v) is taken. Q(v)
+    is the mean reward of `tries` texts: what stands so far, v, and up to `length` tokens that the
+    baseline draws after it. With heat above 0 a token is drawn, with chances that grow as exp of
+    that sum over heat.
 
-    target: in whose law candidates are looked for; reward: a text -> what it is worth, any number, asked of the answer without
-    its prompt; baseline: who continues, with the target's vocabulary, None: the target itself; own: whether the baseline's
-    passes are the target's, so that they are counted with them; width: 1 to 64; length: 0 and more; tries: 1 to 64;
-    weight: at least 0, one over the strength of the pull to the model; heat: at least 0.
+    Beginnings of texts are fed once: what all continuations share is one path of a tree, which all
+    of them extend in one pass, and what stood after the token that is taken stays for the next. A
+    text that has ended (an end of the text, a stop, the request's limit) is not continued.
 
-    Exact: approximate. It tends to the law p(v) exp(weight Q(v)), with Q by draws, among the likeliest tokens.
-    Reduces to: greedy decoding at width 1 and at weight 0; ARGS at length 0. Raises RequestError for values out of range.
-    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024), its direct transfer; the reward of
-    a baseline that was aligned to another one (indirect transfer) is not built.
+    Attributes:
+        target: Model in whose law candidates are looked for.
+        reward: Worth of an answer's text without its prompt, any number.
+        baseline: Model that continues, with the target's vocabulary. None: the target itself.
+        own: Whether the baseline's passes are the target's, so that they are counted with them.
+        width: Candidates, 1 to 64.
+        length: Tokens of a continuation, 0 or more.
+        tries: Continuations of a candidate, 1 to 64.
+        weight: Weight of the value, at least 0: one over the strength of the pull to the model.
+        heat: Temperature of the choice, at least 0; 0 takes the best.
+
+    Exact: approximate. It tends to the law p(v) exp(weight Q(v)), with Q by draws, among the
+    likeliest tokens.
+    Reduces to: greedy decoding at width 1 and at weight 0; ARGS at length 0. Raises RequestError
+    for values out of range.
+    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024), its
+    direct transfer; the reward of a baseline that was aligned to another one (indirect transfer) is
+    not built.
     """
 
     target: Target
@@ -74,11 +86,20 @@ class TransferQSearch:
 
     @property
     def looks(self) -> bool:
-        """Whether texts behind a token are drawn at all."""
+        """Whether texts after a token are drawn at all."""
         return bool(self.length and self.weight and self.width > 1)
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Every choice has draws of its own."""
+        """Write all choices, each with draws of its own.
+
+        Args:
+            request: What is asked: prompt token ids, number of answers, limits.
+            rng: Random stream of each choice, by the choice's number.
+            into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+        Returns:
+            One result for each choice of the request, in order.
+        """
         answers = [into.open(choice) for choice in request.choices]
         if request.logprobs is None:
             base = RowDetail.NOTHING
@@ -111,7 +132,14 @@ class TransferQSearch:
 
 @dataclass(frozen=True)
 class CandidateContinuation:
-    """A text behind a candidate, of which the number is named. node: its place in the tree, -1 before it has one."""
+    """A text after a candidate.
+
+    Attributes:
+        of: Number of the candidate.
+        text: The text.
+        rng: Random stream of its draws.
+        node: Its place in the tree; -1 before it has one.
+    """
 
     of: int
     text: AnswerText
@@ -120,7 +148,12 @@ class CandidateContinuation:
 
 
 class _TransferQRun:
-    """For one answer. law: the tree that is the answer's own path; ahead: of what is drawn behind candidates."""
+    """The run of one answer.
+
+    Attributes:
+        _law: The tree that is the answer's own path.
+        _ahead: The tree of what is drawn after candidates; None where nothing is drawn.
+    """
 
     def __init__(
         self,
@@ -138,21 +171,24 @@ class _TransferQRun:
         self._node = 0
         self._root = 0
         self._spent = SearchStats()
-        self._roots: Sequence[int] = ()  # the candidates' own nodes in the tree of what is drawn
+        # The candidates' own nodes in the tree of continuations.
+        self._roots: Sequence[int] = ()
 
     async def run(self, request: Request) -> Result:
-        """Token after token."""
+        """Write the answer, token after token."""
         answer = self._answer
         first = True
         if self._ahead is not None:
             await self._ahead.score()
             self._count(1, self._plan.own)
         while answer.finish_reason is None:
+            # Candidates come from the target's law after the text.
             scores = await self._law.score()
             self._count(1, True)
             tokens, logp = likeliest_tokens(scores, self._node, self._plan.width)
             rng = self._rng.at("token", len(answer.tokens))
             value = await self._values(tokens, rng)
+            # Score log p(v) + weight Q(v), then take the best or draw.
             i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
             taken = (tokens[i],)
             asked = request.logprobs
@@ -162,6 +198,8 @@ class _TransferQRun:
             )
             if answer.finish_reason is None:
                 (self._node,) = self._law.grow([(self._node, tokens[i])])
+                # In the continuations' tree the taken token's node is the next root: its branch
+                # stays fed.
                 if self._roots:
                     self._root = self._roots[i]
                 else:
@@ -178,12 +216,14 @@ class _TransferQRun:
         return rng.at("taken").categorical(score_K.softmax(-1))
 
     async def _values(self, tokens: Sequence[int], rng: Rng) -> list[float]:
-        """The mean reward behind each candidate; 0 where nobody asks."""
+        """Return the mean reward after each candidate; 0 where nothing is to be compared."""
         plan = self._plan
         if not plan.weight or len(tokens) == 1:
             await self._only(tokens)
             return [0.0] * len(tokens)
         texts = list[CandidateContinuation]()
+        # Streams are named by candidate and try, below the token's own: no two continuations share
+        # draws.
         for i, token in enumerate(tokens):
             text = self._answer.fork()
             text.write((token,))
@@ -200,7 +240,7 @@ class _TransferQRun:
         return total
 
     async def _only(self, tokens: Sequence[int]) -> None:
-        """Nothing is compared; the tree of what is drawn goes on all the same."""
+        """Grow the continuations' tree although nothing is compared."""
         if self._ahead is not None and tokens:
             self._roots = self._ahead.grow([(self._root, x) for x in tokens])
             await self._ahead.score()
@@ -211,9 +251,11 @@ class _TransferQRun:
     ) -> list[CandidateContinuation]:
         """The texts with up to `length` tokens more; all of them take one in a pass."""
         plan = self._plan
+        # The candidates become nodes, and their continuations start from these.
         roots = tree.grow([(self._root, x) for x in tokens])
         texts = [replace(t, node=roots[t.of]) for t in texts]
         fed = len(tokens)
+        # One pass a token, for the continuations of all candidates together.
         for at in range(plan.length):
             live = [t for t in texts if t.text.finish_reason is None]
             if not live:
@@ -224,6 +266,8 @@ class _TransferQRun:
                 token = t.rng.at(at).categorical(float64_probabilities(scores.row(t.node)))
                 t.text.write((token,))
             self._spent = self._spent.plus(SearchStats(written=len(live)))
+            # The candidates' own nodes wait in the tree, so that the one that is taken can be
+            # continued.
             nodes = tree.grow([(t.node, t.text.tokens[-1]) for t in live], roots)
             fed = len(set(nodes[: len(live)]))
             roots = nodes[len(live) :]

@@ -1,4 +1,4 @@
-"""What searches over whole texts exchange."""
+"""Data that searches over texts exchange."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from polydec.core.types import TokenCodec
 
 @dataclass(frozen=True)
 class CandidateText:
-    """A text that was tried. said: as it reads; mean: log-probability of a token, on average, under the law that it was drawn
-    from; value: what a reward says of it, 0 to 1, None where none was asked."""
+    """A text that was tried.
+
+    Attributes:
+        said: How it reads.
+        tokens: Its token ids.
+        mean: Mean log-probability of a token under the law that it was drawn from.
+        value: What a reward says of it, 0 to 1. None: none was asked.
+    """
 
     said: str
     tokens: tuple[int, ...]
@@ -21,7 +27,12 @@ class CandidateText:
 
 @dataclass(frozen=True)
 class WrittenStep:
-    """A step. target: whether the target wrote it, else the draft model; tokens: of it, at least one."""
+    """A step of a solution.
+
+    Attributes:
+        target: Whether the target wrote it, else the draft model.
+        tokens: Its token ids, at least one.
+    """
 
     target: bool
     tokens: tuple[int, ...]
@@ -29,17 +40,25 @@ class WrittenStep:
 
 @dataclass(frozen=True)
 class StepBoundary:
-    """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
-    words: how tokens read; without them only their number counts."""
+    """Where a step of a text ends.
+
+    It ends with the token that completes one of `delimiters`, or after `most` tokens.
+
+    Attributes:
+        delimiters: Texts that end a step.
+        most: Most tokens of a step, at least 1.
+        words: Decodes tokens. None: only their number counts.
+    """
 
     delimiters: tuple[str, ...]
     most: int
     words: TokenCodec | None
 
     def closes(self, step: Sequence[int]) -> bool:
-        """Whether these tokens, all of one step so far, are the whole of it."""
+        """Return whether these tokens, all of one step so far, are the complete step."""
         if len(step) >= self.most:
             return True
+        # Decoded as one text: a delimiter may be spread over several tokens, or lie within one.
         if self.words is None:
             text = ""
         else:
@@ -48,8 +67,17 @@ class StepBoundary:
 
 
 def answer_said(text: str, mark: str) -> str:
-    """What a text answers, as it reads there: what stands behind the last `mark`, to the end of that line, or its last line
-    where the mark is "" or missing. Without spaces around it and a full stop at its end."""
+    """Return what a text answers, as it reads there.
+
+    Args:
+        text: The text.
+        mark: What stands before an answer; its last occurrence counts, and the answer goes to the
+            end of that line. "", or a mark that is missing: the answer is the last line.
+
+    Returns:
+        The answer without spaces around it and a full stop at its end.
+    """
+    # The last mark counts: a text may show examples, or correct itself.
     if mark and mark in text:
         behind = text.rpartition(mark)[2]
     else:
@@ -58,5 +86,10 @@ def answer_said(text: str, mark: str) -> str:
 
 
 def answer_of(text: str, mark: str) -> str:
-    """What a text answers, without capitals: by this answers are compared."""
+    """Return what a text answers, in small letters: answers are compared by this.
+
+    Args:
+        text: The text.
+        mark: What stands before an answer; "": the answer is the last line.
+    """
     return answer_said(text, mark).lower()

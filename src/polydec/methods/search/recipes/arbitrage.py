@@ -50,10 +50,12 @@ def build(
     from polydec.models.learned.kinds.router import DraftStateRouter
     from polydec.models.learned.kinds.text_router import TextRouter
 
+    # Both models decode plainly; only the arbiter decides which step stands.
     def plain(law: Target) -> SpeculativeDecoder:
         return SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
 
     ends = delimiter.replace("\\n", "\n")
+    # A router that reads the text goes before one on the draft model's states.
     reads = kit.find(TextRouter)
     if reads is None:
         arbiter = RouterArbiter(kit.need(DraftStateRouter), tau)

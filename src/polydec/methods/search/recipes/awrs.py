@@ -51,6 +51,8 @@ def build(
     from polydec.laws.targets.unconstrained import drop_constraint_rule
     from polydec.methods.search.loop.particles import ParticleSearch
 
+    # The particles check the language themselves: a masked law would hide how much of the law it
+    # allows.
     return ParticleSearch(
         drop_greedy_rule(drop_constraint_rule(kit.target)),
         kit.language,

@@ -45,6 +45,8 @@ def build(
     from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
     from polydec.methods.search.loop.ranking import LengthRanking
 
+    # Plain beam search is diverse beam search with one group, which no other group charges. The
+    # greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to search.
     return DiverseBeamSearch(
         drop_greedy_rule(kit.target), width, 1, 0.0, LengthRanking(length_penalty, early)
     )

@@ -41,7 +41,10 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to choose from.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
+    # Without a reward the mean log-probability decides.
     return RolloutSearch(method, BestOfPicker(), tries, tries, kit.find(StepReward))

@@ -41,6 +41,8 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Texts are drawn without drafts: the entropy is looked at before every token. The greedy rule
+    # is dropped: at temperature 0 it leaves one text, and there is nothing to try.
     return CautiousSearch(
         SpeculativeDecoder(
             drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)

@@ -47,7 +47,10 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to vote on.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
+    # All texts are drawn to their end; only those of the most steps vote.
     return RolloutSearch(method, MajorityVotePicker(mark, keep), tries, tries)

@@ -38,5 +38,8 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.contrastive_search import ContrastiveSearch
 
+    # Candidates are compared with the states of all the prompt's tokens, so these must be fed.
     kit.read_prompt(CARD.name)
+    # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to
+    # compare.
     return ContrastiveSearch(drop_greedy_rule(kit.target), candidates, penalty)

@@ -51,6 +51,8 @@ def build(
     from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
     from polydec.methods.search.loop.ranking import LengthRanking
 
+    # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to
+    # search.
     return DiverseBeamSearch(
         drop_greedy_rule(kit.target), width, groups, strength, LengthRanking(length_penalty, early)
     )

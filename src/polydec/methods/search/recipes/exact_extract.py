@@ -36,6 +36,8 @@ def build(
     from polydec.laws.targets.unconstrained import drop_constraint_rule
     from polydec.methods.search.loop.likeliest import LikeliestTextSearch
 
+    # The search follows the language itself, and compares texts under the law that no mask
+    # renormalises.
     return LikeliestTextSearch(
         drop_greedy_rule(drop_constraint_rule(kit.target)), kit.language, width
     )

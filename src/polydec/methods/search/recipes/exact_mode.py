@@ -41,4 +41,6 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.exact_mode import ExactModeSearch
 
+    # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to
+    # search.
     return ExactModeSearch(drop_greedy_rule(kit.target), length, width, most)

@@ -59,16 +59,19 @@ def build(
     from polydec.methods.search.loop.fused_beam import FusedBeamSearch, FusionReader
     from polydec.models.text.byte_text import lead_of
 
+    # The language model is read over bytes, so that its tokenizer need not be the recogniser's.
     law = drop_greedy_rule(kit.drafting)
     read = read_as_bytes(
         law if heat == 1.0 else ShapedTarget(law, TemperatureRule(heat)), covers, "the draft"
     )
     target = drop_greedy_rule(kit.target)
     words = target.vocab.words
+    # A space that the recogniser's tokenizer writes before every text is no part of what is read.
     if words is None:
         lead = b""
     else:
         lead = lead_of(words)
+    # What the context leaves after the tokens that begin a text.
     most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
     reader = FusionReader(read, EMPTY, lead, before, most)
     return FusedBeamSearch(target, reader, width, share, lagging, mean)

@@ -77,9 +77,12 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to vote on.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
+    # None for a dense model: then refining is worth nothing to the controller.
     refining = ExpertRefinement.of(method.target, ways, stir, above)
     control = PoolController(interval, least, most, refine=refining is not None)
     return HypothesisPoolSearch(

@@ -66,12 +66,15 @@ def build(
     from polydec.models.learned.kinds.reward import TextReward
     from polydec.models.learned.kinds.step_reward import StepReward
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to refine.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
     feedback_text, worst, asked = (
         text.replace("\\n", "\n") for text in (feedback, contrast, critique)
     )
+    # A reward of texts goes before one of states where both are given.
     judge = kit.find(TextReward)
     if judge is None:
         text = None

@@ -57,9 +57,12 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Options come as one line each: an escaped n stands for a line break.
     def parts(text: str) -> tuple[str, ...]:
         return tuple(x.replace("\\n", "\n") for x in text.split("|") if x)
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to vote on.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )

@@ -47,6 +47,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.step_reward import StepReward
 
+    # Both models decode plainly; only the arbiter decides which step stands.
     big, small = (
         SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
         for law in (kit.target, kit.drafting)

@@ -69,6 +69,8 @@ def build(
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
+    # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
+    # it leaves one text, and there is nothing to search.
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
@@ -77,6 +79,7 @@ def build(
     asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)
     )
+    # Empty lines are no passages.
     lines = tuple(line for line in passage_lines.splitlines() if line.strip())
     return ThoughtTreeSearch(
         method,

@@ -34,4 +34,5 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.stochastic_beam import StochasticBeamSearch
 
+    # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to draw.
     return StochasticBeamSearch(drop_greedy_rule(kit.target), width)

@@ -53,6 +53,7 @@ def build(
     from polydec.methods.search.loop.superposed import LEVELS, SuperposedSearch
     from polydec.models.learned.kinds.ngrams import NGrams
 
+    # Without a table the law alone tells the texts apart.
     table = kit.find(NGrams)
     levels = LEVELS if interpolated else ()
     return SuperposedSearch(

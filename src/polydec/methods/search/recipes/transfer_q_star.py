@@ -51,6 +51,8 @@ def build(
     from polydec.methods.search.loop.transfer import TransferQSearch
     from polydec.models.learned.kinds.reward import TextReward
 
+    # Continuations follow the request's rules, greedy at temperature 0; candidates are compared
+    # under the law before the greedy rule.
     if own:
         baseline = kit.target
     else:
