@@ -18,12 +18,16 @@ SYMBOLS = "abc"
 
 @dataclass(frozen=True)
 class FiniteAutomaton:
-    """table[state][symbol]: the state behind them. A word begins in state 0."""
+    """A finite automaton over `SYMBOLS`. A word begins in state 0.
+
+    Attributes:
+        table: table[state][symbol] is the state after that symbol.
+    """
 
     table: tuple[tuple[int, ...], ...]
 
     def run(self, word: Sequence[int]) -> tuple[int, ...]:
-        """The states on the way: the i-th behind i + 1 symbols."""
+        """The states that a word leads through, entry i after i + 1 symbols."""
         out = list[int]()
         state = 0
         for symbol in word:
@@ -32,23 +36,28 @@ class FiniteAutomaton:
         return tuple(out)
 
     def law(self, length: int) -> list[float]:
-        """How likely each state is behind a uniformly random word of so many symbols."""
+        """The distribution of the state after a uniformly random word of `length` symbols, shape
+        ``[states]``.
+        """
         law = [1.0] + [0.0] * (len(self.table) - 1)
         for _ in range(length):
             then = [0.0] * len(law)
             for state, nexts in enumerate(self.table):
+                # Each of the symbols is equally likely.
                 for following in nexts:
                     then[following] += law[state] / len(nexts)
             law = then
         return law
 
     def chance(self, length: int) -> float:
-        """How often whoever always says the likeliest state is right."""
+        """How often a guesser is right who always names the likeliest state: the accuracy to beat."""
         return max(self.law(length))
 
 
 def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
-    """Its states are all permutations of so many things, its symbols further ones, each applied behind the others."""
+    """The automaton whose states are all permutations of n things, and whose symbols apply one more
+    permutation each.
+    """
     states = list(permutations(range(len(generators[0]))))
     number = {state: i for i, state in enumerate(states)}
     return FiniteAutomaton(
@@ -85,7 +94,18 @@ BUDGETS: Mapping[str, Callable[[int], int]] = {
 
 
 def scratchpad_step_ends(length: int, steps: int) -> tuple[int, ...]:
-    """Behind how many symbols each step says the state: the word in parts as equal as can be, the last of them its end."""
+    """After how many symbols each written step names the state.
+
+    The word is cut into parts as equal as can be; the last part ends with the word.
+
+    Args:
+        length: Symbols of the word.
+        steps: Steps that are written, 0 to `length`.
+
+    Returns:
+        Ascending counts of symbols, one for each step.
+    """
+    # -(-a // b) rounds up, so that the last end is the length itself.
     return tuple(-(-length * (i + 1) // steps) for i in range(steps))
 
 
@@ -97,8 +117,15 @@ ANSWER = "<answer>"
 
 @dataclass(frozen=True)
 class ScratchpadFormat:
-    """A task as tokens. A row is BEGIN, the word, PAD up to `longest` symbols, the mark of a budget, its steps, ANSWER, the
-    state and END: a step stands always equally far behind the symbol that it needs."""
+    """A task as token ids.
+
+    A row is BEGIN, the word, PAD up to `longest` symbols, the mark of a budget, its steps, ANSWER,
+    the state and END. Padding keeps a step always equally far after the symbol that it needs.
+
+    Attributes:
+        task: Name of a task of `TASKS`.
+        longest: The most symbols of a word.
+    """
 
     task: str
     longest: int
@@ -109,7 +136,7 @@ class ScratchpadFormat:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """All of them; their places are their ids."""
+        """All tokens; the place of a token is its id."""
         marks = tuple(f"<{name}>" for name in BUDGETS)
         states = tuple(f"s{i}" for i in range(len(self.automaton.table)))
         return (BEGIN, END, PAD, ANSWER, *marks, *SYMBOLS, *states)
@@ -123,19 +150,36 @@ class ScratchpadFormat:
 
     @property
     def positions(self) -> int:
-        """Of the longest row."""
+        """Tokens of the longest row: the word and as many steps, and five marks."""
         return 2 * self.longest + 5
 
     def prompt(self, word: Sequence[int], budget: str) -> list[int]:
-        """The word and the mark of its budget, without steps."""
+        """Encode a word with the mark of its budget, without steps.
+
+        Args:
+            word: Symbols as numbers, indices into `SYMBOLS`, at most `longest` of them.
+            budget: Name of a budget of `BUDGETS`.
+
+        Returns:
+            Token ids; all prompts of a task are equally long.
+        """
         first = self._ids[SYMBOLS[0]]
         filled = [self._ids[PAD]] * (self.longest - len(word))
         return [self._ids[BEGIN], *(first + x for x in word), *filled, self._ids[f"<{budget}>"]]
 
     def written(self, word: Sequence[int], budget: str) -> list[int]:
-        """What stands behind the prompt: steps, ANSWER, the state and END."""
+        """Encode what follows the prompt: the steps, ANSWER, the state and END.
+
+        Args:
+            word: Symbols as numbers, indices into `SYMBOLS`.
+            budget: Name of a budget of `BUDGETS`; it says how many steps are written.
+
+        Returns:
+            Token ids.
+        """
         states = self.automaton.run(word)
         first = self._ids["s0"]
+        # A step that ends after i symbols names the state behind the i-th of them.
         steps = [
             first + states[i - 1]
             for i in scratchpad_step_ends(len(word), BUDGETS[budget](len(word)))
@@ -144,5 +188,13 @@ class ScratchpadFormat:
 
 
 def random_symbol_word(r: Random, length: int) -> list[int]:
-    """A uniformly random word."""
+    """Draw a uniformly random word.
+
+    Args:
+        r: Source of randomness; it is advanced.
+        length: Symbols of the word.
+
+    Returns:
+        Symbols as numbers, indices into `SYMBOLS`.
+    """
     return [r.randrange(len(SYMBOLS)) for _ in range(length)]
