@@ -36,9 +36,7 @@ class FiniteAutomaton:
         return tuple(out)
 
     def law(self, length: int) -> list[float]:
-        """The distribution of the state after a uniformly random word of `length` symbols, shape
-        ``[states]``.
-        """
+        """The distribution of the state after a uniformly random word, shape ``[states]``."""
         law = [1.0] + [0.0] * (len(self.table) - 1)
         for _ in range(length):
             then = [0.0] * len(law)
@@ -55,8 +53,9 @@ class FiniteAutomaton:
 
 
 def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
-    """The automaton whose states are all permutations of n things, and whose symbols apply one more
-    permutation each.
+    """The automaton whose states are all permutations of n things.
+
+    Each symbol applies one more permutation to the state.
     """
     states = list(permutations(range(len(generators[0]))))
     number = {state: i for i, state in enumerate(states)}

@@ -56,6 +56,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
         _shape(spec, source.config),
         read_seq2seq_config(source.config, source.generation),
     )
+    # One more embedding row than the target has: the mark of a gap.
     network = TrainableT5(config, shape.inner, spec.seed, both=True, rows=1)
     _begin(network, source.weights)
     texts = list(islice(pairs.read_text_pairs(Path(spec.data)), spec.most))
@@ -243,8 +244,8 @@ class BlockDrafterObjective:
 
     @torch.no_grad()
     def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
-        """The share of first, second, ... gaps that are filled right, in texts that are cut in
-        their middle.
+        """The share of gaps that are filled right, by their number after a cut in the middle of a
+        text.
         """
         right = np.zeros(self.spec.block)
         count = np.zeros(self.spec.block)

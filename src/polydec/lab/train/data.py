@@ -109,7 +109,7 @@ def held_out(text: str) -> bool:
 
 
 def render_dialogue(turns: Sequence[tuple[bool, str]]) -> str:
-    """Write turns as the chat template does; each turn is whether the assistant speaks, and its
+    """Write turns as the chat template does; of each turn: whether the assistant speaks, and its
     words.
     """
     return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
@@ -230,8 +230,7 @@ def pack_documents(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarr
 
 @dataclass(frozen=True)
 class PackedTokenStream:
-    """Rows of a stream of tokens, without overlap, in an order that changes with every round
-    through it.
+    """Rows of a stream of tokens, without overlap; each round through it has another order.
 
     Attributes:
         stream: Token ids.
@@ -261,6 +260,7 @@ class PackedTokenStream:
             raise FileError(
                 f"stream has {len(self.stream)} tokens: rows of {length} need at least as many"
             )
+        # A tail that fills no row is never read.
         turn, at = divmod(i, count)
         n = order_of(self.seed, length, turn, count)[at]
         return np.concatenate(

@@ -8,8 +8,7 @@ import torch
 
 
 def generator_for(seed: int, step: int, purpose: str) -> torch.Generator:
-    """A generator that gives the same draws for the same seed, step and purpose, and unrelated ones
-    for any others.
+    """A generator whose draws are the same for the same seed, step and purpose, and else unrelated.
 
     Args:
         seed: Any whole number.

@@ -53,8 +53,9 @@ FILES = tokenizer_files(TOKENIZER, CONTEXT, (MARK,))
 
 
 class TrainableThoughtProjection(nn.Module):
-    """Makes an input vector of a state: a linear map, a layer norm and a scale. The trainable form
-    of models/learned/kinds/thought.py.
+    """Makes an input vector of a state: a linear map, a layer norm and a scale.
+
+    The trainable form of models/learned/kinds/thought.py.
     """
 
     def __init__(self, width: int, scale: float) -> None:
@@ -103,8 +104,9 @@ class HiddenThoughtAnswerer(nn.Module):
 
 
 def course(spec: ContextSpec) -> TrainingRun:
-    """What `train_context` runs. The model that thinks is trained first, into a directory of its
-    own.
+    """What `train_context` runs.
+
+    The model that thinks is trained first, into a directory of its own.
     """
     if spec.reasoning == "latent":
         return _answering(spec)
@@ -138,6 +140,7 @@ def _answering(spec: ContextSpec) -> TrainingRun:
     first = replace(spec, out=str(Path(spec.out) / "thinker"), steps=max(1, spec.steps * 3 // 5))
     told = run_training("context hidden-cot, what thinks", first, _thinking)
     thinker = load_directory(first.out)
+    # The answering model begins with the thinker's weights; the thinker itself stays frozen.
     answering = HiddenThoughtAnswerer(load_directory(first.out).requires_grad_(True), spec.seed)
     second = replace(spec, steps=max(1, spec.steps - first.steps))
 

@@ -121,8 +121,9 @@ class RefragModel(nn.Module):
         return encode_chunks(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
 
     def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
-        """Lay out what the decoder reads of pages: the words of open chunks, one vector of each
-        closed one.
+        """Lay out what the decoder reads of pages.
+
+        An open chunk is read as its words, a closed one as one vector.
 
         Args:
             line_BLK: Token ids of the lines, shape ``[B, L, K]``.
@@ -239,8 +240,8 @@ def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
 
 
 def rewriting_course(spec: ContextSpec) -> TrainingRun:
-    """The training in which the encoder learns to make vectors that a frozen decoder can write
-    lines from.
+    """The training of the encoder, whose vectors must let a frozen decoder write the lines once
+    more.
     """
     network = load_refrag_model(Path(spec.target or ""), spec, None)
     network.only(network.encoding)
@@ -274,8 +275,10 @@ def closed_chunk_mask(line_BLK: Tensor) -> Tensor:
 
 @torch.no_grad()
 def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
-    """On held-out pages, by the number of chunks: `rewritten`, the share of tokens that are the
-    likeliest after the vectors, and `rewritten_nats`, nats a token.
+    """Measure rewriting on held-out pages, by the number of chunks.
+
+    `rewritten` is the share of tokens that are the likeliest after the vectors, `rewritten_nats`
+    nats a token.
     """
     line_BLK = encode_page_lines(draw_pages(0, 0, UNSEEN, True))
     right = dict[int, float]()
@@ -382,6 +385,7 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
     network.only(network.choosing)
+    # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
     last = dict[str, Any]()
