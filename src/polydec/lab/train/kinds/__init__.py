@@ -15,7 +15,7 @@ from polydec.lab.train.students import DrafterKind
 
 
 def _kind(thing: Any, name: str) -> DrafterKind | None:
-    """What an entry point names: the kind itself, or a module whose KINDS has it."""
+    """The kind that an entry point names: the kind itself, or a module whose KINDS has it."""
     thing = getattr(thing, "KINDS", {}).get(name, thing)
     if isinstance(thing, DrafterKind):
         return thing

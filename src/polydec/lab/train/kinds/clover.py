@@ -22,6 +22,9 @@ from polydec.models.learned.state_layer import StateLayer
 
 
 def make_clover(shown: TeacherContext) -> DrafterStudent:
+    """A Clover student: attention between a level's state and the last token, heads, and a layer
+    before them.
+    """
     s = shown.target.s
     attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
 
@@ -32,6 +35,18 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> CloverModel:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: Three tensors of the attention, then three of each of the two output blocks.
+            layer: The layer before the heads.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         assert layer is not None
         return CloverModel(
             layer,

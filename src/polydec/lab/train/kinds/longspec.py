@@ -38,7 +38,11 @@ LIKE = {
 
 
 def depth_before(layers: int) -> tuple[int, ...]:
-    """After which layer the states are read: the last layer's keys and values are made of them."""
+    """After which layer the states are read: the last layer's keys and values are made of them.
+
+    Raises:
+        RequestError: The target has one layer only.
+    """
     if layers < 2:
         raise RequestError(
             f"target has {layers} layers: LongSpec is trained on the states before the last of at least 2"
@@ -47,8 +51,13 @@ def depth_before(layers: int) -> tuple[int, ...]:
 
 
 class LongSpecStudent(DrafterStudent):
-    """Level k is a token that is k + 1 places further than the last of the target's keys that it sees. It begins as the
-    target's last layer where that has the like: what asks the keys, and the MLP."""
+    """A LongSpec drafter: attention of its own over a short window, then attention to the target's
+    keys.
+
+    Level k is a token that is k + 1 places further than the last of the target's keys that it sees.
+    Weights begin as those of the target's last layer where that has the same part: the queries of
+    the target's keys, and the MLP.
+    """
 
     def __init__(self, shown: TeacherContext) -> None:
         s = shown.target.s
@@ -58,6 +67,7 @@ class LongSpecStudent(DrafterStudent):
         trunk = shown.target.state_dict()
         for name, like in LIKE.items():
             made[name].data.copy_(trunk[f"model.layers.{s.layers - 1}.{like}.weight"])
+        # A draft to begin with replaces all that was taken from the target.
         for name, tensor in (shown.begin or {}).items():
             if made[name].shape != tensor.shape:
                 raise RequestError(
@@ -81,20 +91,40 @@ class LongSpecStudent(DrafterStudent):
         )
 
     def at(self, step: int, steps: int) -> None:
+        """Seed the draws of the places of this step.
+
+        Args:
+            step: Step of the training, from 0.
+            steps: Steps of the training; not used.
+        """
         self._draw = generator_for(self.shown.seed, step, "places")
 
     def forward(
         self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each level the states guessed [B, N, W], their logits, and the N positions behind which they were guessed."""
+        """Guess the states of all levels.
+
+        Args:
+            entry_BTW: The target's states before its last layer, shape ``[B, T, W]``.
+            window_BMW: Token ids up to the one after each position, shape ``[B, M, W]``, M at least
+                T and the levels.
+            every: Levels after the first are guessed after every so many positions only. Default 1.
+
+        Yields:
+            For each level the guessed states, shape ``[B, N, W]``, their logits, and the N
+            positions after which they were guessed.
+        """
         (B, T, _), levels, w = (
             entry_BTW.shape,
             self.shown.levels,
             dict(zip(self._names, self.tensors, strict=True)),
         )
+        # The tokens of the piece in order: the first position's own, then the one after each
+        # position.
         token_BP = torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1)
         place_BP = self._places(B, T + levels + 1)
         memory = self._memory(entry_BTW, place_BP[:, :T])
+        # Attention of its own goes over true tokens, so all levels share one pass of it.
         x_BPW = self._windowed(w, token_BP[:, : T + levels + 1], place_BP)
         for k in range(levels):
             at_T = torch.arange(0, T, every if k else 1)
@@ -102,9 +132,12 @@ class LongSpecStudent(DrafterStudent):
             yield made, self.shown.logits(made), at_T
 
     def _places(self, count: int, size: int) -> Tensor:
-        """Of pieces of so many tokens [B, P]. While it is trained the first few keep theirs, and all others go on from anywhere
-        in the target's context (anchor-offset). Long pieces stay where they are: a stage of its own, which begins with what
-        short ones made (`start`)."""
+        """The positions of pieces of `size` tokens [B, P].
+
+        In training the first few keep theirs, and all others are moved to anywhere in the target's
+        context (anchor offset). Long pieces stay where they are: they are a stage of its own, which
+        begins with what short ones made (`start`).
+        """
         place_BP = torch.arange(size).expand(count, size)
         if not torch.is_grad_enabled() or size > min(LONG, self.shown.target.s.context // 8):
             return place_BP
@@ -130,6 +163,7 @@ class LongSpecStudent(DrafterStudent):
         P = token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
         q, k, v = (self._heads(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
+        # Each token sees itself and the last ones before it, WINDOW in all.
         sees_PP = torch.ones(P, P, dtype=torch.bool).tril().triu(1 - self._window)
         y = self._attended(self._turned(q, place_BP), self._turned(k, place_BP), v, sees_PP)
         return x + F.linear(y, w["self_attn.o_proj.weight"])
@@ -142,7 +176,7 @@ class LongSpecStudent(DrafterStudent):
         memory: tuple[Tensor, Tensor],
         at_N: Tensor,
     ) -> Tensor:
-        """What leaves the layer of tokens that see the target's keys up to these positions."""
+        """What leaves the layer for tokens that see the target's keys up to these positions."""
         n = F.rms_norm(x_BNW, x_BNW.shape[-1:], w["cross_layernorm.weight"], EPS)
         sees_NT = torch.arange(memory[0].shape[2])[None] <= at_N[:, None]
         y = self._attended(
@@ -167,7 +201,7 @@ class LongSpecStudent(DrafterStudent):
         return F.linear(n_BNW, weight).unflatten(-1, (-1, self._sizes.head)).transpose(1, 2)
 
     def _turned(self, t: Tensor, place_BN: Tensor) -> Tensor:
-        """Through the target's rotary embedding."""
+        """Turn queries or keys by the target's rotary embedding."""
         trunk = self.shown.target.model
         return apply_rotary_embedding(t, trunk.cos[place_BN][:, None], trunk.sin[place_BN][:, None])
 
@@ -178,6 +212,7 @@ def longspec_start_tensors(name: str) -> Mapping[str, Tensor]:
 
 
 def make_longspec(shown: TeacherContext) -> DrafterStudent:
+    """A LongSpec student over the states of the target."""
     return LongSpecStudent(shown)
 
 
