@@ -11,10 +11,23 @@ from polydec.base.errors import RequestError
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads;
-    experts: MLPs of `inner` units that a layer has, of which each row goes through `used`; 0: it has one MLP.
+    """The sizes of a network.
 
-    Raises RequestError where they do not fit together.
+    Attributes:
+        vocab: Rows of the embedding table.
+        width: Numbers of a state; an even multiple of `heads`.
+        layers: Number of layers.
+        heads: Query heads, a multiple of `kv_heads`.
+        kv_heads: Key-value heads.
+        inner: Units of an MLP, or of each expert.
+        context: Positions.
+        theta: Base of the rotary embedding.
+        eps: Epsilon of the norms.
+        experts: Experts of a layer; 0: it has one MLP.
+        used: Experts that each row goes through.
+
+    Raises:
+        RequestError: The sizes do not fit together.
     """
 
     vocab: int
@@ -46,12 +59,26 @@ class LlamaShape:
 
     @property
     def head(self) -> int:
+        """Numbers of a head."""
         return self.width // self.heads
 
     @staticmethod
     def of(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
-        """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
+        """The sizes in a Hugging Face config of the plain Llama skeleton.
+
+        Args:
+            config: Fields of config.json.
+            context: Positions; None: the config's.
+
+        Returns:
+            The sizes.
+
+        Raises:
+            RequestError: The config asks for more than the plain skeleton: biases, scaled
+                positions, another head size.
+        """
         c = config
+        # Newer configs nest the rotary fields.
         rope = config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
@@ -81,7 +108,16 @@ class LlamaShape:
     def config(
         self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
     ) -> dict[str, Any]:
-        """The content of a Hugging Face config.json."""
+        """The content of a Hugging Face config.json.
+
+        Args:
+            bos: Id of the begin of a text; None: there is none.
+            eos: Id of the end of a text; None: there is none.
+            tied: Whether the head is the embedding table. Default True.
+
+        Returns:
+            Its fields.
+        """
         mixture = {"num_local_experts": self.experts, "num_experts_per_tok": self.used}
         return {
             "architectures": ["MixtralForCausalLM" if self.experts else "LlamaForCausalLM"],

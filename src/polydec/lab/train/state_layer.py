@@ -25,8 +25,12 @@ Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
 
 
 class TrainableStateLayer(nn.Module):
-    """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
-    many of these the norm behind it goes over too."""
+    """One transformer layer for a target of this shape, which reads true states and drafted
+    entries.
+
+    `wide` is how many numbers a position has that it reads; `beside` how many of these, before the
+    residual stream, the second norm goes over too.
+    """
 
     def __init__(
         self, target: LlamaShape, seed: int, wide: int | None = None, length: int = 4096
@@ -45,20 +49,32 @@ class TrainableStateLayer(nn.Module):
 
     @property
     def layer(self) -> StateLayer:
-        """What it is now."""
+        """The layer as an artefact holds it, with the weights as they are now."""
         t = self._target
         return StateLayer(
             dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
         )
 
     def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, heads, T, head] of rows at these places."""
+        """Queries, keys and values of rows.
+
+        Args:
+            x_BTH: Rows that no norm has been over, shape ``[B, T, H]``.
+            at_T: Their positions, shape ``[T]``.
+
+        Returns:
+            Three tensors of shape ``[B, heads, T, head]``.
+        """
         w = self.layer.tensors
         n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
         return project_qkv(self._target, w, self._turn, n_BTH, at_T)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Become the first layer of a Llama. Raises RequestError where it has another shape."""
+        """Take over the first layer of a Llama.
+
+        Raises:
+            RequestError: It has another shape.
+        """
         for name, own in zip(self._names, self.weights, strict=True):
             start_weight = weights[f"model.layers.0.{name}"]
             if start_weight.shape != own.shape:
@@ -70,9 +86,20 @@ class TrainableStateLayer(nn.Module):
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
-        entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
-        it."""
+        """Run the layer over a text, or over one level of drafted entries.
+
+        With an empty past the rows are a piece of text, whose keys and values are remembered there.
+        Later calls bring drafted entries, one after each position of `at_T`: they see the text up
+        to that position, and the entries of earlier levels after it.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, S]``; the last H numbers are the residual stream.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         w, H, x_BTS = (
             self.layer.tensors,
             self._target.width,
@@ -82,12 +109,13 @@ class TrainableStateLayer(nn.Module):
         x = x_BTS + F.pad(
             attend_state_layer(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
         )
+        # The second norm goes over all that was read, and only the stream's part has weights.
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         return x[..., -H:] + swiglu_mlp(w, n)
 
 
 class TrainableStateStack(nn.Module):
-    """Several layers one behind another, each with entries of its own in the past."""
+    """Several layers one after another, each with its own keys and values in the past."""
 
     beside = 0
 
@@ -98,17 +126,28 @@ class TrainableStateStack(nn.Module):
 
     @property
     def layer(self) -> StateStack:
-        """What it is now."""
+        """The stack as an artefact holds it, with the weights as they are now."""
         return StateStack([block.layer for block in self.blocks])  # pyright: ignore[reportArgumentType]
 
     def forward(
         self, x_BTS: Tensor, past: Pasts | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`; of each level the past has the keys and values of every layer."""
+        """Run all layers over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, H]``.
+            past: Keys and values so far, of each level one pair a layer; those of the rows are
+                added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the last layer, shape ``[B, T, H]``.
+        """
         past = [] if past is None else past
         x = x_BTS
         made = list[tuple[Tensor, Tensor]]()
         for i, block in enumerate(self.blocks):
+            # Each layer gets a list of its own, to which it adds its new keys and values.
             own = [level[i] for level in past]
             x = block(x, own, at_T)
             made.append(own[-1])
@@ -117,9 +156,13 @@ class TrainableStateStack(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The same of models/learned/kinds/narrow.py. begin: tensors of a one-layer Llama of the
-    target's width, which it then is: it reads tokens alone at first (None: at random); scale: root
-    mean square of that Llama's embeddings."""
+    """The trainable form of models/learned/kinds/narrow.py: a map to the target's width, then a
+    layer.
+
+    `begin` holds the tensors of a one-layer Llama of the target's width, which the block then is:
+    it reads tokens alone at first (None: random weights). `scale` is the root mean square of that
+    Llama's embeddings.
+    """
 
     beside = 0
 
@@ -145,19 +188,31 @@ class NarrowBlock(nn.Module):
 
     @property
     def layer(self) -> NarrowLayer:
-        """What it is now."""
+        """The block as an artefact holds it, with the weights as they are now."""
         return NarrowLayer(self.join, self.block.layer)
 
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`."""
+        """Run the block over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows of token embedding and state side by side, shape ``[B, T, 2 H]``.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         return self.block(F.linear(x_BTS, self.join), past, at_T)
 
 
 class PublishedBlock(nn.Module):
-    """The same of models/learned/published.py; layout: of each tensor, by which it is EAGLE-3's,
-    with norms of their own for token and state, or EAGLE-1's, with none before attention."""
+    """The trainable form of models/learned/published.py.
+
+    `layout` gives the shapes of the tensors. With EAGLE-3's there are norms of their own for token
+    and state; with EAGLE-1's there is none before attention.
+    """
 
     beside = 0
 
@@ -188,15 +243,26 @@ class PublishedBlock(nn.Module):
 
     @property
     def layer(self) -> PublishedLayer:
-        """What it is now."""
+        """The block as an artefact holds it, with the weights as they are now."""
         return PublishedLayer(dict(zip(self._names, self.weights, strict=True)), self._about)
 
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`."""
+        """Run the block over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, S]``.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         w = self.layer.tensors
         n = state = x_BTS.float()  # the stream, whatever products are made in
+        # EAGLE-3: attention reads both halves, each normed, and the residual stream is the state
+        # alone.
         if "hidden_norm.weight" in w:
             token, state = n.chunk(2, -1)
             n = torch.cat(
@@ -217,7 +283,15 @@ class PublishedBlock(nn.Module):
 def initialise_tensors(
     shape: Mapping[str, tuple[int, ...]], g: torch.Generator
 ) -> dict[str, nn.Parameter]:
-    """Tensors to train: matrices at random, norms of 1."""
+    """New tensors to train: matrices at random, norms of 1.
+
+    Args:
+        shape: Shape of each tensor, by name.
+        g: Source of randomness; it is advanced.
+
+    Returns:
+        The tensors by name.
+    """
     return {
         name: nn.Parameter(
             torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
@@ -227,7 +301,15 @@ def initialise_tensors(
 
 
 def rotary_tables(target: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding at `length` positions."""
+    """Cosines and sines of the rotary embedding.
+
+    Args:
+        target: Head size and base.
+        length: Positions.
+
+    Returns:
+        Two tensors of shape ``[length, head]``.
+    """
     inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
@@ -241,7 +323,19 @@ def attend_state_layer(
     past: Past | None,
     at_T: Tensor | None,
 ) -> Tensor:
-    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `TrainableStateLayer.forward`."""
+    """What attention adds to rows.
+
+    Args:
+        s: The target's sizes.
+        w: The layer's tensors by name.
+        turn: Cosines and sines of all positions.
+        n_BTS: Normed rows, shape ``[B, T, S]``.
+        past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+        at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+    Returns:
+        Shape ``[B, T, H]``.
+    """
     past = [] if past is None else past
     T = n_BTS.shape[1]
     level = len(past)
@@ -249,6 +343,7 @@ def attend_state_layer(
         first_T = torch.arange(T)
     else:
         first_T = at_T
+    # An entry of level k stands k places after the position that it follows.
     q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
     if level:
@@ -265,7 +360,18 @@ def project_qkv(
     n_BTS: Tensor,
     place_T: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
+    """Queries, keys and values of rows, turned to their positions.
+
+    Args:
+        s: The target's sizes.
+        w: The layer's tensors by name.
+        turn: Cosines and sines of all positions.
+        n_BTS: Normed rows, shape ``[B, T, S]``.
+        place_T: Positions of the rows, shape ``[T]``.
+
+    Returns:
+        Three tensors of shape ``[B, heads, T, head]``; key heads are repeated.
+    """
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
     cos, sin = (t[place_T] for t in turn)
@@ -276,16 +382,36 @@ def project_qkv(
 
 
 def swiglu_mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
+    """What the gated MLP adds to rows.
+
+    Args:
+        w: The layer's tensors by name.
+        n: Normed rows, shape ``[..., H]``.
+
+    Returns:
+        Shape ``[..., H]``.
+    """
     inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
     return F.linear(inner, w["mlp.down_proj.weight"])
 
 
 def attend_draft_levels(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
-    """Attention of drafted entries: over the text up to each one's position, and over the entries behind that position."""
+    """Attention of drafted entries, over the text up to each one's position and the entries after
+    it.
+
+    Args:
+        q: Queries of one level, shape ``[B, heads, N, head]``.
+        past: Keys and values of the text, then of each level so far, this one included.
+        at_T: Positions that the entries follow, shape ``[N]``.
+
+    Returns:
+        Shape ``[B, heads, N, head]``.
+    """
     (text_k, text_v), levels = past[0], past[1:]
     scale = q.shape[-1] ** -0.5
     seen = torch.arange(text_k.shape[2])[None] <= at_T[:, None]
     scores = [(q @ text_k.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))]
+    # Of each earlier level an entry sees the one that follows the same position: one score a level.
     scores += [(q * k).sum(-1, keepdim=True) * scale for k, _ in levels]
     weight = torch.cat(scores, -1).softmax(-1)
     out = weight[..., : text_k.shape[2]] @ text_v
