@@ -21,20 +21,35 @@ SIGNS = "+-*"
 
 @dataclass(frozen=True)
 class LastDigitSum:
-    """question: as it is asked; chain: a digit for each step; answer: its last digit."""
+    """A sum in steps of which only last digits are kept.
+
+    Attributes:
+        question: The sum as it is asked.
+        chain: The digit after each step.
+    """
 
     question: str
     chain: str
 
     @property
     def answer(self) -> str:
+        """The digit after the last step."""
         return self.chain[-1]
 
 
 def draw_last_digit_sum(seed: str, steps: int, unseen: bool = False) -> LastDigitSum:
-    """A sum of this name. unseen: one whose question is held out from training (SHA-1), else one
-    that is not."""
+    """Draw the sum of a name.
+
+    Args:
+        seed: Name of the sum.
+        steps: Steps of the sum, 1 or more.
+        unseen: Whether its question is held out from training (by SHA-1). Default False.
+
+    Returns:
+        The sum.
+    """
     dice = random.Random(f"sum {seed} {steps}")
+    # Drawn again until it lies on the wanted side of the split.
     while held_out((made := _drawn(dice, steps)).question) != unseen:
         pass
     return made

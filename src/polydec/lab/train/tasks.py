@@ -54,7 +54,12 @@ TOWNS = (
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """What is asked, and the right answer."""
+    """A task with its answer.
+
+    Attributes:
+        question: What is asked.
+        answer: The right answer, or one of several.
+    """
 
     question: str
     answer: str
@@ -62,9 +67,15 @@ class SyntheticTask:
 
 @dataclass(frozen=True)
 class TaskVariety:
-    """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
-    small letters as well; people: half of the names and towns of `slots` are made of syllables, and ages have one to three
-    digits."""
+    """What tasks are made of.
+
+    Attributes:
+        least: Items of the shortest list, 3 to 9.
+        most: Items of the longest list, 3 to 9.
+        letters: Whether items may be small letters too, where a list need not hold numbers.
+        people: Whether half of the names and towns of `slots` are made of syllables, and ages have
+            one to three digits.
+    """
 
     least: int = ITEMS
     most: int = ITEMS
@@ -91,7 +102,15 @@ class TaskVariety:
         return r.randint(self.least, self.most)
 
     def items(self, r: random.Random, values: str = "") -> str:
-        """A list, of these values or of any."""
+        """Draw a list.
+
+        Args:
+            r: Source of randomness; it is advanced.
+            values: Characters that an item may be; "": all that the variety allows.
+
+        Returns:
+            The items, side by side.
+        """
         values = values or self.values
         return "".join(r.choice(values) for _ in range(self.count(r)))
 
@@ -104,7 +123,7 @@ VARIED = TaskVariety(3, 9, True, True)
 
 
 def task_variety(varied: bool) -> TaskVariety:
-    """What `--varied` asks for."""
+    """The variety that `--varied` asks for, or the one of the embedded models."""
     if varied:
         return VARIED
     return SIX
@@ -134,6 +153,7 @@ def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
     start = r.randrange(10)
     count = of.count(r)
     items = "".join(DIGITS[(start + i) % 10] for i in range(count))
+    # At least one digit is visible, from which all others follow.
     shown = r.randrange(count)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
     return SyntheticTask("fill: " + " ".join(seen), items)
@@ -153,6 +173,7 @@ def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Different places, so that each step has one successor.
     places = r.sample(DIGITS, of.count(r) - 1)
     steps = [a + b for a, b in pairwise(places)]
     return SyntheticTask(
@@ -178,7 +199,7 @@ def _slots(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _name(r: random.Random) -> str:
-    """Two or three syllables."""
+    """A made-up name of two or three syllables."""
     return "".join(
         r.choice("bcdfghjklmnprstvz") + r.choice("aeiou") + r.choice(("", "", "l", "n", "r"))
         for _ in range(r.randint(2, 3))
@@ -209,6 +230,7 @@ def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
+    # Where lengths do not vary, the period does not either.
     if of.least >= of.most:
         items = items[:PERIOD]
     return SyntheticTask(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
@@ -220,12 +242,12 @@ def _table(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _up(start: str) -> str:
-    """Digits that go up by one, on and on."""
+    """Digits that go up by one, without end."""
     return "".join(DIGITS[(int(start) + i) % 10] for i in range(ENDLESS))
 
 
 def _rows(add: str) -> str:
-    """Sums with a digit, their last digits, on and on."""
+    """A table of sums with one digit, each sum as its last digit, without end."""
     return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
 
 
@@ -263,8 +285,23 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 def draw_task(
     name: str, seed: int, number: int, unseen: bool = False, of: TaskVariety = SIX
 ) -> SyntheticTask:
-    """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
-    all text (`data.held_out`). Raises RequestError for a name that is unknown."""
+    """Draw a task.
+
+    Whether it is held out depends on its question, by the rule for all text (`data.held_out`).
+
+    Args:
+        name: Name of a task of `TASKS`.
+        seed: Seed of the draws.
+        number: Number of the task.
+        unseen: Whether it is held out from training. Default False.
+        of: What tasks are made of. Default: as for the embedded models.
+
+    Returns:
+        The task.
+
+    Raises:
+        RequestError: The name is unknown.
+    """
     if name not in TASKS:
         raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
     r = random.Random(f"{name} {seed} {number} {unseen}")
@@ -274,10 +311,22 @@ def draw_task(
 
 
 def is_right_task_answer(name: str, question: str, answer: str) -> bool:
-    """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
-    whether it fills the canvas is for others to say."""
+    """Whether an answer is right.
+
+    Of a task that goes on (LONG) any beginning is right; whether it fills the canvas is not judged
+    here.
+
+    Args:
+        name: Name of the task.
+        question: The question, its name included.
+        answer: The answer to judge.
+
+    Returns:
+        True also where several answers are right.
+    """
     stated = question.partition(": ")[2]
     items = stated.split(" ")
+    # Tasks with several right answers first.
     if name == "shuffle":
         return sorted(answer) == sorted(stated)
     if name == "pick":
@@ -306,7 +355,7 @@ def is_right_task_answer(name: str, question: str, answer: str) -> bool:
 
 
 def _goes_on(name: str, stated: str, answer: str) -> bool:
-    """Whether this begins a right answer of those that go on."""
+    """Whether a text begins a right answer of a task that goes on."""
     begun = {
         "same": lambda: [stated * ENDLESS],
         "keep": lambda: [x * ENDLESS for x in stated],
@@ -318,13 +367,13 @@ def _goes_on(name: str, stated: str, answer: str) -> bool:
 
 
 def _counted(items: Sequence[str]) -> str:
-    """Digits that go up by one, from those that are shown."""
+    """Digits that go up by one, from the first that is visible."""
     at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
     return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
 
 
 def _walked(place: str, steps: Mapping[str, str]) -> str:
-    """Where the steps lead from a place."""
+    """The places that the steps lead through."""
     out = ""
     while place in steps:
         place = steps[place]

@@ -38,8 +38,13 @@ SLIPS = 0.1
 
 
 def train_words(spec: WordsSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec,
-    and where there is no text to train on."""
+    """Train, and save at spec.out a directory that `polydec.load` reads.
+
+    See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, or there is no text to train on.
+    """
     return run_training("words", spec, _course)
 
 
@@ -49,8 +54,10 @@ def _course(spec: WordsSpec) -> TrainingRun:
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
 
     def ids(texts: tuple[str, ...]) -> list[list[int]]:
+        """Token ids of texts, without special tokens."""
         return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    # One stream for each kind of text; rows are taken from them in turn.
     streams = [
         PackedTokenStream(pack_documents(ids(p.train), end), begin, spec.seed)
         for p in parts.values()
@@ -64,7 +71,9 @@ def _course(spec: WordsSpec) -> TrainingRun:
     ends = kind.ends(tokenizer)
 
     def slipped(texts: tuple[str, ...]) -> list[list[int]]:
-        """Letters of the text are replaced, whatever it is read as."""
+        """Texts with some letters replaced, then encoded: slips are in the text, whatever units
+        read it.
+        """
         marks = mark_id(plain, BEGIN), mark_id(plain, END)
         bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)
         among = plain.encode(ascii_letters, add_special_tokens=False).ids
@@ -117,13 +126,17 @@ def _course(spec: WordsSpec) -> TrainingRun:
 
 
 def layer_matrices(network: nn.Module) -> list[nn.Parameter]:
-    """Of all layers, wherever they stand."""
+    """The matrices of all decoder layers, wherever they stand."""
     layers = [m for m in network.modules() if isinstance(m, LlamaDecoderLayer)]
     return [p for layer in layers for p in layer.parameters() if p.ndim == 2]
 
 
 def read_texts(spec: WordsSpec) -> dict[str, DocumentSplit]:
-    """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
+    """The texts of each kind that has at least one to train on.
+
+    Raises:
+        RequestError: There is no text to train on.
+    """
     root = training_data(spec.data)
     most = int(spec.train_mb * 1e6)
     parts = {

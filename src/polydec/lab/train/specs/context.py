@@ -18,9 +18,13 @@ KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
 class ContextSpec:
     """What `train_context` makes.
 
-    kind: what stands in the place of words; reasoning: what stands between a question and its
-    answer, so that the other two can be measured beside it; nodes, hops: of the graphs of
-    continuous-cot; width: a multiple of 32; muon: of the layers' matrices.
+    Attributes:
+        kind: What stands in the place of words.
+        reasoning: What stands between a question and its answer; the other two values are controls.
+        nodes: Nodes of the graphs of continuous-cot.
+        hops: Depth of these graphs, or steps of a sum.
+        width: Width of the network, a multiple of 32.
+        muon: Learning rate of Muon for the layers' matrices.
     """
 
     out: Resumed

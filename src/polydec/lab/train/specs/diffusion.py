@@ -26,14 +26,20 @@ from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, draw_task
 
 @dataclass(frozen=True)
 class DiffusionSpec:
-    """What `train_diffusion` makes.
+    """What `train_diffusion` makes. Tasks take turns; all rows of a step are equally long, filled
+    with EOS.
 
-    Tasks take turns. All rows of a step are equally long, the rest of a row is EOS. long: every other step has fewer and longer
-    rows of tasks that go on (LONG; 0: never, and all tasks take turns in each step). muon: of the layers' matrices. start:
-    masked-diffusion or autoregressive; its tokenizer and sizes are taken. anneal: in so many steps more and more of what stands
-    behind a position is shown to it. block: positions see no further than to the end of their own block. drop: a question
-    that is left out is gaps, as under `llada` with guidance; to a causal model it is empty, as an empty negative prompt is.
-    int8: half a file, which only Polydec reads. width: a multiple of 32.
+    Attributes:
+        long: Every other step has fewer and longer rows of tasks that go on (LONG). 0: never, and
+            all tasks take turns in each step.
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A masked-diffusion or autoregressive model, whose tokenizer and sizes are taken.
+        anneal: Steps in which more and more of the later positions becomes visible.
+        block: Positions see no further than to the end of their own block.
+        drop: A question that is left out is gaps, as under `llada` with guidance; to a causal model
+            it is empty, as an empty negative prompt is.
+        int8: Weights in half a file, which only Polydec reads.
+        width: Width of the network, a multiple of 32.
     """
 
     out: Resumed
@@ -87,6 +93,7 @@ class DiffusionSpec:
             )
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        # Raises for unknown names.
         for name in self.tasks:
             draw_task(name, 0, 0)
 

@@ -27,10 +27,12 @@ from polydec.lab.train.tasks import LONG, SHIPPED
 
 @dataclass(frozen=True)
 class InsertionSpec:
-    """What `train_insertion` makes.
+    """What `train_insertion` makes. Tasks take turns; their answers must end.
 
-    Tasks take turns; their answers must end. muon: of the layers' matrices. start: its tokenizer and sizes are taken. width: a
-    multiple of 32.
+    Attributes:
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A model whose tokenizer and sizes are taken.
+        width: Width of the network, a multiple of 32.
     """
 
     out: Resumed
@@ -57,7 +59,7 @@ class InsertionSpec:
         self.begin()  # refuses wrong tasks and widths
 
     def begin(self) -> DiffusionSpec:
-        """The same for the network that is begun with."""
+        """The spec of the masked-diffusion network that training begins with."""
         return DiffusionSpec(
             self.out,
             self.tasks,

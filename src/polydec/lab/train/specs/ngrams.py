@@ -17,7 +17,9 @@ MANY = InRange(1, 1 << 20)
 class NGramSpec:
     """What `train_ngrams` makes.
 
-    text: without it the target writes out/text.jsonl first. corpus: in place of text and data.
+    Attributes:
+        text: A file of samples; without it the target writes out/text.jsonl first.
+        corpus: A plain text that is counted in place of text and data.
     """
 
     out: Kept

@@ -26,12 +26,17 @@ CONTEXT = 256
 
 @dataclass(frozen=True)
 class ReasonerSpec:
-    """What `train_reasoner` makes.
+    """What `train_reasoner` makes. Kinds of problems take turns at random; each row is filled with
+    problems.
 
-    Kinds of problems take turns at random; each row is filled with problems. width: a multiple of 32. flawed: the wrong step is
-    judged and not learned. muon: of the layers' matrices. start: a directory that this wrote, of a network at most as large,
-    whose law the network begins with (see grow.py). own: its solutions, drawn at temperature 1, right or wrong, are then
-    what is judged and not learned.
+    Attributes:
+        width: Width of the network, a multiple of 32.
+        flawed: Share of problems with a wrong step, which is judged and not learned.
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A directory that this command wrote, of a network at most as large, whose law the
+            network begins with (see grow.py).
+        own: Problems of each kind that `start` solves at temperature 1; its solutions, right or
+            wrong, are then what is judged and not learned.
     """
 
     out: Resumed

@@ -28,8 +28,10 @@ Longest = Annotated[
 class Seq2SeqSpec:
     """What `train_seq2seq` makes.
 
-    inner: of the MLPs (0: four times the width). parts: buckets by the source's length, and of each by the target's.
-    smooth: share of a label that goes to all tokens alike.
+    Attributes:
+        inner: Units of the MLPs; 0: four times the width.
+        parts: Buckets by the source's length, and of each by the target's.
+        smooth: Share of a label that goes to all tokens alike.
     """
 
     out: Resumed

@@ -30,25 +30,44 @@ SPLIT = r"(?<=\S)(?=\s)"
 
 
 def build_hat_tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
-    """Bytes, with an end mark wherever white space follows something else."""
+    """A tokenizer of bytes that puts an end mark wherever white space follows something else.
+
+    Args:
+        spec: Options; not used.
+        texts: Not used: nothing is learned.
+
+    Returns:
+        The tokenizer.
+    """
     out = train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,))
+    # The normaliser inserts the mark as text, so it must be matched in normalised text.
     out.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
     out.normalizer = normalizers.Replace(Regex(SPLIT), WORD)
     return out
 
 
 def hat_word_ends(tokens: Tokenizer) -> frozenset[int]:
-    """The end mark, and the end of a text."""
+    """The ids that end a word: the end mark, and the end of a text."""
     return frozenset((mark_id(tokens, WORD), mark_id(tokens, END)))
 
 
 def build_hat_network(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
+    """A word-pooled network with one vector a word.
+
+    Args:
+        spec: Options; the sizes.
+        tokens: The tokenizer.
+
+    Returns:
+        The network, trainable.
+    """
     config = WordConfig(
         tokens.get_vocab_size(),
         mark_id(tokens, BEGIN),
         tuple(sorted(hat_word_ends(tokens))),
         spec.width,
         spec.layers,
+        # The small width is a quarter of the backbone's, in heads of 32.
         max(1, spec.width // 4 // 32) * 32,
         1,
         spec.longest,

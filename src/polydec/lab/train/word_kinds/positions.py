@@ -17,8 +17,16 @@ EDGES = (0, 20, 50, 100, 200, 400)
 def by_position(
     network: nn.Module, texts: Sequence[Sequence[int]], length: int
 ) -> dict[str, dict[str, float]]:
-    """Bits a byte of the parts of texts that begin behind 0, 20, 50, 100, 200 and 400 bytes, as far
-    as a row is long. Only texts of that length are read, at most 64."""
+    """Bits a byte of the parts of texts that begin after 0, 20, 50, 100, 200 and 400 bytes.
+
+    Args:
+        network: Gives logits of rows of token ids.
+        texts: Token ids, BEGIN first; only texts longer than a row are read, at most 64.
+        length: Tokens of a row.
+
+    Returns:
+        `bits_from`: bits a byte by where the part begins; nothing where no text is long enough.
+    """
     rows = [ids[: length + 1] for ids in texts if len(ids) > length][:64]
     if not rows:
         return {}
