@@ -176,16 +176,24 @@ def draw_prompts(
 
 
 class PassRecorder(Protocol):
-    """Keeps what the target's passes give while answers are written.
+    """Keeps what the target's passes give while answers are written."""
 
-    `begin`: what is kept of these samples is complete afterwards, and nothing follows them.
-    `watcher`: a drafter that sees one answer's passes and drafts nothing. `keep`: what such a
-    drafter saw of the next sample.
-    """
+    def begin(self, samples: Sequence[TrainingSample], /) -> None:
+        """Make what is kept of these samples complete, and cut off what follows them."""
+        ...
 
-    def begin(self, samples: Sequence[TrainingSample], /) -> None: ...
-    def watcher(self) -> Any: ...
-    def keep(self, sample: TrainingSample, watcher: Any, /) -> None: ...
+    def watcher(self) -> Any:
+        """Make a drafter that sees one answer's passes and drafts nothing."""
+        ...
+
+    def keep(self, sample: TrainingSample, watcher: Any, /) -> None:
+        """Keep what was seen of the next sample.
+
+        Args:
+            sample: Prompt and answer.
+            watcher: The drafter that saw its passes.
+        """
+        ...
 
 
 def generate_answers(
