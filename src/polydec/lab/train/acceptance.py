@@ -1,4 +1,4 @@
-"""How often a target accepts what a draft proposes, by teacher forcing on the target's own answers."""
+"""How often a target accepts a draft's tokens, by teacher forcing on the target's own answers."""
 
 from __future__ import annotations
 

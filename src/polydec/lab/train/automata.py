@@ -1,7 +1,8 @@
-"""Word problems of finite automata: to which state does a word lead, and what is written on the way there.
+"""Word problems of finite automata: where a word leads, and what is written on the way there.
 
-Source: Merrill and Sabharwal, The expressive power of transformers with chain of thought, ICLR 2024. The tasks, the budgets
-and how a scratchpad is laid out are ours: the paper has theorems and no experiment.
+Source: Merrill and Sabharwal, The expressive power of transformers with chain of thought, ICLR
+2024. The tasks, the budgets and how a scratchpad is laid out are ours: the paper has theorems and
+no experiment.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class FiniteAutomaton:
         """The distribution of the state after a uniformly random word, shape ``[states]``."""
         law = [1.0] + [0.0] * (len(self.table) - 1)
         for _ in range(length):
+            # One step of the Markov chain of states.
             then = [0.0] * len(law)
             for state, nexts in enumerate(self.table):
                 # Each of the symbols is equally likely.
@@ -58,6 +60,7 @@ def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
     Each symbol applies one more permutation to the state.
     """
     states = list(permutations(range(len(generators[0]))))
+    # The first permutation is the identity: the state in which a word begins.
     number = {state: i for i, state in enumerate(states)}
     return FiniteAutomaton(
         tuple(
@@ -69,6 +72,7 @@ def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
 
 def _drawn(states: int, name: str) -> FiniteAutomaton:
     """Every step leads anywhere, uniformly at random, always the same for a name."""
+    # The name seeds the draw, so that the task is the same everywhere.
     r = Random(name)
     return FiniteAutomaton(
         tuple(tuple(r.randrange(states) for _ in SYMBOLS) for _ in range(states))
@@ -80,8 +84,9 @@ TASKS: Mapping[str, FiniteAutomaton] = {
     "dfa": _drawn(5, "dfa 0"),
     "s5": _of_permutations(((1, 0, 2, 3, 4), (1, 2, 3, 4, 0), (0, 1, 3, 2, 4))),
 }
-"""parity: is the number of a's odd? dfa: five states, transitions at random. s5: the permutation of five things that swaps and
-a rotation make one behind the other, of which there are 120: no circuit of constant depth is believed to find it."""
+"""parity: is the number of a's odd? dfa: five states, transitions at random. s5: the permutation of
+five things that swaps and a rotation make one behind the other, of which there are 120: no circuit
+of constant depth is believed to find it."""
 
 BUDGETS: Mapping[str, Callable[[int], int]] = {
     "none": lambda length: 0,
@@ -163,6 +168,7 @@ class ScratchpadFormat:
             Token ids; all prompts of a task are equally long.
         """
         first = self._ids[SYMBOLS[0]]
+        # Padding stands before the budget's mark, so that all steps begin at one position.
         filled = [self._ids[PAD]] * (self.longest - len(word))
         return [self._ids[BEGIN], *(first + x for x in word), *filled, self._ids[f"<{budget}>"]]
 
@@ -177,6 +183,7 @@ class ScratchpadFormat:
             Token ids.
         """
         states = self.automaton.run(word)
+        # The ids of states are neighbours.
         first = self._ids["s0"]
         # A step that ends after i symbols names the state behind the i-th of them.
         steps = [

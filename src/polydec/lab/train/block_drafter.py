@@ -1,4 +1,7 @@
-"""`polydec train block-drafter`: a network that fills a block of gaps behind a text, for an encoder-decoder model (GAD)."""
+"""`polydec train block-drafter`: a network that fills a block of gaps after a text (GAD).
+
+The text is one that an encoder-decoder model is writing.
+"""
 
 from __future__ import annotations
 
@@ -189,6 +192,7 @@ class BlockDrafterObjective:
         block = self.spec.block
         mark = self.network.config.vocab
         source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
+        # What is known of each target, and the true tokens of its gaps.
         known = [(*self.start, *target[:n]) for (_, target), n in zip(chosen, at)]
         next_ = [tuple(target[n : n + block]) for (_, target), n in zip(chosen, at)]
         # The true tokens of the gaps, then marks where the text has ended within the block.
@@ -207,6 +211,7 @@ class BlockDrafterObjective:
     def logits(self, cut: CutTextBatch) -> Tensor:
         """The logits of all gaps, row by row, shape ``[N, V]``."""
         mark = self.network.config.vocab
+        # A gap is read as the mark.
         text_BT = cut.whole_BT.masked_fill(cut.gap_BT, mark)
         states = self.network(cut.source_BS, cut.there_BS, text_BT, cut.here_BT)
         return self.network.logits(states[cut.gap_BT])
@@ -239,6 +244,7 @@ class BlockDrafterObjective:
             # A uniform number decides whether the fraction of a token is rounded up.
             shown = rng.permutation(len(where))[: int(share * wrong + rng.random())]
             row_T[where[torch.from_numpy(shown)]] = False
+        # A batch without gaps would have nothing to learn.
         left = gap_BT if gap_BT.any() else cut.gap_BT
         return CutTextBatch(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
 

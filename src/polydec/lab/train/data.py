@@ -77,6 +77,7 @@ def training_data(path: str | Path | None = None) -> Path:
         return Path("../shared/data")
     if folder is None:
         print("training on the sample that travels along: name your own by --data", file=sys.stderr)
+    # A folder of one's own may be called `sample` too; it comes first.
     if folder is None or (str(folder) == SAMPLE and not Path(SAMPLE).exists()):
         return Path(__file__).with_name("sample")
     if not is_collection_folder(Path(folder)):
@@ -100,6 +101,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def hash_bucket(text: str) -> int:
     """SHA-1 of the UTF-8 text, as a number, mod 10. Below 7: may be trained on; 7 to 9: held out."""
+    # The text alone decides, so all readers split alike.
     return int(hashlib.sha1(text.encode("utf-8")).hexdigest(), 16) % 10
 
 
@@ -121,6 +123,7 @@ def as_chat(turns: Sequence[dict[str, Any]]) -> str:
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
+    # Sorted: the order must not depend on the file system.
     paths = sorted(root.glob(pattern))
     if not paths:
         raise FileError(f"data has no {pattern}: {root} is not the directory of the training texts")
@@ -159,6 +162,7 @@ def read_documents(root: Path, kind: str) -> Iterator[str]:
     }
     if kind not in sources:
         raise FileError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
+    # Files of the collection are known by kind; of other data the form of a row decides.
     if is_collection_folder(root):
         for source in sources[kind]():
             yield from source
@@ -207,8 +211,10 @@ def split_documents(
     parts: tuple[list[str], list[str]] = ([], [])
     left = [train_bytes, held_bytes]
     for text in order:
+        # Part 0 is trained on, part 1 held out.
         which = int(held_out(text))
         if left[which] > 0:
+            # One book must not fill a part alone.
             text = text[:60000]
             parts[which].append(text)
             left[which] -= len(text.encode("utf-8"))
@@ -225,6 +231,7 @@ def pack_documents(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarr
     Returns:
         One array of uint16.
     """
+    # Two bytes hold every id of the vocabularies that are trained here.
     return np.concatenate([np.asarray([*ids, end], dtype=np.uint16) for ids in documents_ids])
 
 
@@ -262,6 +269,7 @@ class PackedTokenStream:
             )
         # A tail that fills no row is never read.
         turn, at = divmod(i, count)
+        # The order of a round is drawn once, and cached.
         n = order_of(self.seed, length, turn, count)[at]
         return np.concatenate(
             [[self.begin], self.stream[n * length : (n + 1) * length].astype(np.int64)]

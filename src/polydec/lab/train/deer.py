@@ -1,4 +1,4 @@
-"""`polydec train deer`: a masked-diffusion draft learns to go on with a target's text, in two stages (DEER)."""
+"""`polydec train deer`: a masked-diffusion draft learns to continue a target's text (DEER)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def _course(spec: DeerSpec) -> TrainingRun:
         start = source
     else:
         start = sources.open_source(spec.start)
+    # The draft begins with the target's layers, or with those of another model of its vocabulary.
     network = start_deer_network(start.config, start.weights, size, spec)
     # Without a file of texts, the target writes them now; what is held out comes from other
     # prompts.
@@ -72,6 +73,7 @@ def _course(spec: DeerSpec) -> TrainingRun:
             unseen = selfplay.read_samples(held, size)
         else:
             unseen = []
+    # A boundary takes one more position.
     taught, unseen = (samples_within_context(some, spec.context) for some in (taught, unseen))
     if not taught:
         raise RequestError(f"context is {spec.context}: no answer fits into it with its prompt")
@@ -164,6 +166,7 @@ def start_deer_network(
             f"layers is {spec.layers}: what it begins with has {config['num_hidden_layers']}"
         )
     depth = spec.layers or config["num_hidden_layers"]
+    # Layers beyond the wanted depth are left out by their numbers.
     taken = {
         name: weights[name].float()
         for name in weights
@@ -223,6 +226,7 @@ class DeerObjective:
         """
         answer = sample.output_ids
         if refine:
+            # Second stage: a short block of gaps anywhere in the answer.
             count = int(rng.integers(1, min(self.spec.last, len(answer)) + 1))
             cut = int(rng.integers(len(answer) - count + 1))
             return self.cut(sample, cut, range(count), count, self.spec.decay)
@@ -261,6 +265,7 @@ class DeerObjective:
         rest = sample.output_ids[at : at + length]
         hidden = set(gaps)
         shown = [self.size if j in hidden else x for j, x in enumerate(rest)]
+        # Gaps further from the boundary weigh less: a draft is accepted from its beginning on.
         raw = [decay**j for j in gaps]
         return GapFillingRow(
             (*known, *shown),
@@ -280,6 +285,7 @@ class DeerObjective:
         # A shifted network predicts a gap at the position before it.
         back = int(self.spec.shifted)
         at = [(b, i - back) for b, r in enumerate(rows) for i in r.gap]
+        # Row and position of each gap, so that the head runs on gaps only.
         b_N, i_N = (torch.tensor(x) for x in zip(*at, strict=True))
         return self.network.logits(states[b_N, i_N])[:, : self.size].float()
 
@@ -306,6 +312,7 @@ class DeerObjective:
         for s in samples[:200]:
             for at in range(0, len(s.output_ids), 4):
                 length = min(most, len(s.output_ids) - at)
+                # All tokens of the block are gaps, as when the draft begins.
                 row = self.cut(s, at, range(length), length)
                 same = (self.logits([row]).argmax(-1) == torch.tensor(row.right)).numpy()
                 right[:length] += same

@@ -89,6 +89,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
     if spec.causal:
         kind = {}
     else:
+        # These fields tell the engine how the model is read.
         kind = {
             "polydec_causal": False,
             "polydec_mask": student.mask,
@@ -116,6 +117,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         RequestError: There is no network of the Llama skeleton at spec.start.
     """
     if spec.start is None:
+        # Merges are learned from the first 2,000 tasks.
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
         # One row more than the tokenizer has tokens, for the mask; heads of 32.
@@ -135,6 +137,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         )
         with edge.report_read_errors(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
+            # Embedded models have matrices in 8 bits.
             weights = dict(rows8.dequantise_rows(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             # A masked-diffusion model has a mask already; an autoregressive one gets it behind its
@@ -354,6 +357,7 @@ def masked_loss(
     spread_B = (torch.rand((), generator=rng) / B + torch.arange(B) / B) % 1
     # No t is below LEAST, which bounds the weight 1 / t.
     t_B1 = ((1 - LEAST) * spread_B + LEAST)[:, None]
+    # Only tokens of the answer are masked.
     hidden_BT = (torch.rand(token_BT.shape, generator=rng) < t_B1) & answer_BT
     logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_TT)
     loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
@@ -392,6 +396,7 @@ def block_loss(
     Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025).
     """
     (B, T), n = token_BT.shape, -(-token_BT.shape[1] // block)
+    # [B, T]: one share for each block, repeated over its positions.
     t_BT = torch.rand(B, n, generator=rng).repeat_interleave(block, 1)[:, :T]
     first_BT = (torch.rand(B, T, generator=rng) < t_BT) & answer_BT
     # Shape [2 B, T]: the two complementary masks.
@@ -420,6 +425,7 @@ def block_sight(length: int, block: int) -> Tensor:
     Returns:
         True where a row position sees a column position, shape ``[2 T, 2 T]``.
     """
+    # The number of the block of each position.
     at = torch.arange(length) // block
     same = at[:, None] == at
     before = at[:, None] > at

@@ -1,8 +1,9 @@
-"""How far a draft's law q is from the target's p ("DistillSpec", Zhou et al., 2023), with gradients towards q only.
+"""How far a draft's law q is from the target's p (DistillSpec), with gradients towards q only.
 
-All take log-probabilities of N positions over the C tokens that the draft can propose, and `rest_N`, the target's
-probability of all tokens that it cannot (0 where C is the whole vocabulary), and give N numbers in nats. A draft never
-proposes the rest, so acceptance is exactly 1 - TVD.
+Source: "DistillSpec", Zhou et al., 2023. All divergences take log-probabilities of N positions over
+the C tokens that the draft can propose, and `rest_N`, the target's probability of all tokens that
+it cannot (0 where C is the full vocabulary), and give N numbers in nats. A draft never proposes the
+rest, so acceptance is exactly 1 - TVD.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class JensenShannon:
 
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         b = self.beta
+        # log m, without leaving the logarithms.
         logm = torch.logaddexp(logp_NC + math.log(b), logq_NC + math.log(1 - b))
         unreachable = rest_N * -math.log(b)  # there q = 0 and m = beta p
         return b * (weighted_log_ratio(logp_NC.exp(), logp_NC, logm) + unreachable) + (
@@ -85,6 +87,7 @@ class TotalVariation:
     """Half the sum of |p - q|: one minus the probability that a token drawn from q is accepted."""
 
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+        # The draft has nothing of the rest, so all of it is a difference.
         return ((logp_NC.exp() - logq_NC.exp()).abs().sum(-1) + rest_N) / 2
 
 

@@ -1,4 +1,4 @@
-"""`polydec train dparallel`: a masked-diffusion model learns from its own answers to be sure of more tokens at once."""
+"""`polydec train dparallel`: a masked-diffusion model learns to be sure of more tokens at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
+"""`polydec train draft`: a small draft distilled from a target (DistillSpec).
+
+It learns on text that the target or the draft itself writes.
+"""
 
 from __future__ import annotations
 
@@ -167,6 +170,7 @@ def build(
     tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
     table = teacher.network.model.embed_tokens.weight
     student = TrainableLlama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
+    # Layers of another width cannot be taken over.
     if shape.width == table.shape[1]:
         own = student.state_dict()
         theirs = teacher.network.state_dict()
@@ -252,6 +256,7 @@ class DistillationObjective:
         lengths = tuple(
             len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught
         )
+        # Indices within the trained samples become indices of all.
         chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
         samples = [self.samples[i] for i in chosen]
         laws = self.laws_of(chosen)

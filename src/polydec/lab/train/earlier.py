@@ -51,6 +51,7 @@ class EarlierTrainingStage:
             return ()
         # Whether long and other tasks are mixed, so that they alternate by step.
         both = 0 < sum(x in LONG for x in self.tasks) < len(self.tasks)
+        # The tasks that share their steps with this one.
         turn = [x for x in self.tasks if not both or (x in LONG) == (name in LONG)]
         steps = range(int(both and name in LONG), self.steps, 1 + both)
         # A task may have several turns in a round.
@@ -84,8 +85,8 @@ RUNS = (
     EarlierTrainingStage(61, 260, LAST, 32),
     EarlierTrainingStage(43, 600, LATE),
 )
-"""The stages of zoo:diffusion, and the one that zoo:block-diffusion adds. Of stage 7 the tasks that go on were made a little
-differently, and are not known to a question."""
+"""The stages of zoo:diffusion, and the one that zoo:block-diffusion adds. Of stage 7 the tasks that
+go on were made a little differently, and are not known to a question."""
 
 
 @cache

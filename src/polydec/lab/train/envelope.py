@@ -1,4 +1,4 @@
-"""What every kind of training does alike: go on where a run was, fit, measure, save, and write down what came of it."""
+"""What every kind of training does alike: resume, fit, measure, save, and write down the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Spec = TypeVar("Spec")
 
 STATE = "state.pt"
 RESULT = "training.json"
-"""Files of a run in its directory: where it goes on when it was interrupted, and what was measured."""
+"""Files of a run in its directory: where it goes on when it was interrupted, and what was measured.
+"""
 STOPPING = (
     "polydec: stopping: the step under way ends and is saved (once more: at once, losing the steps since the last "
     "checkpoint)"
@@ -86,7 +87,9 @@ def run_training(
     """
     out, began = Path(getattr(spec, "out")), clock()  # noqa: B009
     course = prepare(spec)
+    # Only now: a wrong spec leaves no directory.
     out.mkdir(parents=True, exist_ok=True)
+    # An interrupt is postponed until the step has ended and is saved.
     with (
         postpone_interrupts(STOPPING) as stop,
         show_training_progress(course.title or kind, course.schedule.steps) as watch,
@@ -110,6 +113,7 @@ def run_training(
         **course.measure(),
     }
     course.save(out, result)
+    # Artefacts get the result without the curve, which is long.
     result["curve"] = curve
     write_down(out, {**result, **course.log})
     return result
@@ -127,6 +131,7 @@ def run_identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
     Returns:
         Names and values that a checkpoint keeps and compares.
     """
+    # A run may be moved, and its data too: a digest of the data stands in `beside`.
     left = {"out", "data", *free}
     return {k: v for k, v in asdict(spec).items() if k not in left} | beside
 
@@ -135,6 +140,7 @@ def tensor_digest(*tensors: Tensor) -> str:
     """SHA-1 of tensors of whole numbers, which tells the learned data from others."""
     made = hashlib.sha1()
     for t in tensors:
+        # One type for all: the same numbers have the same digest.
         made.update(t.to(torch.int64).numpy().tobytes())
     return made.hexdigest()
 

@@ -35,6 +35,7 @@ def sliding_window_nats(
     total = 0.0
     done = 1
     while done < len(ids):
+        # Later windows begin half a context before what is new.
         if done == 1:
             first = 0
         else:

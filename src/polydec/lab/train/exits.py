@@ -1,4 +1,7 @@
-"""Losses at several depths of one network: early exits through the shared norm and head, and layers left out at random."""
+"""Losses at several depths of one network: early exits, and layers left out at random.
+
+All exits go through the shared norm and head.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,7 @@ class EarlyExitLosses:
                     f"exits is {self.exits}: the last one must be {layers}, the network's layers"
                 )
             return {d: 1 / len(self.exits) for d in self.exits}
+        # The sum of 1 to d - 1 is d (d - 1) / 2.
         raw = {layers: layers - 1 + self.scale * layers * (layers - 1) / 2}
         if self.scale:  # depth 1 has weight 0
             raw = {d: self.scale * d * (d - 1) / 2 for d in range(2 + step % 2, layers, 2)} | raw
@@ -123,6 +127,7 @@ class EarlyExitLosses:
                     layer(x[keep], trunk.cos[:T], trunk.sin[:T]).to(torch.float32),
                 )
             if i + 1 in depths:
+                # All exits share the final norm.
                 out.append(trunk.norm(x))
         return out
 

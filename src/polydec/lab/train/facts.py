@@ -65,6 +65,7 @@ def _page(dice: random.Random, lines: int, records: int, questions: int) -> Fact
     at = sorted(dice.sample(range(lines), records))
     keys = dice.sample(KEYS, records)
     number = {key: "".join(dice.choices("0123456789", k=DIGITS)) for key in keys}
+    # Records take the places in `at` in order; all other lines are remarks.
     made = iter([f"{key}{number[key]};" for key in keys])
     text = [
         next(made) if i in at else f"{dice.choice(NAMES)}{dice.choice(PLACES)};"

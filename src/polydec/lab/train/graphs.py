@@ -92,6 +92,7 @@ def draw_reachability_graph(
 def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> ReachabilityGraph:
     names = dice.sample(NAMES, 2 * size)
     trees = [_tree(dice, names[:size], hops), _tree(dice, names[size:], hops)]
+    # A root has no parent, and so no edge to it.
     edges = [parent + child for tree in trees for child, (parent, _) in tree.items() if parent]
     dice.shuffle(edges)
     if depth is None:
@@ -124,6 +125,7 @@ def _tree(dice: random.Random, names: Sequence[str], hops: int) -> dict[str, tup
     """
     tree = {names[0]: ("", 0)}
     for at, name in enumerate(names[1:], 1):
+        # The first nodes form the deepest path.
         if at <= hops:
             above = names[at - 1]
         else:

@@ -66,6 +66,7 @@ def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> Trainab
             p.zero_()
         if name in old and p.ndim == 2:
             p[: old[name].shape[0], : old[name].shape[1]] = old[name]
+        # Norm weights are scaled for the smaller mean square; new ones stay 1.
         elif name in old:
             p[: len(old[name])] = old[name] * ratio**0.5
     return large

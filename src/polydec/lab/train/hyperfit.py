@@ -1,4 +1,4 @@
-"""`polydec train hyperfit`: a model learns a few texts by heart, so that its greedy text repeats itself less (hyperfitting)."""
+"""`polydec train hyperfit`: a model learns a few texts by heart, so that it repeats itself less."""
 
 from __future__ import annotations
 
@@ -49,15 +49,18 @@ def train_hyperfit(spec: HyperfitSpec) -> dict[str, Any]:
 
 def _course(spec: HyperfitSpec) -> TrainingRun:
     first = load_directory(spec.target)
+    # The target's own tokenizer.
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     if spec.length > first.s.context:
         raise RequestError(
             f"length is {spec.length}: {spec.target} has a context of {first.s.context} tokens"
         )
     begin = mark_id(tokenizer, BEGIN)
+    # All texts have one length: tensors of [N, length + 1].
     learned_NT, unseen_NT = (
         torch.tensor([[begin, *ids] for ids in texts]) for texts in _texts(spec, tokenizer)
     )
+    # A copy is trained, as the target is measured as it was.
     network = copy_with_layers(first, first.s.layers).train()
     fast = is_bf16_run(Path(spec.out) / STATE)
     each = len(learned_NT) // spec.rows
@@ -90,6 +93,7 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
     steps = each * spec.epochs
+    # A constant rate, without warmup and weight decay, as published.
     schedule = TrainingSchedule(
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
@@ -161,6 +165,7 @@ def measure_hyperfit(
     """
     logp = network(unseen_NT[:, :-1]).float().log_softmax(-1)
     written = continue_greedily(network, unseen_NT[:, : spec.context + 1], spec.ahead).tolist()
+    # Every 5-gram of the learned texts.
     known = {g for row in learned_NT.tolist() for g in token_ngrams(row, COPIED)}
     return {
         "held_out_nats": float(next_token_nats(network, unseen_NT)),
@@ -186,6 +191,7 @@ def continue_greedily(network: TrainableLlama, rows_BT: Tensor, count: int) -> T
     """
     begun = rows_BT.shape[1]
     for _ in range(count):
+        # Without a cache: the last tokens are read anew for each new one.
         near_BT = rows_BT[:, -network.s.context :]
         next_B = network.logits(network.model(near_BT)[:, -1]).argmax(-1)
         rows_BT = torch.cat([rows_BT, next_B[:, None]], 1)
@@ -216,4 +222,5 @@ def repeated_ngram_fraction(row: Sequence[int], n: int) -> float:
         0 to 1.
     """
     all_ = token_ngrams(row, n)
+    # Every sequence after the first of its kind stood there before.
     return 1 - len(set(all_)) / len(all_)

@@ -1,4 +1,4 @@
-"""`polydec train insertion`: a small insertion language model, on the tasks that masked-diffusion models are trained on."""
+"""`polydec train insertion`: a small insertion language model, on the tasks of masked diffusion."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def marks_of(student: DiffusionStudent) -> InsertionMarks:
     """The special ids of a student. The mark is the last id of the vocabulary, the gap of a
     masked-diffusion model.
     """
+    # No special token is ever inserted, and no mark.
     known = [mark_id(student.tokenizer, mark) for mark in SPECIAL]
     return InsertionMarks(
         student.mask, mark_id(student.tokenizer, END), (*sorted({*known, student.mask}),)
@@ -153,6 +154,7 @@ def draw_insertion_examples(
                 f"context is {spec.context}: task {task.question!r} and its answer take "
                 f"{len(prompt) + len(answer) + 2} positions"
             )
+        # First the number, then the set: all sizes are equally likely.
         hidden = r.sample(range(len(answer)), r.randint(0, len(answer)))
         out.append(InsertionExample(prompt, answer, frozenset(hidden)))
     return out
@@ -208,7 +210,9 @@ def insertion_loss(
         for before, token in e.missing
     ]
     weight_B = torch.tensor([len(e.answer) + 1.0 for e in batch])
+    # The mean weight is 1, so that the loss keeps its scale.
     weight_B = weight_B / weight_B.mean()
+    # Complete is class 1, the end; incomplete class 0, the mark.
     total = (
         weight_B
         * F.cross_entropy(

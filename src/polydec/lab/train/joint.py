@@ -1,4 +1,7 @@
-"""`polydec train joint`: a layer that tells a masked-diffusion model's states what was just written (ADJUST)."""
+"""`polydec train joint`: a layer that corrects a masked-diffusion model's states (ADJUST).
+
+It shows the states of a pass what was written since.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ from polydec.models.learned.kinds.joint import JointSamplerLayer
 from polydec.request.loading import load
 
 KNOWN = 1e-4
-"""Nats that are added to the entropy of every step: so often a token that was known is learned from."""
+"""Nats that are added to the entropy of every step: so often a token that was known is learned
+from."""
 
 VARIED_ROWS = (72, 88)
 """Positions of the shortest and the longest rows where lengths and values vary."""
@@ -58,6 +62,7 @@ class AnswerTrajectories:
         Returns:
             Token ids, with gaps for all that is written later, shape ``[B, T]``.
         """
+        # A given token has step -1, and is never hidden.
         return self.token_BT.masked_fill(self.at_BT >= step_B[:, None], mask)
 
 
@@ -167,6 +172,8 @@ class _TrainableJointLayer(nn.Module):
         super().__init__()
         self._begun = begun
         self._names = list(begun.layer.tensors)
+        # Parameters in a fixed order: first those outside of the transformer layer, then those
+        # inside.
         outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
         self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
 
@@ -200,6 +207,7 @@ def sample_answer_trajectories(
     nats_BS = torch.zeros(len(token_BT), int(answer_BT.sum(1).max()))
     for step in range(nats_BS.shape[1]):
         p_BTV = gap_log_probs(student, last_layer_states(student.network.model, token_BT)).exp()
+        # What is no gap gets infinite entropy, and is never chosen.
         nats_BT = torch.special.entr(p_BTV).sum(-1).masked_fill(at_BT != -2, float("inf"))
         # Answers of different length end at different steps; a full one is left alone.
         open_B = (at_BT == -2).any(1).nonzero()[:, 0]
@@ -238,6 +246,7 @@ def sample_start_steps(answers: AnswerTrajectories, far: int, g: torch.Generator
         Steps, shape ``[B]``.
     """
     count_B1 = answers.at_BT.max(1, keepdim=True).values + 1
+    # Steps that fewer than `far` follow get no weight.
     late_BS = torch.arange(answers.nats_BS.shape[1]) >= count_B1 - far
     return torch.multinomial((answers.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[
         :, 0
@@ -266,6 +275,7 @@ def joint_layer_divergences(
     Returns:
         KL(truth || layer) and KL(truth || laws of the pass), both in nats a gap.
     """
+    # Only answers with more steps than `far` have a canvas that late.
     keep = answers.at_BT.max(1).values + 1 > far
     answers = AnswerTrajectories(answers.token_BT[keep], answers.at_BT[keep], answers.nats_BS[keep])
     first_B = sample_start_steps(answers, far, g)
@@ -274,6 +284,7 @@ def joint_layer_divergences(
         state_BTH = before = last_layer_states(model, answers.canvas(first_B, student.mask))
         last = answers.canvas(first_B + far, student.mask)
         true_BTV = gap_log_probs(student, last_layer_states(model, last))
+        # Only gaps that are left after `far` tokens are compared.
         gap_BT = last == student.mask
     # The layer sees the embeddings of each canvas and the states that it made for the one before.
     for step in range(1, far + 1):
@@ -283,6 +294,7 @@ def joint_layer_divergences(
 
     def nats(state: Tensor) -> Tensor:
         term = true_BTV.exp() * (true_BTV - gap_log_probs(student, state))
+        # Where the truth is 0 its term is 0, not the product of 0 and infinity.
         return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
 
     return nats(state_BTH), nats(before)

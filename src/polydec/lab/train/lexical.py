@@ -1,4 +1,4 @@
-"""`polydec train lexical-units`: a model learns to say a span that it is sure of in one pass (lexical unit decoding)."""
+"""`polydec train lexical-units`: a model learns to write a span that it is sure of in one pass."""
 
 from __future__ import annotations
 
@@ -137,6 +137,7 @@ def _first_pads(
     size = network.s.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:64]
     g = torch.Generator().manual_seed(spec.seed)
+    # One of the 64 most frequent tokens for each pad.
     drawn = torch.tensor(frequent)[torch.randint(len(frequent), (spec.ahead,), generator=g)]
     return network.model.embed_tokens(drawn).detach().clone()
 
@@ -161,6 +162,7 @@ def confident_token_masks(
     for s in samples:
         token_T = torch.tensor((*s.prompt_ids, *s.output_ids))
         logp_TV = network(token_T[None])[0].log_softmax(-1)
+        # Position t gives the probability of token t + 1.
         logp_T = logp_TV[:-1].gather(1, token_T[1:, None])[:, 0]
         out.append(torch.cat([torch.zeros(1, dtype=torch.bool), logp_T.exp() >= alpha]))
     return out
@@ -220,6 +222,7 @@ def units_loss(units: LexicalUnitModel, rows: PaddedTextRows, sure_BT: Tensor) -
     logits = units.network.logits(x_BTH[writes_BT])
     total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[writes_BT])
     wheres = pad_target_masks(rows, sure_BT, len(pads))
+    # One mean over the places of all pads.
     count = sum(int(where_BT.sum()) for where_BT in wheres)
     for j, (pad_BTH, where_BT) in enumerate(zip(pads, wheres, strict=True), 1):
         logits = units.network.logits(pad_BTH[where_BT])
@@ -251,6 +254,7 @@ def pad_hit_rates(
         _, *states = units.states(rows.token_BT)
         for j, where_BT in enumerate(pad_target_masks(rows, sure[i][None], pads)):
             top_NK = units.network.logits(states[j][where_BT]).topk(RANKS).indices
+            # Pads are counted from 0 here: pad j predicts the token j + 2 places on.
             hits_PK[j] += (top_NK == rows.token_BT.roll(-2 - j, 1)[where_BT][:, None]).sum(0)
             count_P[j] += len(top_NK)
     return [

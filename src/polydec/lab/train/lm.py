@@ -83,11 +83,13 @@ def _course(spec: LMSpec) -> TrainingRun:
         teacher = None
     else:
         teacher = load_directory(spec.teacher)
+    # Options come before the preset; a network to begin with brings its own shape.
     shape = spec.shape or (preset.shape if first is None else first.s)
     if spec.layers is not None:
         shape = replace(shape, layers=spec.layers)
     objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
+    # Half of the training texts are enough to learn merges from.
     tokenizer = find_tokenizer(
         spec,
         out,
@@ -109,6 +111,7 @@ def _course(spec: LMSpec) -> TrainingRun:
     corpus = encode_corpus(tokenizer, parts)
     # From here on `spec` has only kinds with enough text.
     spec = drop_short_kinds(spec, corpus, shape.context)
+    # With more layers than `start` has, new ones begin as identities.
     if first is None:
         student = TrainableLlama(shape, seed=spec.seed)
     else:
@@ -122,12 +125,14 @@ def _course(spec: LMSpec) -> TrainingRun:
         k: PackedTokenStream(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
         for k in spec.kinds
     }
+    # Rows that only judge, cut as rows of the training are.
     apart = [
         PackedTokenStream(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
         for k in spec.kinds
         for i in range(cut[k] // usual)
     ]
 
+    # Only the plain loss is compiled: depths change from step to step.
     if spec.compiled:
         step_loss = torch.compile(lm_step_loss, dynamic=False)
     else:
@@ -144,6 +149,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         batch_BT = torch.from_numpy(
             np.stack([mixture_row(streams, spec, step * rows + i, length) for i in range(rows)])
         )
+        # Early exits, objectives with marks and plain next tokens exclude one another.
         if spec.depths.on:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         if objective.marks:
@@ -169,7 +175,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         "train_mb": list(spec.train_mb),
         "teacher": spec.teacher or "",
     }
-    # Fields that are off are left out, so that checkpoints from before they existed stay valid.
+    # Options that are off have no part in the identity.
     if first is not None or spec.depths.on:
         known_as |= {
             "start": spec.start or "",
@@ -256,6 +262,7 @@ def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Ten
     """
     held = [ids for texts in corpus.unseen.values() for ids in texts]
     if held:
+        # Documents have their END already, and packing adds one: it is taken off first.
         stream = pack_documents([[*ids[:-1]] for ids in held], end)
     else:
         stream = np.empty(0, np.uint16)
@@ -283,6 +290,7 @@ def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
         RequestError: No kind has enough text.
     """
     sizes = {k: len(corpus.train[k]) for k in spec.kinds if k in corpus.train}
+    # A kind needs one row of the longest length.
     there = [i for i, k in enumerate(spec.kinds) if sizes.get(k, 0) >= context]
     if not there:
         raise RequestError(
@@ -372,6 +380,7 @@ def learn_depths(
     """
     with bf16_autocast(fast):
         depths = spec.depths.weights(student.s.layers, step)
+        # All depths learn the same targets.
         aim = prediction_targets(teacher, batch_BT)
         total = torch.zeros(())
         for w, hidden in zip(
@@ -408,6 +417,7 @@ def mixture_row(
 
 def pattern_of(shares: Sequence[int]) -> list[int]:
     """The numbers 0, 1, … each as often as its share says, spread evenly."""
+    # The j-th of a kind's n turns stands at (j + 0.5) / n of the round.
     return [
         k for _, k in sorted(((j + 0.5) / n, k) for k, n in enumerate(shares) for j in range(n))
     ]
@@ -471,6 +481,7 @@ def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus
             ],
             end,
         )
+        # Held-out documents are scored one by one, so each has its own BEGIN.
         unseen[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.unseen))]
         # Bits per byte count the text's own bytes; special marks are no part of it.
         size[kind] = sum(len(strip_special_marks(t).encode("utf-8")) for t in part.unseen)
@@ -500,6 +511,7 @@ def measure_bits_per_byte(
         Bits per byte by kind, with the sizes of the texts.
     """
     unseen = {k: corpus.unseen[k] for k in spec.kinds if corpus.held_bytes[k]}
+    # The n-gram counts the tokens that the network was trained on.
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
     return {
         "held_out_bytes": {k: corpus.held_bytes[k] for k in unseen},
@@ -551,6 +563,7 @@ def load_directory(name: str) -> TrainableLlama:
             config,
             rows8.dequantise_rows(load_file(str(path / "model.safetensors"))),
         )
+    # Whatever a damaged directory makes its readers raise becomes one sentence.
     except WRONG as e:
         raise RequestError(
             edge.error_sentence(

@@ -178,6 +178,7 @@ def fit_network(
     since = 0
     parameters = [p for p in network.parameters() if p.requires_grad]
     while step < s.steps:
+        # Judged before the step, so that the untrained weights take part.
         if best is not None and step % s.judge_every == 0:
             best.look()
         # The factor of the schedule multiplies each group's own peak rate.
@@ -235,6 +236,7 @@ def fit_network(
             raise KeyboardInterrupt(
                 f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
             )
+    # What is returned is what was best on data that was not trained on.
     if best is not None and best.weights:
         network.load_state_dict(best.weights)
     return curve
@@ -344,10 +346,12 @@ def bf16_autocast(enabled: bool) -> Any:
 
 
 def is_bf16_run(state: Path, asked: bool | None = None) -> bool:
-    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock decides.
+    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock
+    decides.
 
     Args:
-        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with ("bf16" in its identity).
+        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with
+            ("bf16" in its identity).
         asked: What the user asked for; None: bf16 where this machine multiplies it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Low-rank adapters on a network's layers: they are trained, the weights stay, and in the end both are one (LoRA)."""
+"""Low-rank adapters (LoRA) on a network's layers: they are trained, and in the end merged."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class LowRankUpdate(nn.Module):
     def __init__(self, rows: int, columns: int, rank: int, g: torch.Generator) -> None:
         super().__init__()
         self.down = nn.Parameter(torch.randn(rank, columns, generator=g) / columns**0.5)
+        # With one factor at zero nothing changes at first, and the other still gives it a gradient.
         self.up = nn.Parameter(torch.zeros(rows, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -40,6 +41,7 @@ def add_lora_adapters(network: nn.Module, rank: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     network.requires_grad_(False)
     for name, part in list(network.named_modules()):
+        # Head and embeddings lie outside of layers.
         if isinstance(part, nn.Linear) and ".layers." in f".{name}.":
             low = LowRankUpdate(part.out_features, part.in_features, rank, g)
             parametrize.register_parametrization(part, "weight", low)

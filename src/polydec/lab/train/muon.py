@@ -1,4 +1,4 @@
-"""Muon in fp32: torch's own iterates in bf16, which takes many times as long where the machine has no bf16 arithmetic."""
+"""Muon in fp32. torch's own iterates in bf16, which is slow where the machine cannot multiply it."""
 
 from __future__ import annotations
 

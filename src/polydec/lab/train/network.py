@@ -124,8 +124,10 @@ class MixtralMoeBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Send each row through its experts; sets `balance`."""
         h_NH = x.flatten(0, -2)
+        # The router computes in float32, whatever the arithmetic.
         chance_NE = torch.softmax(self.gate(h_NH).float(), -1)
         share_NU, expert_NU = chance_NE.topk(self.used, -1)
+        # Only the chosen experts share the weight of a row.
         share_NU = (share_NU / share_NU.sum(-1, keepdim=True)).to(h_NH.dtype)
         out_NH = torch.zeros_like(h_NH)
         went_E = chance_NE.new_zeros(len(self.experts))
@@ -259,6 +261,7 @@ class FrozenEmbedding(nn.Module):
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
+        # Only a table of another width needs a map.
         if table_VE.shape[1] == width:
             self.proj = None
         else:
@@ -302,6 +305,7 @@ class TrainableLlama(nn.Module):
                     # Matrices that write to the residual stream begin smaller, by the root of their
                     # number.
                     deep = name.endswith(("o_proj.weight", "down_proj.weight", "w2.weight"))
+                    # Matrices begin at one over the root of their inputs, embeddings at 0.02.
                     if "layers" in name or "proj" in name:
                         scale = p.shape[1] ** -0.5
                     else:
@@ -369,6 +373,7 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
 
     Raises RequestError for more layers than the files can hold.
     """
+    # Each layer has several tensors: a larger number cannot be right, and would make a long list.
     if s.layers > len(weights):
         raise RequestError(
             f"num_hidden_layers is {s.layers}: there are {len(weights)} tensors in all"

@@ -1,4 +1,7 @@
-"""The baseline: an n-gram model with interpolated Kneser-Ney smoothing (Kneser and Ney, 1995; Chen and Goodman, 1999)."""
+"""The baseline: an n-gram model with interpolated Kneser-Ney smoothing.
+
+Source: Kneser and Ney, 1995; Chen and Goodman, 1999.
+"""
 
 from __future__ import annotations
 

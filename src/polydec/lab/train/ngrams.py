@@ -145,6 +145,7 @@ def count_ngrams(
     Returns:
         The table.
     """
+    # The same answer to the same prompt counts once.
     unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
     next_N, answer_N, context_NO = _positions(unique, spec.order)
     lower = _ContextCountLevel.none(next_N, answer_N)
@@ -182,10 +183,12 @@ def _positions(
     answers = list[np.ndarray]()
     contexts = list[np.ndarray]()
     for i, s in enumerate(samples):
+        # -1 stands before the text, where there is no token.
         ids = np.array([*[-1] * order, *s.prompt_ids[-order:], *s.output_ids])
         at = np.arange(len(ids) - len(s.output_ids), len(ids))
         tokens.append(ids[at])
         answers.append(np.full(len(at), i))
+        # [n, order]: the tokens before each, nearest first.
         contexts.append(ids[at[:, None] - np.arange(1, order + 1)])
     return np.concatenate(tokens), np.concatenate(answers), np.concatenate(contexts)
 

@@ -62,6 +62,7 @@ def write_text(
         max_tokens: Tokens of an answer, at most.
         seed: Seed of prompts and answers.
     """
+    # Held-out answers only measure, so a tenth is enough.
     for file, count, unseen in (
         (path, each, False),
         (path.with_name("held.jsonl"), max(1, each // 10), True),
@@ -140,11 +141,13 @@ def gather_target_text(
             live=32,
             mode=None if mixed else SamplingMode(spec.temperature, 1.0),
             longest=800,
+            # A prompt must leave room for a full answer.
             room=spec.max_tokens,
             record=record,
         )
         # The final name appears only when all answers are there.
         part.rename(path)
+    # An answer is empty where the target ends at once.
     samples = [s for s in selfplay.read_samples(path, lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
@@ -213,11 +216,13 @@ class TargetTextStates:
         window = list[Tensor]()
         answer = list[Tensor]()
         size = list[int]()
+        # A text of n tokens has n - 1 rows: a state, and the token that is written there.
         for s in samples:
             ids = torch.tensor((*s.prompt_ids, *s.output_ids))
             # Windows of W tokens; the first, which ends at the first token, has no state before it.
             early = torch.cat([ids[:1].expand(WINDOW - 1), ids])
             window.append(early.unfold(0, WINDOW, 1)[1:])
+            # Row i writes token i + 1.
             answer.append(torch.arange(1, len(ids)) >= len(s.prompt_ids))
             size.append(len(ids) - 1)
         sizes = torch.tensor(size)
@@ -246,7 +251,9 @@ class TargetTextStates:
             First rows of all such pieces; they overlap.
         """
         at_N = torch.arange(len(self.window_NW))
+        # The piece and what follows it lie in one text.
         at_N = at_N[at_N + length + ahead <= self.end_N]
+        # The last row of a piece is one that the target wrote.
         return at_N[self.answer_N[at_N + length - 1]]
 
 
@@ -267,6 +274,7 @@ def read_target_states(
     Raises:
         RequestError: The target gives no hidden states.
     """
+    # One prefill gives the states of all positions; no law is computed.
     session = lm.open(ids)
     scores = run_coroutines(
         [
@@ -280,5 +288,6 @@ def read_target_states(
         raise RequestError("target shows no hidden states: nothing can be trained on them")
     last_NH = scores.hidden_NH.float()
     nodes = range(len(ids) - 1)
+    # States of each depth, [N, width], side by side in the end.
     low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
     return last_NH, torch.cat(low, -1) if low else last_NH

@@ -1,8 +1,8 @@
-"""A small decoder that answers questions about pages (`lab/train/facts.py`), and writes their lines once
-more: what encoders of context are trained for.
+"""A small decoder that answers questions about pages, and writes their lines once more.
 
-It reads `<|passage|>` page `<|behind|>` and then questions with their answers, or `<|again|>` and the
-lines. Whoever reads pages in another way puts vectors where their words stand.
+Encoders of context are trained for it. It reads `<|passage|>` page `<|behind|>` and then questions
+with their answers, or `<|again|>` and the lines. What reads pages in another way puts vectors where
+their words stand. Pages are those of `lab/train/facts.py`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ ASKED = 3
 MOST = 4
 """Lines that are written once more, at most."""
 
+# Trained on no text: bytes only, so a letter is a token.
 TOKENIZER = train_tokenizer([], VOCAB, MARKED)
 IDS: Mapping[str, int] = {x: mark_id(TOKENIZER, x) for x in (BEGIN, END, *MARKED)} | {
     x: TOKENIZER.encode(x, add_special_tokens=False).ids[0]
@@ -106,6 +107,7 @@ def page_continuation_logits(decoder: TrainableLlama, page_BTH: Tensor, token_BU
     )
     # BEGIN, the opening mark, the page, the closing mark, then the tokens.
     x = torch.cat([before, page_BTH, after, trunk.embed_tokens(token_BU)], dim=1)
+    # Only the tokens' own states are needed.
     state = forward_with_past(trunk, x)[0][:, -token_BU.shape[1] :]
     return decoder.logits(trunk.norm(state))
 
@@ -122,6 +124,7 @@ def page_answer_nats(logits_BUV: Tensor, token_BU: Tensor) -> tuple[Tensor, Tens
     """
     # A question is "?", a key and the digits; the key's position predicts the first digit.
     told = logits_BUV.unflatten(1, (-1, 2 + DIGITS))[:, :, 1:-1]
+    # The digits, without the mark and the key.
     goal = token_BU.unflatten(1, (-1, 2 + DIGITS))[:, :, 2:]
     nats = F.cross_entropy(told.flatten(0, 2), goal.flatten(), reduction="none")
     return nats.view(goal.shape), told.argmax(-1) == goal
@@ -192,6 +195,7 @@ def ensure_page_reader(spec: ContextSpec, steps: int) -> Path:
     """
     if spec.target:
         return Path(spec.target)
+    # Its directory lies below that of the training that needs it.
     own = replace(spec, out=str(Path(spec.out) / "words"), steps=steps)
     run_training(f"context {spec.kind}, on words", own, prepare_page_reader)
     return Path(own.out)

@@ -120,6 +120,7 @@ def bucket_by_length(
     out = list[LengthBucket]()
     for part in _even(range(len(lengths)), [s for s, _ in lengths], first):
         for small in _even(part, [t for _, t in lengths], second):
+            # All rows of a batch are filled up to these lengths.
             longest = max(lengths[i][0] for i in small), max(lengths[i][1] for i in small)
             out.append(LengthBucket(longest, tuple(small)))
     return out
@@ -170,6 +171,7 @@ class BucketBatchSampler:
 
     @cached_property
     def _shares(self) -> np.ndarray:
+        # Tokens of a bucket, sources and targets together.
         mass = [sum(sum(self.lengths[i]) for i in b.chosen) for b in self.all]
         return np.asarray(mass) / sum(mass)
 
@@ -188,5 +190,6 @@ class BucketBatchSampler:
         for step in range(steps):
             lengths = [self.lengths[i] for i in self.of(step)]
             filled += sum(s + t for s, t in lengths)
+            # Positions that a step fills: rows times the longest source and target among them.
             taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))
         return 1 - filled / taken

@@ -1,11 +1,13 @@
-"""Problems in several steps with answers and steps that can be checked: what a small model learns to reason on.
+"""Problems in several steps whose answers and steps can be checked: a small model reasons on them.
 
 A solution is a line for each step and, last, a line of "=" and the answer. Three kinds:
 
-- chain: `2+7*3-5`, taken from left to right: `2+7=9`, `9*3=27`, `27-5=22`, `=22`. Nothing to choose; one slip spoils it.
-- make: `24 from 3 7 5 2`, the game of 24 with any goal: two numbers become one until one is left: `3*7=21 5 2`, …
-- order: `ABCD B<D A!1 C=3`: who sits where, from clues (C=3: on seat 3, A!1: not on seat 1, B<D: left of, A~B: beside,
-  A^B: not beside); exactly one order fits. `A=2`, `B=1`, …, `=BACD`.
+- chain: `2+7*3-5`, taken from left to right: `2+7=9`, `9*3=27`, `27-5=22`, `=22`. Nothing to
+  choose; one slip spoils it.
+- make: `24 from 3 7 5 2`, the game of 24 with any goal: two numbers become one until one is left:
+  `3*7=21 5 2`, …
+- order: `ABCD B<D A!1 C=3`: who sits where, from clues (C=3: on seat 3, A!1: not on seat 1, B<D:
+  left of, A~B: next to, A^B: not next to); exactly one order fits. `A=2`, `B=1`, …, `=BACD`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ def require_kinds(kinds: Sequence[str]) -> None:
     if not kinds:
         raise RequestError(f"kinds is empty: name some of {', '.join(KINDS)}")
     for kind in kinds:
+        # Raises for an unknown name.
         draw_problem(kind, 0, 0)
 
 
@@ -72,6 +75,7 @@ def draw_problem(kind: str, seed: int, number: int, unseen: bool = False) -> Rea
     if kind not in KINDS:
         raise RequestError(f"kinds has {kind!r}: it must be one of {', '.join(KINDS)}")
     r = random.Random(f"{kind} {seed} {number}")
+    # Drawn again until the question lies on the wanted side of the split.
     while held_out((problem := KINDS[kind].draw(r)).question) != unseen:
         pass
     return problem
@@ -233,6 +237,7 @@ def _draw_chain(r: random.Random) -> ReasoningProblem:
 
 
 def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
+    # The first number, then numbers with their signs.
     first, *rest = re.findall(r"[+*-]?\d+", question)
     value = int(first)
     right = list[str]()
@@ -326,6 +331,7 @@ def _draw_order(r: random.Random) -> ReasoningProblem:
     names = "ABCDE"[: r.choice((3, 4, 4))]
     secret = "".join(r.sample(names, len(names)))
     every = [f"{a}{sign}{b}" for a, b in permutations(names, 2) for sign in "<~^"]
+    # "!" stands twice, and so is drawn more often than "=", which says too much.
     every += [
         f"{a}{sign}{seat}" for a in names for seat in range(1, len(names) + 1) for sign in "=!!"
     ]
@@ -346,6 +352,7 @@ def _draw_order(r: random.Random) -> ReasoningProblem:
 @lru_cache(1 << 14)
 def _the_order(question: str) -> str:
     names, *clues = question.split(" ")
+    # Exactly one order fits, so the first that is found is it.
     return next("".join(p) for p in permutations(names) if all(_fits("".join(p), c) for c in clues))
 
 

@@ -34,6 +34,7 @@ def show_training_progress(
         The function that `fit_network` calls with each report.
     """
     console = console or Console(stderr=True)
+    # A file gets plain lines: a moving bar would fill it with control codes.
     if not console.is_terminal:
 
         def line(r: LossCurvePoint) -> None:
@@ -80,6 +81,7 @@ def show_count_progress(
         A function of (how many are done, of how many).
     """
     console = console or Console(stderr=True)
+    # A file gets plain lines, and few of them.
     if not console.is_terminal:
 
         def line(n: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""`polydec train reasoner`: a small model that solves problems in steps, and knows a wrong step when it has read one."""
+"""`polydec train reasoner`: a small model that solves problems in steps, and judges its steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
 """Positions that the model can be asked for; the longest problem and its solution take about 90."""
 
 EVEN = 0.01
-"""Weight of what keeps the experts of a mixture in use (the published one of Switch transformers)."""
+"""Weight of what keeps the experts of a mixture in use (the published one of Switch transformers).
+"""
 
 NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""

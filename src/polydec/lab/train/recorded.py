@@ -1,4 +1,4 @@
-"""A target's states on text, kept on disk: recorded while it writes, or read from text that others wrote."""
+"""A target's states on text, kept on disk: recorded while it writes, or read afterwards."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ class StateRecordingGuess:
         Returns:
             A draft without draft tokens.
         """
+        # The root alone: every pass commits one token.
         return Draft.chain(root)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
@@ -91,6 +92,7 @@ class StateRecordingGuess:
             scores: What the target computed.
             verdict: The path that was accepted; states of other nodes are left out.
         """
+        # Node 0 is the root, and the accepted path follows it.
         self.to.parts.append(states_after(scores, (0, *verdict.path), self.to.depths))
 
     def fork(self, session: Session, choice: int | None = None) -> StateRecordingGuess:
@@ -144,6 +146,7 @@ class StateFile:
             The file of states, which may not exist yet.
         """
         return StateFile(
+            # Depths are part of the name, so that files of different depths do not mix.
             text.with_name(f"{text.stem}.states-{'-'.join(map(str, depths))}"),
             tuple(depths),
             width,
@@ -158,6 +161,7 @@ class StateFile:
     @property
     def row(self) -> int:
         """Bytes of a row."""
+        # Two bytes a number.
         return 2 * self.width * len(self.depths)
 
     def complete_samples(self, samples: Sequence[TrainingSample]) -> int:
@@ -175,6 +179,7 @@ class StateFile:
         # leave one without the other.
         room = (self.path.stat().st_size if self.path.exists() else 0) // self.row
         count = 0
+        # Digests are cumulative: the first one that differs ends the common part.
         for sample, line in zip(samples, lines[1:]):
             room -= recorded_position_count(sample)
             if line != sample_digest(sample) or room < 0:
@@ -186,9 +191,11 @@ class StateFile:
         """Cut off what follows the samples whose states are here; returns how many these are."""
         count = self.complete_samples(samples)
         lines = [self._first, *self._lines[1 : 1 + count], ""]
+        # The index is cut before the rows, so that it never claims rows that are gone.
         replace_file_atomically(
             self.index, lambda at: at.write_text("\n".join(lines), encoding="utf-8")
         )
+        # Append mode makes the file where it is missing, and may truncate it.
         with open(self.path, "ab") as f:
             f.truncate(sum(map(recorded_position_count, samples[:count])) * self.row)
         return count
@@ -235,6 +242,7 @@ class StateFile:
         Raises:
             RequestError: Another process writes to the file, or the file is of another target.
         """
+        # Nothing is missing, so there is no lock to wait for.
         if self.index.exists() and self.complete_samples(samples) == len(samples):
             return
         with (
@@ -243,6 +251,7 @@ class StateFile:
         ):
             count = self.hold(samples)
             for i, sample in enumerate(samples[count:], count + 1):
+                # Without its last token a text has as many states as a recorded one.
                 ids = (*sample.prompt_ids, *sample.output_ids)[:-1]
                 self.add(sample, read_states(lm, ids, self.depths) if len(ids) > 1 else self._none)
                 watch(i, len(samples))
@@ -252,6 +261,7 @@ class StateFile:
         read.
         """
         rows = sum(map(recorded_position_count, samples))
+        # All states together may be larger than memory.
         return torch.from_file(
             str(self.path), False, rows * self.row // 2, dtype=torch.float16
         ).view(rows, -1)

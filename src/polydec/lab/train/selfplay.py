@@ -88,6 +88,7 @@ def _join(row: Mapping[str, Any], *fields: str) -> str:
     return " ".join(str(row[f]).strip() for f in fields)
 
 
+# Of each kind of work: its file in the collection, and how a row becomes a prompt.
 SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bench": ("spec_bench/question.jsonl", lambda r: r["turns"][0]),
     "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"]),
@@ -126,6 +127,7 @@ def prompts_by_kind(root: Path) -> Iterator[tuple[str, list[str]]]:
     if is_collection_folder(root):
         for kind, (file, ask) in SOURCES.items():
             if (root / file).exists():
+                # Rows may share a prompt; it is answered once.
                 yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
         return
     texts_by_kind = dict[str, dict[str, None]]()
@@ -158,6 +160,7 @@ def draw_prompts(
     rng = random.Random(seed)
     out = list[tuple[str, str]]()
     for kind, texts in prompts_by_kind(root):
+        # The split and the length come first, so that `each` counts usable prompts.
         texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
@@ -211,6 +214,7 @@ def generate_answers(
     Yields:
         Prompts with answers, in the order of `asked`.
     """
+    # A prompt's number seeds its draws.
     numbered = list(enumerate(asked))
     return (
         sample
@@ -250,6 +254,8 @@ def generate_watched_answers(
     of = dict(asked)
     running = dict[ScheduledTask, tuple[int, D]]()
     ended = dict[int, tuple[TrainingSample, D]]()
+    # Until the answer whose turn it is has ended the others go on; what ends early waits in
+    # `ended`.
     for number in of:
         while number not in ended:
             # Free places are filled as soon as an answer ends, whatever its turn.
@@ -258,6 +264,7 @@ def generate_watched_answers(
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
                 law = ShapedTarget(lm, *build_shapers(sampling, eos=lm.vocab.eos))
                 watched_drafter = watcher()
+                # An answer may not outgrow the context.
                 request = Request(
                     ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
                 )
@@ -276,6 +283,7 @@ def generate_watched_answers(
             for task in [t for t in running if t.done]:
                 n, watched_drafter = running.pop(task)
                 if task.error is not None:
+                    # One failure ends all: the file must not have a gap.
                     raise task.error
                 kind, ids, mode = of[n]
                 ended[n] = (
@@ -328,6 +336,7 @@ def write_answers(
             ids = text.chat([{"role": "user", "content": user}])
         else:
             ids = text.encode(user)
+        # Prompts that leave no room for an answer are left out, not cut.
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
     collect_answers(
@@ -367,6 +376,7 @@ def collect_answers(
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Two processes that append to one file would answer the same prompts twice.
     with files.hold_file_lock(path, wait=0.0):
         if path.exists():
             there = read_samples(path)
@@ -378,6 +388,7 @@ def collect_answers(
             (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
             for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
         }  # of the same ones the first
+        # An answer is recognised by its prompt and mode, not by its place.
         known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
         left = sorted(
             (numbered_sample for key, numbered_sample in numbered.items() if key not in known),
@@ -397,10 +408,12 @@ def collect_answers(
             for sample, seen in generate_watched_answers(
                 lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
             ):
-                # States first: an answer without states would be passed over by a run that goes on.
+                # States first: those of an answer that never reaches the file are cut off later,
+                # while an answer without states would have to be read again.
                 if record is not None:
                     record.keep(sample, seen)
                 f.write(json.dumps(asdict(sample)) + "\n")
+                # A finished answer reaches the file at once, so an interruption loses none.
                 f.flush()
                 done += 1
                 watch(done, len(asked))
@@ -457,6 +470,7 @@ def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
         if size is None:
             strange = -1
         else:
+            # The largest id tells whether all are in range.
             strange = max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
             raise RequestError(
@@ -529,6 +543,7 @@ def token_counts(samples: Iterable[TrainingSample]) -> dict[int, int]:
     """
     counts: dict[int, float] = {}
     for s in samples:
+        # Text that copies from its prompt needs the prompt's tokens too.
         for ids, weight in ((s.output_ids, 1.0), (s.prompt_ids, 0.1)):
             for x in ids:
                 counts[x] = counts.get(x, 0.0) + weight

@@ -81,8 +81,11 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     examples = encode_pairs(texts, tokenizer, spec.longest)
     shape = shape_of(spec, tokenizer.get_vocab_size())
     published = shape.published(begin, end)
+    # The config is made as it is published and read back, so that training computes what the saved
+    # model does.
     network = TrainableT5(read_seq2seq_config(published, {}), shape.inner, spec.seed)
     fast = is_bf16_run(out / STATE)
+    # Pairs of similar lengths are learned together, so that little is padding.
     steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -122,6 +125,7 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
                 text = content
             else:
                 text = json.dumps(content, indent=2) + "\n"
+            # Each file appears complete or not at all.
             files.replace_file_atomically(
                 at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
             )
@@ -169,9 +173,11 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
         learned = [p for p in texts if not held_out(p.source)][:TEXTS]
         tokenizer = train_tokenizer((t for p in learned for t in (p.source, p.target)), spec.vocab)
     end = mark_id(tokenizer, END)
+    # Sources have no BEGIN, as in T5; both sides end with END.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, end)]
     )
+    # A resumed run has to read the same tokenizer.
     if not spec.tokenizer:
         out.mkdir(parents=True, exist_ok=True)
         files.replace_file_atomically(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
@@ -200,6 +206,7 @@ def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) 
     unseen = list[Any]()
     for pair, source, target in zip(texts, *sides, strict=True):
         if max(len(source), len(target)) <= longest:
+            # The source decides the side, so pairs of one source stay together.
             (unseen if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
     if not learned:
         raise RequestError(
@@ -229,6 +236,7 @@ def score_pairs(
     source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
     # The decoder reads the target moved by one: BEGIN first, the last token not at all.
     text_BT, here_BT = pad_id_rows([(begin, *target[:-1]) for _, target in chosen])
+    # [N]: the targets with their ends, without padding.
     right_N = torch.tensor([x for _, target in chosen for x in target])
     with bf16_autocast(fast):
         states_NW = network(source_BS, there_BS, text_BT, here_BT)[here_BT]
@@ -261,6 +269,7 @@ def measure_seq2seq(
         logits_NV, right_N = score_pairs(network, chosen, begin, False)
         nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
         same_N = logits_NV.argmax(-1) == right_N
+        # One mask for each text again.
         texts = same_N.split([len(target) for _, target in chosen])
         right = right + int(same_N.sum())
         count = count + len(right_N)

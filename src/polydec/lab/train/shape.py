@@ -43,6 +43,7 @@ class LlamaShape:
     used: int = 2
 
     def __post_init__(self) -> None:
+        # Only the number of experts may be 0.
         for name, value in asdict(self).items():
             if not value > 0 and name != "experts":
                 raise RequestError(f"{name} is {value}: it must be above 0")
@@ -50,6 +51,7 @@ class LlamaShape:
             raise RequestError(
                 f"experts is {self.experts}: it must be 0 or at least {self.used}, those that a row goes through"
             )
+        # The rotary embedding turns pairs of numbers, so a head has an even size.
         if self.width % self.heads or self.width // self.heads % 2:
             raise RequestError(
                 f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
@@ -81,6 +83,7 @@ class LlamaShape:
         # Newer configs nest the rotary fields.
         rope = config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
+        # What the plain skeleton does not have: biases, and positions that are scaled.
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
             scaled
         )
@@ -98,6 +101,7 @@ class LlamaShape:
             c["hidden_size"],
             c["num_hidden_layers"],
             c["num_attention_heads"],
+            # Configs without key-value heads have as many as query heads.
             c.get("num_key_value_heads") or c["num_attention_heads"],
             c["intermediate_size"],
             context or c["max_position_embeddings"],
@@ -118,6 +122,7 @@ class LlamaShape:
         Returns:
             Its fields.
         """
+        # With experts the skeleton is that of Mixtral, which has names of its own.
         mixture = {"num_local_experts": self.experts, "num_experts_per_tok": self.used}
         return {
             "architectures": ["MixtralForCausalLM" if self.experts else "LlamaForCausalLM"],

@@ -1,4 +1,4 @@
-"""`polydec train skipping`: a model learns to write with the same few layers behind every prompt (Unified Layer Skipping)."""
+"""`polydec train skipping`: a model learns to write with few layers (Unified Layer Skipping)."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def _course(spec: SkippingSpec) -> TrainingRun:
         rows = PaddedTextRows.of(
             [samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)]
         )
+        # All next tokens are learned, the prompt's too.
         known_BT = rows.known_BT
         logits = network.logits(layer_skipping_states(network, rows, keep)[known_BT])
         label = rows.token_BT.roll(-1, 1)[known_BT]

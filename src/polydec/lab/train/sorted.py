@@ -1,4 +1,4 @@
-"""`polydec train sorted`: one draft whose first halves and three quarters are drafts as well (S2D, by sorted fine-tuning)."""
+"""`polydec train sorted`: one draft whose first half and three quarters are drafts too (S2D)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def narrow_shape(target: LlamaShape, width: int) -> LlamaShape:
             f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size"
         )
     heads = width // target.head
+    # As many query heads to a key head as in the target, as far as the heads divide.
     shared = max(1, round(heads * target.kv_heads / target.heads))
     return replace(
         target,

@@ -31,5 +31,6 @@ def spearman_correlation(score_N: Tensor, value_N: Tensor) -> float | None:
 def _ranks(x_N: Tensor) -> Tensor:
     """Ranks from 0, in float64; equal values share their mean rank."""
     _, group_N, count_G = torch.unique(x_N, return_inverse=True, return_counts=True)
+    # Values with g equal ones have ranks last - g to last - 1, of which this is the mean.
     last_G = count_G.cumsum(0).double()
     return (last_G - (count_G.double() + 1) / 2)[group_N]

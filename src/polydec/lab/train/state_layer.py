@@ -18,7 +18,8 @@ from polydec.models.learned.state_layer import EPS, StateLayer, state_layer_shap
 from polydec.models.learned.state_stack import StateStack
 
 Past = list[tuple[Tensor, Tensor]]
-"""Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level of drafted ones."""
+"""Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level
+of drafted ones."""
 
 Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
 """The same of several layers: of each level one pair a layer."""
@@ -106,6 +107,7 @@ class TrainableStateLayer(nn.Module):
             x_BTS.float(),
         )  # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
+        # Attention adds to the stream, the last H numbers; what else was read passes through.
         x = x_BTS + F.pad(
             attend_state_layer(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
         )
@@ -122,6 +124,7 @@ class TrainableStateStack(nn.Module):
     def __init__(self, target: LlamaShape, seed: int, layers: int) -> None:
         super().__init__()
         self.wide = target.width
+        # A seed for each layer: equal layers would learn the same thing.
         self.blocks = nn.ModuleList(TrainableStateLayer(target, seed + i) for i in range(layers))
 
     @property
@@ -178,6 +181,7 @@ class NarrowBlock(nn.Module):
         W = target.width
         self.wide = 2 * target.width
         self.block = TrainableStateLayer(target, seed, length=length)
+        # Without a draft model the sum of token and state enters, with one the scaled token alone.
         self.join = nn.Parameter(
             torch.cat([torch.eye(W), torch.eye(W)], 1)
             if begin is None
@@ -226,6 +230,7 @@ class PublishedBlock(nn.Module):
         super().__init__()
         self._target = target
         self._turn = rotary_tables(target, length)
+        # The config of the published layout, from which all shapes follow.
         self._about = PublishedFields(
             vocab_size=target.vocab,
             hidden_size=target.width,
@@ -239,6 +244,7 @@ class PublishedBlock(nn.Module):
         made = initialise_tensors(layout(self._about), torch.Generator().manual_seed(seed))
         self._names = list(made)
         self.weights = nn.ParameterList(made.values())
+        # What attention reads: twice the width for EAGLE-3, the width for EAGLE-1.
         self.wide = made["self_attn.q_proj.weight"].shape[1]
 
     @property
@@ -311,6 +317,7 @@ def rotary_tables(target: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
         Two tensors of shape ``[length, head]``.
     """
     inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
+    # Both halves of a head turn by the same angles.
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
@@ -338,6 +345,7 @@ def attend_state_layer(
     """
     past = [] if past is None else past
     T = n_BTS.shape[1]
+    # One entry of the past is the text, each further one a level.
     level = len(past)
     if at_T is None or not level:
         first_T = torch.arange(T)
@@ -346,6 +354,7 @@ def attend_state_layer(
     # An entry of level k stands k places after the position that it follows.
     q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
+    # The text is causal; drafted entries see it up to their own position.
     if level:
         y = attend_draft_levels(q, past, first_T)
     else:
@@ -409,12 +418,14 @@ def attend_draft_levels(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
     """
     (text_k, text_v), levels = past[0], past[1:]
     scale = q.shape[-1] ** -0.5
+    # [N, T]: the positions of the text that each entry sees.
     seen = torch.arange(text_k.shape[2])[None] <= at_T[:, None]
     scores = [(q @ text_k.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))]
     # Of each earlier level an entry sees the one that follows the same position: one score a level.
     scores += [(q * k).sum(-1, keepdim=True) * scale for k, _ in levels]
     weight = torch.cat(scores, -1).softmax(-1)
     out = weight[..., : text_k.shape[2]] @ text_v
+    # The weights of the levels stand after those of the text.
     for i, (_, v) in enumerate(levels):
         out = out + weight[..., text_k.shape[2] + i, None] * v
     return out

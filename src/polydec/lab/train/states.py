@@ -1,4 +1,4 @@
-"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
+"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states over its own text."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def _course(spec: StatesSpec) -> TrainingRun:
     if spec.start is None:
         begin = None
     else:
+        # A drafter may begin with a draft model, or with a drafter of its own kind.
         begin = kind.begins(spec.start)
+    # A draft model brings its head, and with it the tokens.
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
     student = kind.start(
@@ -147,6 +149,7 @@ def _course(spec: StatesSpec) -> TrainingRun:
     known_as = run_identity(
         spec, "save_every", bf16=fast, samples=selfplay.samples_fingerprint(samples)
     )
+    # One cosine from the warmup to the end.
     schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
@@ -251,6 +254,7 @@ class DrafterTrainingData:
         return self._written(True)
 
     def _written(self, unseen: bool) -> list[TrainingSample]:
+        # States are recorded while the target writes: no second pass over its answers.
         record = StatePassRecorder(self.point.lm, self._file(answer_text_path(self.spec, unseen)))
         return gather_target_text(
             self.spec,
@@ -336,6 +340,7 @@ def level_divergence(
     at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
     total = torch.zeros(())
     right = list[float]()
+    # States, windows of tokens and tokens of all M rows of the pieces.
     state_BMH = lessons.state_NH[at_BM].float()
     window_BMW = lessons.window_NW[at_BM]
     token_BM = window_BMW[..., -1]
@@ -368,6 +373,7 @@ def level_divergence(
             part = part + kind.features * student.apart(
                 made[counts], state_BMH[:, at_T + k + 1][counts]
             )
+        # Later levels matter less: they count only where all earlier ones were right.
         total = total + spec.decay**k * part
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]
@@ -402,6 +408,7 @@ def level_hit_rates(
             top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
             aim_BT = at_BT[:, at_T] + k + 1
             hit = top_BTK == lessons.token_N[aim_BT][..., None]
+            # Only tokens that the target wrote are counted, not those of prompts.
             counts = lessons.answer_N[aim_BT]
             hits_LK[k, : top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
@@ -429,7 +436,7 @@ def tokens_per_pass(
         depth: Levels of a draft, at most. Default 16.
 
     Returns:
-        Tokens over passes, prompts' passes included.
+        Committed tokens over passes of the target.
     """
     decoder = SpeculativeDecoder(
         ShapedTarget(lm, GreedyRule()), drafter, MatchVerifier(), FixedPolicy(depth, nodes)
@@ -507,5 +514,6 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
                 )
             ]
         )[0].stats.passes
+    # Time of a pass of one row, with all that a request needs.
     one_pass = (time.process_time() - start) / passes
     return round(ProposalTimer.seconds / max(ProposalTimer.count, 1) / one_pass, 3)

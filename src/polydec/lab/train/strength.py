@@ -1,4 +1,7 @@
-"""How far SVDecode should go on the way from a model before tuning to the tuned one: as far as right answers get likelier."""
+"""How far SVDecode should go from a model before tuning to the tuned one.
+
+As far as right answers get likelier.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained on a target's states: the weights of each kind of drafter, unrolled over pieces of text."""
+"""The trainable weights of each kind of drafter on a target's states, unrolled over pieces of text."""
 
 from __future__ import annotations
 
@@ -149,6 +149,7 @@ class DrafterStudent(nn.Module):
         """
         if own_VH is not None:
             return F.linear(made, own_VH)
+        # Normed states need no second norm before the head.
         if self.normed:
             return self.shown.target.logits(made)
         return self.shown.logits(made)
@@ -173,6 +174,7 @@ class DrafterStudent(nn.Module):
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices except a head over tokens, whose rows are many."""
+        # A head is recognised by its number of rows.
         if self.columns is None:
             tokens = self.shown.target.s.vocab
         else:
@@ -229,10 +231,12 @@ class HeadStudent(DrafterStudent):
             positions.
         """
         model, (B, T, _), entry_BTH = self.model(), entry_BTH.shape, self.entry(entry_BTH)
+        # Some kinds have a layer before their heads, others read the state itself.
         if self.block is None:
             first = entry_BTH
         else:
             first = self.block(model.enter(entry_BTH, entry_BTH))
+        # All positions of all rows form one batch of B T.
         carry = model.start(first.flatten(0, 1))
         for k in range(model.depth):
             # Level k reads the true token k + 1 places after the position, as in teacher forcing.
@@ -278,11 +282,13 @@ class LayerStudent(DrafterStudent):
                 at_T = at_T[::every]
                 above = above[:, ::every]
                 true = entry_BTD[:, ::every].flatten(0, 1)
+            # Some drafters read the last few tokens, not one.
             embed = self.shown.embed(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
             # The first level joins true states and tokens, later levels what was made and tokens.
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(
                 B, -1, self.block.wide
             )
+            # A drafted entry follows the last slot of its position.
             out = self.block(rows, past, at_T * slots + slots - 1 if k else None)
             if not k:  # a state and its token may take several entries, of which the last counts
                 slots = rows.shape[1] // T
@@ -354,4 +360,5 @@ class DrafterKind:
 
 UNROLLED = frozenset(("every",))
 HEADED = UNROLLED | {"tokens"}
-"""What kinds take: those with levels below the first, and of them those with a head of their own."""
+"""What kinds take: those with levels below the first, and of them those with a head of their own.
+"""

@@ -62,6 +62,7 @@ def _drawn(dice: random.Random, steps: int) -> LastDigitSum:
     for _ in range(steps):
         sign = dice.choice(SIGNS)
         other = dice.randrange(10)
+        # Only the last digit goes on; the remainder is never negative.
         value = (
             value + other if sign == "+" else value - other if sign == "-" else value * other
         ) % 10

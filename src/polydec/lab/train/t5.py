@@ -60,6 +60,7 @@ class TrainableT5Attention(nn.Module):
             layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, x in ((self.q, x_BTW), (self.k, read_BSW), (self.v, read_BSW))
         )
+        # T5 does not scale scores by the root of the head size.
         mixed = scaled_dot_product_attention(q, k, v, seen.to(q.dtype), scale=1.0)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
@@ -71,6 +72,7 @@ class T5FeedForward(nn.Module):
         super().__init__()
         self.wi = nn.Linear(c.width, inner, bias=False)
         self.wo = nn.Linear(inner, c.width, bias=False)
+        # Each matrix begins at one over the root of its inputs.
         nn.init.normal_(self.wi.weight, std=c.width**-0.5)
         nn.init.normal_(self.wo.weight, std=inner**-0.5)
 
@@ -84,6 +86,7 @@ class TrainableT5Sublayer(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig, name: str, does: nn.Module) -> None:
         super().__init__()
+        # The module's name is that of its published tensors.
         self.add_module(name, does)
         self.layer_norm = RMSNorm(c.width, c.eps)
         self.name = name
@@ -118,6 +121,7 @@ class TrainableT5Block(nn.Module):
         Returns:
             States, shape ``[B, T, W]``.
         """
+        # A decoder's block reads the source between its own attention and the MLP.
         own, *cross, mlp = cast(Sequence[Any], self.layer)
         h = own.layer_norm(x)
         x = x + own.does(h, h, seen)
@@ -145,9 +149,11 @@ class TrainableT5Tower(nn.Module):
         at = torch.arange(length)
         first: Any = self.block[0]
         table = first.layer[0].does.relative_attention_bias
+        # Buckets of distances become one number for each head.
         bias = table(relative_position_buckets(at, at, self.both, self.config)).permute(2, 0, 1)
         if self.both:
             return bias
+        # A causal decoder sees itself and what stands before.
         return bias + _hidden(at[None, :] <= at[:, None])
 
     def forward(
@@ -168,6 +174,7 @@ class TrainableT5Tower(nn.Module):
         Returns:
             States, shape ``[B, T, W]``.
         """
+        # [B, heads, T, T]: distances, causality and padding in one sum.
         seen = self.apart(x_BTW.shape[1]) + _hidden(here_BT)[:, None, None]
         if there is None:
             beside = None
@@ -199,6 +206,7 @@ class TrainableT5(nn.Module):
         self.config = config
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
+            # One table serves encoder, decoder and head.
             self.shared = nn.Embedding(config.vocab + rows, config.width)
             self.encoder = TrainableT5Tower(config, inner, False, True)
             self.decoder = TrainableT5Tower(config, inner, True, both)
@@ -208,6 +216,7 @@ class TrainableT5(nn.Module):
         """The matrices inside layers, for the optimiser of matrices."""
         towers = (self.encoder, self.decoder)
         named = (pair for tower in towers for pair in tower.named_parameters())
+        # The table of distances is an embedding, not a matrix of a layer.
         return [p for n, p in named if p.ndim == 2 and "relative" not in n]
 
     def encode(self, source_BS: Tensor, there_BS: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, 
         raise RequestError(f"draft is none and {target} has no embedded one: name the draft model")
     point = load_autoregressive_model(target)
     small = load_autoregressive_model(name, "draft")
+    # Tokens of both are compared by id, so ids must mean the same.
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     return point, small, name
 
@@ -82,6 +83,7 @@ def family_of_config(config: Mapping[str, Any]) -> str:
     """The family of a model by its config.json: "ar", "diffusion" or "insertion"."""
     if inserter.is_inserter(config):
         return "insertion"
+    # What neither inserts nor fills masks continues texts.
     if denoiser.is_masked(config):
         return "diffusion"
     return "ar"
@@ -101,6 +103,7 @@ def of_one_canvas(model: Any, name: str) -> None:
         RequestError: The model is of another family, block-causal, or shifted.
     """
     require_family("diffusion", family_of(model), name)
+    # A block-causal model does not see later blocks.
     if model.block:
         raise RequestError(
             error_sentence(
@@ -108,6 +111,7 @@ def of_one_canvas(model: Any, name: str) -> None:
                 f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
             )
         )
+    # A shifted model has the law of a gap at another position.
     if model.shifted:
         raise RequestError(
             error_sentence(

@@ -1,4 +1,4 @@
-"""Small tasks with one right answer, made as they are needed: what a masked-diffusion model learns on."""
+"""Small tasks with one right answer, made as needed: what a masked-diffusion model learns on."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ class TaskVariety:
 
 
 SIX = TaskVariety()
-"""Lists of six digits, and the names that are listed here: what the embedded models were trained on."""
+"""Lists of six digits, and the names that are listed here: what the embedded models were trained
+on."""
 
 VARIED = TaskVariety(3, 9, True, True)
 """Lengths and values that vary."""
@@ -145,6 +146,7 @@ def _sort(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _shuffle(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Items differ from one another; any order of them is right.
     items = r.sample(of.values, of.count(r))
     return SyntheticTask("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
 
@@ -161,11 +163,13 @@ def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _pick(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
+    # Any item will do, but all places must agree on one.
     return SyntheticTask(f"pick: {items}", r.choice(items) * len(items))
 
 
 def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
     seen = of.items(r, DIGITS)
+    # Any of the digits may be the start, but all places must agree on it.
     start = r.choice(seen)
     return SyntheticTask(
         f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen)))
@@ -183,6 +187,7 @@ def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _sums(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r, DIGITS)
+    # Each place depends on all items before it.
     sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
     return SyntheticTask(f"sums: {items}", "".join(map(str, sums)))
 
@@ -209,6 +214,7 @@ def _name(r: random.Random) -> str:
 def _replace(r: random.Random, of: TaskVariety) -> SyntheticTask:
     *items, new = r.sample(of.values, of.count(r) + 1)
     question = f"replace: {''.join(items)} {new}"
+    # Any one place may take the new item.
     items[r.randrange(len(items))] = new
     return SyntheticTask(question, "".join(items))
 
@@ -219,6 +225,7 @@ def _same(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _keep(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Like `pick`, without an end.
     seen = of.items(r)
     return SyntheticTask(f"keep: {seen}", r.choice(seen) * ENDLESS)
 
@@ -248,6 +255,7 @@ def _up(start: str) -> str:
 
 def _rows(add: str) -> str:
     """A table of sums with one digit, each sum as its last digit, without end."""
+    # Six characters a sum with its space.
     return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
 
 
@@ -269,14 +277,15 @@ TASKS: Mapping[str, Callable[[random.Random, TaskVariety], SyntheticTask]] = {
     "repeat": _repeat,
     "table": _table,
 }
-"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
-hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
-lead; one of the digits, any, replaced by another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and
-keep the tokens of an answer depend on each other: one pass cannot know them all."""
+"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that
+go up by one, some of them hidden; any order; running sums, their last digits; any one digit six
+times; up by one from any of the digits; where steps lead; one of the digits, any, replaced by
+another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and keep the tokens
+of an answer depend on each other: one pass cannot know them all."""
 
 LONG = ("same", "keep", "on", "repeat", "table")
-"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one from a digit; PERIOD digits
-again and again; a table of sums."""
+"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one
+from a digit; PERIOD digits again and again; a table of sums."""
 
 SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """What the embedded models know, beside LONG."""
@@ -304,7 +313,9 @@ def draw_task(
     """
     if name not in TASKS:
         raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
+    # The side of the split is part of the name: held-out tasks do not repeat the draws of others.
     r = random.Random(f"{name} {seed} {number} {unseen}")
+    # Drawn again until the question lies on the wanted side.
     while held_out((task := TASKS[name](r, of)).question) != unseen:
         pass
     return task
@@ -329,6 +340,7 @@ def is_right_task_answer(name: str, question: str, answer: str) -> bool:
     # Tasks with several right answers first.
     if name == "shuffle":
         return sorted(answer) == sorted(stated)
+    # All places hold one of the items.
     if name == "pick":
         return answer in {x * len(stated) for x in stated}
     if name == "count":
@@ -336,8 +348,10 @@ def is_right_task_answer(name: str, question: str, answer: str) -> bool:
     if name == "replace":
         before, new = items
         return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}
+    # An empty answer begins every text, and is no answer.
     if name in LONG:
         return bool(answer) and _goes_on(name, stated, answer)
+    # The others have one right answer, which is made anew; only the lambda that is asked for runs.
     return (
         answer
         == {
@@ -368,6 +382,7 @@ def _goes_on(name: str, stated: str, answer: str) -> bool:
 
 def _counted(items: Sequence[str]) -> str:
     """Digits that go up by one, from the first that is visible."""
+    # The first visible digit, and where it stands: the digit at place 0 is `at` less.
     at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
     return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
 

@@ -1,4 +1,7 @@
-"""The target's laws on text it wrote, by teacher forcing, kept as hidden states: a row of V numbers is one product away."""
+"""The target's laws on text that it wrote, by teacher forcing, kept as hidden states.
+
+A row of V logits is one product away.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that a target reads rather than writes: exchanges as its chat template writes them, and running text."""
+"""Text that a target reads rather than writes: exchanges in its chat template, and running text."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ def own_exchanges(root: Path, text: Tokenizer, rng: random.Random) -> Iterator[t
         Token ids of a question and its answer.
     """
     there = [item.exchange for item in text_rows.read_text_rows(root)]
+    # The question decides on which side of the split an exchange lies.
     open_ = [pair for pair in there if pair is not None and not held_out(pair[0])]
     for ask, answer in rng.sample(open_, len(open_)):
         yield text.chat([{"role": "user", "content": ask}]) + text.encode(answer, special=False)
@@ -116,6 +117,7 @@ def read_running_text(
             document = "\n\n".join(
                 p for p, ask in text_rows.paragraph_prompts(document) if not held_out(ask)
             )
+        # Only the beginning of a document is read, so that many documents take part.
         ids = text.encode(document[: 8 * LONGEST])
         for at in range(0, len(ids) - 1, LONGEST):
             yield tuple(ids[at : at + LONGEST])
@@ -141,6 +143,7 @@ def read_text_samples(
     out = list[TrainingSample]()
     count = 0
     sources = list[Iterator[tuple[int, ...]]]()
+    # Exchanges need a chat template.
     if text.has_chat and is_collection_folder(root):
         sources += [read_exchanges(root, kind, text, rng) for kind in EXCHANGES]
     elif text.has_chat:
@@ -155,6 +158,7 @@ def read_text_samples(
         for ids in turn
         if ids is not None and len(ids) > 1
     ):
+        # A prompt of one token: all that follows counts as an answer.
         out.append(TrainingSample(ids[:1], ids[1:], kind="read"))
         count += len(ids)
         if count >= tokens:

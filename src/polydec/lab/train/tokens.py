@@ -44,6 +44,7 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str]
         RequestError: The size is out of range.
     """
     special = (*SPECIAL, *marks)
+    # Bytes and special tokens are the least; ids are kept in two bytes.
     if not 256 + len(special) <= size <= 65536:
         raise RequestError(f"vocab is {size}: it must lie in {256 + len(special)} to 65536")
     tokenizer = Tokenizer(models.BPE())
@@ -63,6 +64,7 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str]
             show_progress=False,
         ),
     )
+    # Only BEGIN is added; whoever packs texts closes them.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
     )
@@ -124,7 +126,9 @@ def tokenizer_files(
     Returns:
         Content of each file, by name.
     """
+    # One end is a number, several are a list, as Hugging Face has it.
     close = [tokenizer.token_to_id(t) for t in (END, *ends)]
+    # Marks that no answer holds are suppressed when texts are generated.
     never = [tokenizer.token_to_id(t) for t in marks if t not in ends]
     ids: dict[str, Any] = {
         "bos_token_id": tokenizer.token_to_id(BEGIN),

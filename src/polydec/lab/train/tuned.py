@@ -1,4 +1,4 @@
-"""A checkpoint that is trained further, by low-rank adapters or in all its weights, and what becomes of it."""
+"""A checkpoint that is trained further, by low-rank adapters or in all its weights."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class TunedCheckpoint:
         """Write an adapter as PEFT has it, or a complete checkpoint where there are no adapters;
         both are names of models.
         """
+        # An adapter is small, and names the checkpoint that it changes.
         if self.rank:
             lora.save_lora_adapters(path, self.network, self.name)
             return
@@ -66,6 +67,7 @@ def start_tuned_checkpoint(name: str, rank: int, seed: int, context: int) -> Tun
     source = sources.open_source(name)
     require_family("ar", family_of_config(source.config), name)
     network = from_weights(source.config, source.weights, context)
+    # Adapters freeze all other weights; else the embeddings, and with them a tied head, stay.
     if rank:
         lora.add_lora_adapters(network, rank, seed)
     else:
@@ -117,10 +119,12 @@ def tuning_text_samples(
     samples = selfplay.read_fitting_samples(path, vocab, spec.longest)
     if spec.text is None:
         return samples, selfplay.read_fitting_samples(out / "held.jsonl", vocab, spec.longest)
+    # One sample to learn from and one to measure on are the least.
     if len(samples) < 2:
         raise RequestError(
             f"text is {spec.text!r}: one sample is learned from, and one measured on"
         )
+    # Of a given file nobody knows which prompts are held out: every sixteenth is set aside.
     unseen = samples[::16]
     return [s for i, s in enumerate(samples) if i % 16], unseen
 
@@ -143,6 +147,8 @@ class PaddedTextRows:
     def of(samples: Sequence[TrainingSample]) -> PaddedTextRows:
         """Lay out samples, prompt and answer joined."""
         texts = [(*s.prompt_ids, *s.output_ids) for s in samples]
+        # Padding is token 0. Masks keep it out of all losses, causal attention out of the sight of
+        # texts.
         longest = max(map(len, texts))
         return PaddedTextRows(
             torch.tensor([[*t, *[0] * (longest - len(t))] for t in texts]),
@@ -184,9 +190,11 @@ def answer_nats(
     total = 0.0
     count = 0
     for sample in samples:
+        # One text at a time, so that none is padded.
         rows = PaddedTextRows.of([sample])
         writes_BT = rows.writes_BT
         logits = network.logits(states(rows)[writes_BT])
+        # The next token of each position; the one that wraps around is masked.
         label = rows.token_BT.roll(-1, 1)[writes_BT]
         total += float(F.cross_entropy(logits, label, reduction="sum"))
         count += len(label)

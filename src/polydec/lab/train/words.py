@@ -1,4 +1,4 @@
-"""`polydec train words`: one harness for models over bytes and words, with held-out bits a byte of each."""
+"""`polydec train words`: models over bytes and words, with held-out bits a byte of each."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ def _course(spec: WordsSpec) -> TrainingRun:
         PackedTokenStream(pack_documents(ids(p.train), end), begin, spec.seed)
         for p in parts.values()
     ]
+    # A stream without a full row cannot be read; said before training.
     if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
         raise RequestError(
             f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
         )
     unseen = {name: [[begin, *x, end] for x in ids(p.unseen)] for name, p in parts.items()}
+    # Bytes of the text itself, whatever its tokens are: figures of all kinds compare.
     sizes = {name: sum(len(t.encode()) for t in p.unseen) for name, p in parts.items()}
     ends = kind.ends(tokenizer)
 
@@ -77,6 +79,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
         marks = mark_id(plain, BEGIN), mark_id(plain, END)
         bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)
         among = plain.encode(ascii_letters, add_special_tokens=False).ids
+        # Slips are drawn on bytes, so that all kinds read the same damaged text.
         bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
         return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
 
@@ -84,6 +87,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         rows = range(step * spec.rows, (step + 1) * spec.rows)
+        # Streams take turns; each goes through its own rows in order.
         picked = [streams[i % len(streams)].row(i // len(streams), spec.length) for i in rows]
         token_BT = torch.from_numpy(np.stack(picked))
         with bf16_autocast(bf16):

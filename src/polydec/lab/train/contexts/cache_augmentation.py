@@ -1,16 +1,15 @@
-"""Differentiable cache augmentation: a second network reads a frozen model's cache and makes vectors
-that the model reads behind a text (Liu et al., 2024).
+"""Differentiable cache augmentation: vectors that a second network makes of a frozen model's cache.
 
-The model is trained first, on lines of sums (`lab/train/sums.py`) as plain text; then it is frozen. The
-coprocessor begins with its weights. Places are chosen in a text; behind each the coprocessor makes
-vectors from the model's cache of what stands before, and the model reads these and then the tokens
-that follow there. All places of a text run in one pass: a group sees the text before its place and
-itself, and no other group. The loss is that of the tokens that follow, and gradients reach the
-coprocessor and its learned inputs alone.
+The model reads the vectors after a text (Liu et al., 2024). It is trained first, on lines of sums
+(`lab/train/sums.py`) as plain text; then it is frozen. The coprocessor begins with its weights.
+Places are chosen in a text; after each the coprocessor makes vectors from the model's cache of what
+stands before, and the model reads these and then the tokens that follow there. All places of a text
+run in one pass: a group sees the text before its place and itself, and no other group. The loss is
+that of the tokens that follow, and gradients reach the coprocessor and its learned inputs alone.
 
-Beside it stand two controls of as many vectors: those that the untrained coprocessor makes
-(`reasoning` none: nothing but that is measured), and vectors that are learned as they are, without
-anything that reads the cache (chain: pause tokens).
+There are two controls with as many vectors: those that the untrained coprocessor makes (`reasoning`
+none: nothing but that is measured), and vectors that are learned as they are, without anything that
+reads the cache (chain: pause tokens).
 """
 
 from __future__ import annotations

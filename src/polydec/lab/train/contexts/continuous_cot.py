@@ -231,6 +231,7 @@ def latent_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stag
     loss = torch.stack(told).mean()
     if stage < hops:
         return loss
+    # The mark of the answer predicts the node, the node END.
     goal_B2 = torch.tensor([[IDS[row.answer], IDS[END]] for row in rows])
     return loss + F.cross_entropy(answer_B2V.flatten(0, 1), goal_B2.flatten())
 
@@ -253,6 +254,7 @@ def written_loss(
     # -100 marks padding, which the loss leaves out.
     goal_BT = torch.tensor([[*end, *[-100] * (longest - len(end))] for end in ends])
     question_BT = encode_graph_questions(rows)
+    # Padding is read as token 0, after all that counts.
     read_BT = torch.cat([question_BT, goal_BT[:, :-1].clamp(min=0)], dim=1)
     logits_BTV = network(read_BT)[:, question_BT.shape[1] - 1 :]
     return F.cross_entropy(logits_BTV.flatten(0, 1), goal_BT.flatten(), ignore_index=-100)

@@ -46,6 +46,7 @@ SHARPNESS = 20.0
 """Of the contrastive loss: one over its temperature."""
 
 TOKENIZER = train_tokenizer([], VOCAB, (MARK,))
+# Letters are single bytes, so a text has as many tokens as letters.
 IDS = {x: mark_id(TOKENIZER, x) for x in (BEGIN, END, MARK)} | {
     x: TOKENIZER.encode(x, add_special_tokens=False).ids[0] for x in "0123456789+-*="
 }
@@ -100,6 +101,7 @@ class HiddenThoughtAnswerer(nn.Module):
         behind = trunk.embed_tokens(torch.tensor([[IDS[ANSWER], IDS[row.answer]] for row in rows]))
         # The text is: question, vector, mark of the answer, answer.
         x = torch.cat([before, self.bridge(state_BH)[:, None], behind], dim=1)
+        # The mark predicts the digit, and the digit END.
         return self.network.logits(trunk.norm(forward_with_past(trunk, x)[0]))[:, -2:]
 
 
@@ -114,6 +116,7 @@ def course(spec: ContextSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         rows = draw_sum_batch(spec, step)
+        # Without steps the model learns to answer at once.
         chains = [row.chain if spec.reasoning == "chain" else "" for row in rows]
         return chain_nats_per_token(network, rows, chains), spec.rows * CONTEXT
 
@@ -285,6 +288,7 @@ def chain_nats_per_token(
     Returns:
         Nats a token.
     """
+    # Chains of one length make a rectangle without padding.
     goal_BT = torch.tensor(
         [
             [*encode_sum_text(c + ANSWER + row.answer), IDS[END]]
@@ -317,6 +321,7 @@ def thinking_loss(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tens
     # The mark is the last token before the steps: its state has seen the question only.
     at = asked_BT.shape[1] - 1
     logits_BTV = network.logits(state_BTH[:, at:-1])
+    # The mark predicts the first step, and each step the next.
     wrote = F.cross_entropy(logits_BTV.flatten(0, 1), chain_BT.flatten())
     return wrote + info_nce_loss(state_BTH[:, at], of_chains(network, rows))
 
@@ -332,6 +337,7 @@ def of_chains(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tensor:
         States, shape ``[B, H]``.
     """
     chain_BT = torch.tensor([[IDS[BEGIN], *encode_sum_text(row.chain)] for row in rows])
+    # BEGIN's own state has no part in the mean.
     return network.model(chain_BT)[:, 1:].mean(1)
 
 
@@ -346,6 +352,7 @@ def info_nce_loss(a_BH: Tensor, b_BH: Tensor) -> Tensor:
         Mean cross-entropy of both directions, in nats.
     """
     like_BB = SHARPNESS * F.normalize(a_BH, dim=-1) @ F.normalize(b_BH, dim=-1).T
+    # The partner of row i is column i.
     own_B = torch.arange(len(a_BH))
     return (F.cross_entropy(like_BB, own_B) + F.cross_entropy(like_BB.T, own_B)) / 2
 
@@ -398,6 +405,7 @@ def right_written(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> floa
     for _ in range(len(rows[0].chain) + 3):
         text_BT = torch.cat([text_BT, network(text_BT)[:, -1:].argmax(-1)], dim=1)
     ends = [[*encode_sum_text(ANSWER + row.answer), IDS[END]] for row in rows]
+    # The answer counts wherever it stands, with END after it.
     return sum(
         any(text[i : i + 3] == end for i in range(len(text) - 2))
         for text, end in zip(text_BT.tolist(), ends, strict=True)
@@ -417,6 +425,7 @@ def found_again(network: TrainableLlama, rows: Sequence[LastDigitSum], of: int =
         0 to 1.
     """
     found = list[float]()
+    # Partners are searched within groups of `of` rows.
     for at in range(0, len(rows) - of + 1, of):
         some = rows[at : at + of]
         like = (

@@ -1,13 +1,13 @@
-"""REFRAG: a passage is read as one vector for each six tokens, and a policy says which six are read
-as they are (Lin et al., 2025).
+"""REFRAG: a passage is read as one vector for each six tokens, except where a policy opens chunks.
 
-Four trainings, one behind another, on pages of records and remarks (`lab/train/facts.py`). The decoder
-learns to answer questions about pages that it reads as words, and to write lines once more. Then it
-is frozen, and the encoder learns that its vectors say what a decoder needs to write their lines
-(reconstruction), first of one chunk, then of two and of four (curriculum). Then both learn to
-answer, with some chunks read as words at random (continual training). At last both are frozen, and
-the policy learns which chunks to expand: a group of selections is drawn for each page, and those
-behind which the answers are likelier than behind the others of the group become likelier (GRPO).
+Open chunks are read as they are (Lin et al., 2025). Four trainings follow one another, on pages of
+records and remarks (`lab/train/facts.py`). The decoder learns to answer questions about pages that
+it reads as words, and to write lines once more. Then it is frozen, and the encoder learns that its
+vectors say what a decoder needs to write their lines (reconstruction), first of one chunk, then of
+two and of four (curriculum). Then both learn to answer, with some chunks read as words at random
+(continual training). At last both are frozen, and the policy learns which chunks to expand: a group
+of selections is drawn for each page, and those after which the answers are likelier than after the
+others of the group become likelier (GRPO).
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class RefragModel(nn.Module):
     def encoded(self, line_BLK: Tensor) -> Tensor:
         """The encoder's vectors of the lines of pages, shape ``[B, L, W]``."""
         B, L, _ = line_BLK.shape
+        # Lines are encoded independently, as B L chunks.
         return encode_chunks(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
 
     def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
@@ -372,6 +373,7 @@ def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
         The loss.
     """
     shape = reward_GB.shape
+    # Selections are compared within a page; the small number guards a group of equal rewards.
     advantage = (reward_GB - reward_GB.mean(1, keepdim=True)) / (
         reward_GB.std(1, keepdim=True) + 1e-6
     )
@@ -388,9 +390,11 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
+    # What was drawn last, for TWICE steps.
     last = dict[str, Any]()
 
     def sample(step: int) -> None:
+        # Each page stands GROUP times, once for each selection.
         pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
         with torch.no_grad():
             line_BLK = encode_page_lines(pages)
@@ -441,6 +445,7 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     token_BU = encode_page_questions(pages)
     c_BLW = network.encoded(line_BLK)
     count = round(SHARE * LINES)
+    # The policy's best chunks, without randomness.
     best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
     ways = {
         "none open": closed_chunk_mask(line_BLK),

@@ -1,7 +1,8 @@
 """The kinds of drafters that `polydec train` makes on a target's states.
 
-Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file; another package brings one
-as an entry point (`plugins.py`)."""
+Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file;
+another package brings one as an entry point (`plugins.py`).
+"""
 
 from __future__ import annotations
 

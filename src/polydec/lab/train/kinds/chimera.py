@@ -46,6 +46,7 @@ def make_chimera(shown: TeacherContext) -> DrafterStudent:
             The drafter's weights.
         """
         assert layer is not None
+        # The first two tensors make the code of three tokens; the others are heads.
         return ChimeraModel((t[0], t[1]), t[2:], layer, vocab, rates, share)
 
     return LayerStudent(

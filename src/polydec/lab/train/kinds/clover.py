@@ -26,6 +26,7 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
     before them.
     """
     s = shown.target.s
+    # The output blocks begin small, at 0.01.
     attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
 
     def make(

@@ -106,6 +106,7 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
     # did.
     scale = float(head_CH.square().mean(-1).sqrt().mean())
     if begin is not None:
+        # The draft model's own head and norm, which fit one another.
         head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
 
     def make(
@@ -135,6 +136,7 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
 
     fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
     student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
+    # Laws are over the head's tokens only.
     student.columns = shown.tokens
     return student
 

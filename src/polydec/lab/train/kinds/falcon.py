@@ -1,4 +1,7 @@
-"""What is trained of Falcon: an LSTM and a layer that sees blocks as wholes, with part of the truth shown (glancing)."""
+"""What is trained of Falcon: an LSTM, and a layer whose blocks see themselves in both directions.
+
+In training part of the truth is shown (glancing).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 BLOCK = 2
 """States that one pass guesses, as published."""
 GLANCED = 0.4
-"""Of the tokens that are guessed wrong the share whose places are shown the truth, when training begins; it falls to 0."""
+"""Of the tokens that are guessed wrong the share whose places are shown the truth, when training
+begins; it falls to 0."""
 
 
 class FalconStudent(DrafterStudent):

@@ -65,6 +65,7 @@ def make_heads(
             """
             first = 3 * shown.levels
             last = len(t) - shown.levels * own
+            # Two tensors for each further block.
             pairs = [(t[i], t[i + 1]) for i in range(first, last, 2)]
             # The further blocks of each head; without any, one empty group.
             more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
@@ -91,6 +92,7 @@ def make_heads(
         student = HeadStudent(
             shown, tensors, TrainableStateLayer(s, shown.seed) if layered else None, make
         )
+        # A matrix of its own reads states after the final norm.
         student.normed = own
         return student
 
@@ -103,6 +105,7 @@ def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
     Before training a head passes the state on, and its law is the target's.
     """
     width = shown.target.s.width
+    # In this layout a head has no output matrix: it is the identity.
     eye = torch.eye(shown.target.s.width)
 
     def make(

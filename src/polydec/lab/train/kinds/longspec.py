@@ -1,4 +1,4 @@
-"""What is trained of LongSpec: its layer over short pieces of text, whose places are moved to where long texts go."""
+"""What is trained of LongSpec: its layer over short pieces of text, moved to where long texts go."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 WINDOW = 512
 """Tokens that attention of its own sees, as published; of a short context a sixteenth of it."""
 LONG = 1200
-"""Tokens of a piece from which on all places stay as they are, as published; of a short context an eighth of it."""
+"""Tokens of a piece from which on all places stay as they are, as published; of a short context an
+eighth of it."""
 ANCHORS = 4
 """A piece keeps the places of fewer first tokens than this: how many is drawn."""
 
@@ -65,6 +66,7 @@ class LongSpecStudent(DrafterStudent):
         made = initialise_tensors(self._sizes.shapes, torch.Generator().manual_seed(shown.seed))
         super().__init__(shown, list(made.values()), None, self._make)
         trunk = shown.target.state_dict()
+        # Parts that the target's last layer has too begin as these.
         for name, like in LIKE.items():
             made[name].data.copy_(trunk[f"model.layers.{s.layers - 1}.{like}.weight"])
         # A draft to begin with replaces all that was taken from the target.
@@ -127,7 +129,9 @@ class LongSpecStudent(DrafterStudent):
         # Attention of its own goes over true tokens, so all levels share one pass of it.
         x_BPW = self._windowed(w, token_BP[:, : T + levels + 1], place_BP)
         for k in range(levels):
+            # The first level is trained after all positions.
             at_T = torch.arange(0, T, every if k else 1)
+            # A token k + 1 places on sees the target's keys up to the position only.
             made = self._behind(w, x_BPW[:, at_T + k + 1], place_BP[:, at_T + k + 1], memory, at_T)
             yield made, self.shown.logits(made), at_T
 
@@ -151,6 +155,7 @@ class LongSpecStudent(DrafterStudent):
         """Keys and values of the target's last layer, [B, kv heads, T, head]."""
         layer = self.shown.target.model.layers[-1]
         assert isinstance(layer, LlamaDecoderLayer) and isinstance(layer.self_attn, LlamaAttention)
+        # The target's own norm and projections make the keys that a session would have cached.
         n = layer.input_layernorm(entry_BTW.float())
         keys, values = (
             self._heads(n, proj.weight) for proj in (layer.self_attn.k_proj, layer.self_attn.v_proj)
@@ -159,6 +164,7 @@ class LongSpecStudent(DrafterStudent):
 
     def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
         """The stream of tokens behind attention of its own, [B, P, W]."""
+        # Embeddings enter with a root mean square of 1.
         x = rms_normalised(self.shown.embed(token_BP))
         P = token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
@@ -189,6 +195,7 @@ class LongSpecStudent(DrafterStudent):
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
         """[B, N, heads x head]."""
+        # The target's key heads serve several query heads.
         k, v = (t.repeat_interleave(self._sizes.heads // self._sizes.kv_heads, 1) for t in (k, v))
         return (
             F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), sees)

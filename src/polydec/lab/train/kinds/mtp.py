@@ -1,4 +1,4 @@
-"""What is trained of masks with a gated adapter: blocks of them ride behind positions of a text through a frozen target."""
+"""What is trained of masks with a gated adapter, which the frozen target reads after positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans move to the end of the row: a causal network that continues texts and fills gaps as well (CM3)."""
+"""Spans move to the end of the row, so that a causal network learns to fill gaps too (CM3)."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class CausalMasking:
         """
         rows = [self.row(row, ids, rng) for row in batch_BT.numpy()]
         batch_BT = rows_of(rows)
+        # A mark that is read is not learned to be written.
         labels_BT = batch_BT[:, 1:].clone()
         for mark in GAPS:
             labels_BT[labels_BT == ids[mark]] = IGNORED
@@ -157,6 +158,7 @@ def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
     Returns:
         The spans that are not empty then.
     """
+    # Texts lie between the ends; -1 and the length stand for the borders of the row.
     bounds = [-1, *np.flatnonzero(ends_L).tolist(), len(ends_L)]
     texts = [(a + 1, b) for a, b in pairwise(bounds)]
     cut = [

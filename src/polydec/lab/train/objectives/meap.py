@@ -107,6 +107,7 @@ def mask_random_inputs(
     """
     # Neither the first input nor the last.
     may = np.flatnonzero(inputs_T[1:-1] != end) + 1
+    # At least one input is masked, however short the row.
     if share:
         count = min(len(may), max(1, int(share * len(inputs_T))))
     else:

@@ -43,6 +43,7 @@ class NextToken:
         Returns:
             Nats a token.
         """
+        # Each input predicts the token after it.
         return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
     def save(

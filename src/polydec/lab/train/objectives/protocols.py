@@ -87,6 +87,7 @@ def cross_entropy(student: TrainableLlama, inputs_BT: Tensor, labels_BT: Tensor)
     Returns:
         Nats a position that has a label.
     """
+    # In float32, whatever the arithmetic of the network.
     logits = student(inputs_BT).float().flatten(0, 1)
     return F.cross_entropy(logits, labels_BT.flatten(), ignore_index=IGNORED)
 

@@ -1,4 +1,4 @@
-"""Masked tokens, next tokens and all later tokens in turn (TokenUnify), which leaves draft heads behind."""
+"""Masked, next and all later tokens in turn (TokenUnify), which also trains draft heads."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from polydec.models.learned.state_layer import rms_normalised
 from polydec.models.sessions.checkpoint import load_bundle
 
 MODE = "<|masked|>"
-"""In the place of the mark of a beginning where a row is read with holes, so that the network knows which of both it is."""
+"""In the place of the mark of a beginning where a row is read with holes, so that the network knows
+which of both it is."""
 RANKS = 4
 DRAFTED = 4
-"""Tokens of a law that are counted as a draft's, and offsets that are kept as draft heads (2 to 5)."""
+"""Tokens of a law that are counted as a draft's, and offsets that are kept as draft heads (2 to 5).
+"""
 OFFSETS = 16
 """The farthest token that is foretold."""
 
@@ -42,6 +44,7 @@ class OffsetPredictor(nn.Module):
         super().__init__()
         width = student.s.width
         g = torch.Generator().manual_seed(0)
+        # All offsets share both matrices; only biases tell them apart.
         self.weight, self.deep = (
             nn.Parameter(torch.randn(width, width, generator=g) * width**-0.5) for _ in range(2)
         )
@@ -144,6 +147,7 @@ class TokenUnify:
             A mean in nats.
         """
         assert isinstance(network, TokenUnifyModel)
+        # A step learns one of the three only, drawn by the step's own generator.
         return self._kinds[int(rng.choice(3, p=self.shares))](self, network, batch_BT, ids, rng)
 
     def _masked(
@@ -156,6 +160,7 @@ class TokenUnify:
         inputs = list[np.ndarray]()
         labels = list[np.ndarray]()
         for row_T in batch_BT[:, :-1].numpy():
+            # Each row has a share of its own.
             hide_T = (rng.random(len(row_T)) < rng.uniform(0.1, 0.5)) & (row_T != ids[END])
             hide_T[0], hide_T[1] = False, True  # the mode's place, and at least one of a row
             inputs.append(np.where(hide_T, ids[MASK], row_T))
@@ -180,6 +185,7 @@ class TokenUnify:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
+        # Offsets beyond the row are left out.
         weights_K = offset_weights(min(OFFSETS, batch_BT.shape[1] - 1))
         offsets = 1 + rng.choice(len(weights_K), self.looks, p=weights_K)
         # One pass of the network serves all offsets.
@@ -248,6 +254,7 @@ def offset_token_logits(net: TokenUnifyModel, state_BTH: Tensor, offset: int) ->
         guessed = state_BTH
     else:
         guessed = net.offsets(state_BTH, offset)
+    # All offsets go through the network's own norm and head.
     return net.student.logits(net.student.model.norm(guessed)).float()
 
 
@@ -266,6 +273,7 @@ def rates_of(net: TokenUnifyModel, unseen_RT: Tensor) -> list[list[float]]:
     out = list[list[float]]()
     for k in range(2, 2 + DRAFTED):
         logits = offset_token_logits(net, state_RTH[:, : state_RTH.shape[1] - k + 1], k)
+        # [R, T, RANKS]: whether the token of each rank is the text's.
         right = logits.topk(RANKS, -1).indices == unseen_RT[:, k:, None]
         out.append(right.float().mean((0, 1)).tolist())
     return out

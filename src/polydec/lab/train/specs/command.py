@@ -1,4 +1,4 @@
-"""One `polydec train KIND`: its flags are the fields of a spec, and what it calls is imported when it runs."""
+"""One `polydec train KIND`: its flags are the fields of a spec, its trainer is imported late."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ class ContextSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # The encoder has heads of 8, the networks heads of 16.
         if self.encoder % 8:
             raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:

@@ -81,6 +81,7 @@ class DiffusionSpec:
             raise RequestError(
                 f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
             )
+        # Steps alternate between long and other tasks, so there must be some of both.
         if self.long and len({name in LONG for name in self.tasks}) < 2:
             raise RequestError(
                 f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"

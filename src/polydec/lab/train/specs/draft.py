@@ -82,6 +82,7 @@ class DraftSpec:
         )
         from polydec.lab.train.selfplay import SOURCES
 
+        # Raises for unknown names, and for a beta out of range.
         for name in (self.divergence, *(d for _, d in self.tasks)):
             divergence_by_name(name, self.beta)
         for kind, _ in self.tasks:

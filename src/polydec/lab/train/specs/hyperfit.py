@@ -42,6 +42,7 @@ class HyperfitSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # An epoch needs one full batch.
         if self.texts < self.rows:
             raise RequestError(
                 f"texts is {self.texts}: a step takes rows ({self.rows}), so give at least as many"
@@ -50,6 +51,7 @@ class HyperfitSpec:
 
 def hyperfit_summary(result: Mapping[str, Any]) -> str:
     """A table of what was measured before and after."""
+    # What each figure is called in the table.
     names = {
         "held_out_nats": "held-out nats a token",
         "entropy": "entropy of its laws, nats",

@@ -52,6 +52,7 @@ class InsertionSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # An insertion model stops when nothing is missing, so an answer must have an end.
         if endless := [name for name in self.tasks if name in LONG]:
             raise RequestError(
                 f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"

@@ -115,10 +115,12 @@ class LMSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # Each kind of text has a share and a size of its own.
         if not len(self.shares) == len(self.train_mb) == len(self.kinds):
             raise RequestError(
                 f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
             )
+        # A teacher and early exits bring a loss of their own.
         if self.objective != "next-token" and (self.teacher is not None or self.depths.on):
             raise RequestError(
                 f"objective is {self.objective!r}: with a teacher or early exits next tokens are learned, so leave it out"
@@ -128,6 +130,7 @@ class LMSpec:
     @property
     def depths(self) -> EarlyExitLosses:
         """What a step learns besides the loss of the full network."""
+        # Imported here: it loads torch, which a list of flags does not need.
         from polydec.lab.train.exits import EarlyExitLosses
 
         return EarlyExitLosses(self.early_exit, self.layer_dropout, self.exits)
@@ -136,6 +139,7 @@ class LMSpec:
 def lm_training_summary(result: Mapping[str, Any]) -> str:
     """Held-out bits per byte next to those of the n-gram, and what the run took."""
     model = result["bits_per_byte"]
+    # The order of the n-gram is part of the figure's name.
     key = next(k for k in result if k.startswith("bits_per_byte_"))
     order = key.removeprefix("bits_per_byte_").removesuffix("_gram")
     rows = [

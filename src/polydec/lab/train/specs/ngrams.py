@@ -39,6 +39,7 @@ class NGramSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # A corpus has no prompts, so nothing is written.
         if self.corpus is not None and (self.text, self.data) != (None, None):
             raise RequestError(
                 "corpus is given, and so is text or data: a table is counted in one of them, leave out the others"

@@ -71,12 +71,15 @@ class ReasonerSpec:
             raise RequestError(
                 f"own is {self.own}: only a network that is named by start can draw solutions"
             )
+        # One expert is an MLP with a useless router; and only networks without experts can be
+        # grown.
         if self.experts == 1 or (self.experts and self.start is not None):
             raise RequestError(
                 f"experts is {self.experts}: it must be 0, or at least 2 in a network that does not begin with another's law"
             )
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        # Raises for unknown names.
         problems.require_kinds(self.kinds)
 
 

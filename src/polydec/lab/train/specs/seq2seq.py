@@ -57,6 +57,7 @@ class Seq2SeqSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # All heads have one size.
         if self.width % HEAD:
             raise RequestError(f"width is {self.width}: it must be a multiple of {HEAD}")
         if min(self.parts) < 1:
@@ -65,6 +66,7 @@ class Seq2SeqSpec:
 
 def seq2seq_training_summary(result: Mapping[str, Any]) -> str:
     """What is printed of a run."""
+    # Small data may have no held-out pair.
     right = ""
     if result["held_out_nats"] is not None:
         right = (

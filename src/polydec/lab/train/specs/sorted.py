@@ -56,6 +56,7 @@ class SortedSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # One layer has no half to serve.
         if self.layers and not 2 <= self.layers <= 256:
             raise RequestError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
 

@@ -1,4 +1,4 @@
-"""What `polydec train heads`, `eagle` and `probes` can be told: each has a file with its COMMAND beside this one."""
+"""What `polydec train heads`, `eagle` and `probes` can be told; their COMMANDs are in files here."""
 
 from __future__ import annotations
 
@@ -107,6 +107,7 @@ class StatesSpec:
                     f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
                     f"({takers} would take it)"
                 )
+        # A draft model's head has its own tokens.
         if self.start is not None and self.tokens:
             raise RequestError(
                 f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"

@@ -53,6 +53,7 @@ class WordsSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # Encoder and decoder of word-pooled are half as wide, in heads of 32.
         if self.width % 64:
             raise RequestError(f"width is {self.width}: it must be a multiple of 64")
 

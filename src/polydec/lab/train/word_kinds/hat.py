@@ -1,11 +1,14 @@
-"""Hierarchical transformer (HAT): a word's bytes become one vector, a backbone reads these, a decoder spells the next word up
-to its end mark.
+"""Hierarchical transformer (HAT): one vector for each word, made of its bytes.
 
-Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level processing for robust,
-adaptable language models, 2025. A word is what stands between two of its splits: white space with the letters and signs behind
-it. Where a word ends is known when white space follows, so no split moves when a text goes on, and the last word of a prompt is
-never closed: its bytes prime the decoder. The encoder reads the end mark too, and a word is closed at `longest` bytes without
-one; that, and all sizes but their ratio of 1 to 4, are ours. The network is that of word-pooled models with one vector a word.
+A backbone reads the vectors, and a decoder spells the next word up to its end mark.
+
+Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level
+processing for robust, adaptable language models, 2025. A word is what stands between two of its
+splits: white space with the letters and signs behind it. Where a word ends is known when white
+space follows, so no split moves when a text goes on, and the last word of a prompt is never closed:
+its bytes prime the decoder. The encoder reads the end mark too, and a word is closed at `longest`
+bytes without one; that, and all sizes but their ratio of 1 to 4, are ours. The network is that of
+word-pooled models with one vector a word.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def words_right(
         guess = network(token_1T[:, :-1])[0].argmax(-1)
         whole = True
         for hit, token in zip((guess == token_1T[0, 1:]).tolist(), token_1T[0, 1:].tolist()):
+            # One wrong byte spoils a word.
             whole = whole and hit
             # A last word that is cut off by the row is not counted.
             if token in ends:

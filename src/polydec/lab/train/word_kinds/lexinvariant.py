@@ -1,7 +1,7 @@
-"""Lexinvariant: every text has its own random table of embeddings, so what a byte means is learned from its use in the text.
+"""Lexinvariant: every text has its own random embeddings, so a byte gets its meaning from use.
 
-Source: Huang et al., Lexinvariant language models, 2023. The marks BEGIN and END keep rows of their own; the
-network's size is ours.
+Source: Huang et al., Lexinvariant language models, 2023. The marks BEGIN and END keep rows of their
+own; the network's size is ours.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class LexinvariantLlama(nn.Module):
         """
         own_VH = self.network.model.embed_tokens.weight
         generator = torch.Generator().manual_seed(seed)
+        # Rows have a length of about 1.
         drawn = torch.randn(count, *own_VH.shape, generator=generator) * own_VH.shape[1] ** -0.5
         keep_V1 = torch.zeros(len(own_VH), 1, dtype=torch.bool)
         keep_V1[self.fixed] = True
@@ -72,10 +73,12 @@ class LexinvariantLlama(nn.Module):
         sin_TD = trunk.sin[:T]
         for layer in trunk.layers:
             x = layer(x, cos_TD, sin_TD)
+        # The head is the row's own table, too.
         return torch.einsum("bth,bvh->btv", trunk.norm(x), table_BVH)
 
     def forward(self, token_BT: Tensor) -> Tensor:
         """Logits by the one table that the directory has."""
+        # One table serves all rows.
         return self.by_tables(token_BT, self.tables(1, self.seed).expand(len(token_BT), -1, -1))
 
 
@@ -90,6 +93,7 @@ def lexinvariant_logits(network: LexinvariantLlama, token_BT: Tensor, step: int)
     Returns:
         Shape ``[B, T, V]``.
     """
+    # The seeds of two steps, or of two runs, do not meet.
     seed = (network.seed + 1) * 1_000_003 + step
     return network.by_tables(token_BT, network.tables(len(token_BT), seed))
 
@@ -143,6 +147,7 @@ def lexinvariant_figures(
         See `by_position`; `renamed_apart`: largest difference of a log-probability when bytes are
         renamed.
     """
+    # Few short rows are enough: apart from rounding both laws are equal.
     rows = [ids[:64] for ids in texts if len(ids) >= 64][:4]
     out: dict[str, Any] = {**by_position(network, texts, length)}
     if rows:

@@ -33,6 +33,7 @@ def by_position(
     token_BT = torch.tensor(rows)
     logits = network(token_BT[:, :-1]).float().flatten(0, 1)
     nats = F.cross_entropy(logits, token_BT[:, 1:].flatten(), reduction="none")
+    # The mean over texts of each position, in bits.
     bits_T = nats.view(len(rows), -1).mean(0) / math.log(2)
     first = [edge for edge in EDGES if edge < length]
     parts = zip(first, [*first[1:], length], strict=True)

@@ -33,6 +33,7 @@ def of_bytes(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
 
 def word_end_bytes(tokenizer: Tokenizer) -> frozenset[int]:
     """The ids of bytes that end a word, and of the end of a text."""
+    # A byte is a token here, so each of PARTS is one id.
     parts = tokenizer.encode("".join(PARTS), add_special_tokens=False).ids
     return frozenset((*parts, mark_id(tokenizer, END)))
 

@@ -1,4 +1,4 @@
-"""Byte-level BPE tokens: what kinds over words and bytes are held against, as most language models read these."""
+"""Byte-level BPE tokens, as most language models read: the control of the other kinds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""Word-pooled: a word's bytes become a few vectors, a backbone reads these, and a small decoder spells the next word.
+"""Word-pooled: a word's bytes become a few vectors, and a small decoder spells the next word.
 
-Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. Words end
-with the byte that parts them (a space, a line break) or at `longest` bytes, so what ends a word is a byte of the text, and the
-law is one of bytes without an end-of-word mark; that, and all sizes, are ours.
+A backbone reads the vectors.
+
+Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023.
+Words end with the byte that parts them (a space, a line break) or at `longest` bytes, so what ends
+a word is a byte of the text, and the law is one of bytes without an end-of-word mark; that, and all
+sizes, are ours.
 """
 
 from __future__ import annotations
