@@ -250,8 +250,9 @@ class BlockDrafterObjective:
 
     @torch.no_grad()
     def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
-        """The share of gaps that are filled right, by their number after a cut in the middle of a
-        text.
+        """The share of gaps that are filled right, by their number after a cut.
+
+        Texts are cut in their middle.
         """
         right = np.zeros(self.spec.block)
         count = np.zeros(self.spec.block)

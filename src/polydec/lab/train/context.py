@@ -1,5 +1,7 @@
-"""`polydec train context`: models that read vectors where words would stand. Each kind is a file of
-`train/contexts`."""
+"""`polydec train context`: models that read vectors where words would stand.
+
+Each kind is a file of `train/contexts`.
+"""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ def held_out(text: str) -> bool:
 
 
 def render_dialogue(turns: Sequence[tuple[bool, str]]) -> str:
-    """Write turns as the chat template does; of each turn: whether the assistant speaks, and its
-    words.
+    """Write turns as the chat template does.
+
+    Of each turn are given: whether the assistant speaks, and its words.
     """
     return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
 

@@ -252,8 +252,9 @@ def _texts(spec: DiffusionSpec, i: int) -> list[str]:
 
 
 class DiffusionTaskRows:
-    """Batches of tasks as the chat template writes them; the answer and the EOS after it fill the
-    row.
+    """Batches of tasks as the chat template writes them.
+
+    The answer and the EOS after it fill the row.
     """
 
     def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
@@ -309,8 +310,9 @@ class DiffusionTaskRows:
         return asked, self._ids(task.answer + END)
 
     def _left_out(self, i: int) -> bool:
-        """Whether a causal model sees no question in this row; other models see gaps, see
-        `apply_prompt_dropout`.
+        """Whether a causal model sees no question in this row.
+
+        Other models see gaps, see `apply_prompt_dropout`.
         """
         spec = self._spec
         return (

@@ -118,8 +118,9 @@ def divergence_by_name(name: str, beta: float = 0.5) -> Divergence:
 
 
 def acceptance_probability(logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
-    """The probability that exact verification accepts a token drawn from q: sum of min(p, q) = 1 -
-    TVD.
+    """The probability that exact verification accepts a token drawn from q.
+
+    It is the sum of min(p, q), or 1 - TVD.
 
     Args:
         logp_NC: The target's log-probabilities of the tokens that the draft can propose, shape

@@ -61,6 +61,7 @@ def _course(spec: DParallelSpec) -> TrainingRun:
     ]
     source = sources.open_source(spec.target)
     mask = lm.checkpoint.lm.mask
+    # The trainable copy has the target's weights; the loaded model only wrote the answers.
     network = (
         make_bidirectional(from_weights(source.config, source.weights)).requires_grad_(True).train()
     )
@@ -185,6 +186,7 @@ def certain_loss(
     first_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
     see_B1TT = canvas_BT[:, None, None].expand(-1, 1, T, -1)
     total = torch.zeros(())
+    # Both copies see the same canvas; each predicts what the other shows.
     for hidden_BT in (first_BT, answer_BT & ~first_BT):
         if later_BT is None:
             gap_BT = hidden_BT
@@ -198,6 +200,7 @@ def certain_loss(
             continue
         total = total + F.cross_entropy(logits, label)
         logp = (logits / COOL).log_softmax(-1)
+        # Only right guesses are made surer.
         entropy = -(logp.exp() * logp).sum(-1)[logits.argmax(-1) == label]
         if beta and len(entropy):
             total = total + beta * entropy.mean()

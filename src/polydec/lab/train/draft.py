@@ -241,6 +241,7 @@ class DistillationObjective:
         rows = self.rows(samples, laws)
         sizes = [len(s.output_ids) for s in samples]
         own = dict(self.spec.tasks)
+        # The rows of each sample, as kinds may differ in their divergence.
         parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
         return torch.cat(
             [
@@ -332,9 +333,7 @@ class DistillationObjective:
 
     @torch.no_grad()
     def accepted(self, chosen: Sequence[int]) -> float:
-        """Mean probability that exact verification accepts a token drawn from the draft, on some
-        samples.
-        """
+        """Mean probability that exact verification accepts a token drawn from the draft."""
         return float(
             acceptance_probability(
                 *self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))
@@ -373,8 +372,9 @@ def cumulative_offsets(lengths: tuple[int, ...]) -> list[int]:
 
 
 def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[int]:
-    """The samples of a step: every round goes through all of them once, in batches of similar
-    length.
+    """The samples of a step.
+
+    Every round goes through all of them once, in batches of similar length.
 
     Args:
         lengths: Tokens of each sample.

@@ -92,6 +92,7 @@ go on were made a little differently, and are not known to a question."""
 @cache
 def embedded_training_questions(name: str) -> frozenset[str]:
     """The questions of a task that an embedded model was trained on; some seconds of computing."""
+    # Drawn as the stages drew them: with False for held out, and lists of six.
     return frozenset(
         TASKS[name](random.Random(f"{name} {run.seed} {i} False"), SIX).question
         for run in RUNS
@@ -116,6 +117,7 @@ def fresh_held_out_tasks(
     Returns:
         `count` tasks.
     """
+    # Four times as many as wanted: many questions come again, or are known.
     tasks = [draw_task(name, seed, i, unseen=True, of=of) for i in range(4 * count)]
     known = embedded_training_questions(name)
     if len({t.question for t in tasks} - known) < count:

@@ -18,8 +18,9 @@ from polydec.lab.train.network import TrainableLlama
 
 @dataclass(frozen=True)
 class EarlyExitLosses:
-    """What a step learns besides the loss of the full network. Depths count layers: 1 is after the
-    first.
+    """What a step learns besides the loss of the full network.
+
+    Depths count layers: 1 is after the first.
 
     Attributes:
         scale: e_scale of the early-exit loss, 0 (off) to 1. Depth d weighs scale * d (d - 1) / 2,

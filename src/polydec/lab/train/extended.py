@@ -1,5 +1,4 @@
-"""A network in training that goes on from keys and values: what vectors that it makes itself, one
-behind the other, are fed to."""
+"""A network in training that goes on from keys and values, for inputs that it makes itself."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ def forward_with_past(
     T = x_BTH.shape[1]
     s = trunk.s
     kept = Past()
+    # Positions go on where the past ends.
     cos_TD = trunk.cos[start : start + T]
     sin_TD = trunk.sin[start : start + T]
     # Input t sees the P0 earlier ones and itself and those before it: a lower triangle moved by P0.
@@ -50,6 +50,7 @@ def forward_with_past(
         k = apply_rotary_embedding(k, cos_TD, sin_TD)
         if past:
             k, v = (torch.cat([a, b], dim=2) for a, b in zip(past[at], (k, v), strict=True))
+        # Keys are kept turned, so that they are never turned again.
         kept.append((k, v))
         # Several query heads share a key head.
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
@@ -75,6 +76,7 @@ def feed_continuous_thoughts(
     """
     state_BTH, past = forward_with_past(trunk, x_BTH)
     out = [trunk.norm(state_BTH[:, -1:])]
+    # The thought is the normed state itself: no token is chosen between two steps.
     for _ in range(count):
         state_B1H, past = forward_with_past(trunk, out[-1], past)
         out.append(trunk.norm(state_B1H))

@@ -63,6 +63,7 @@ def draw_fact_page(
 
 def _page(dice: random.Random, lines: int, records: int, questions: int) -> FactPage:
     at = sorted(dice.sample(range(lines), records))
+    # No key stands twice, so each question has one answer.
     keys = dice.sample(KEYS, records)
     number = {key: "".join(dice.choices("0123456789", k=DIGITS)) for key in keys}
     # Records take the places in `at` in order; all other lines are remarks.

@@ -1,5 +1,4 @@
-"""Graphs of which one can ask what is reached: two trees of the same size, whose edges stand in any
-order.
+"""Graphs of two trees of the same size, of which one can ask what is reached.
 
 A question is `ab|cd|…?xy>r`: an edge leads from its first letter to its second; which of x and y is
 reached from r? Both stand equally deep, each in its own tree, so only the way from r tells them
@@ -43,6 +42,7 @@ class ReachabilityGraph:
         """The nodes where edges lead, by the node where they begin."""
         out = dict[str, str]()
         for edge in self.question.partition("?")[0].split("|"):
+            # An edge is two letters: where it begins, and where it leads.
             out[edge[0]] = out.get(edge[0], "") + edge[1]
         return out
 
@@ -101,6 +101,7 @@ def _drawn(dice: random.Random, size: int, hops: int, depth: int | None) -> Reac
         deep = depth
     # Both candidates stand equally deep, so depth does not tell them apart.
     right, wrong = (dice.choice([x for x, (_, d) in t.items() if d == deep]) for t in trees)
+    # The order of the two candidates says nothing.
     if dice.random() < 0.5:
         asked = (right, wrong)
     else:

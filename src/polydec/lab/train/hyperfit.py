@@ -31,8 +31,7 @@ COPIED = 5
 
 
 def train_hyperfit(spec: HyperfitSpec) -> dict[str, Any]:
-    """Learn `texts` texts of `length` tokens by heart, at a constant rate, and save the model as a
-    directory.
+    """Learn `texts` texts of `length` tokens by heart, at a constant rate, and save the model.
 
     Returns what its laws and its greedy continuations of held-out texts were like `before` and
     `after`, see `measure_hyperfit`. Held-out nats rise; that is expected. See `run_training`.
@@ -102,11 +101,13 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
 
 
 def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Texts to learn, and held-out ones, all cut to one length. Raises RequestError where there are
-    too few.
+    """Texts to learn, and held-out ones, all cut to one length.
+
+    Raises RequestError where there are too few.
     """
     root = training_data(spec.data)
     parts = list[list[list[int]]]()
+    # All kinds of text, in the order of KINDS, until there are enough.
     splits = [split_documents(root, kind, BYTES, BYTES, spec.seed) for kind in KINDS]
     for texts, most in (
         ([t for s in splits for t in s.train], spec.texts),

@@ -49,9 +49,7 @@ class InsertionExample:
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """Of each hidden token: how many visible tokens of the answer stand before it, and the
-        token.
-        """
+        """Of each hidden token: the visible tokens of the answer before it, counted, and the token."""
         return [
             (sum(j not in self.hidden for j in range(i)), self.answer[i])
             for i in sorted(self.hidden)
@@ -112,8 +110,9 @@ def _course(spec: InsertionSpec) -> TrainingRun:
 
 
 def marks_of(student: DiffusionStudent) -> InsertionMarks:
-    """The special ids of a student. The mark is the last id of the vocabulary, the gap of a
-    masked-diffusion model.
+    """The special ids of a student.
+
+    The mark is the last id of the vocabulary, the gap of a masked-diffusion model.
     """
     # No special token is ever inserted, and no mark.
     known = [mark_id(student.tokenizer, mark) for mark in SPECIAL]
@@ -183,6 +182,7 @@ def insertion_loss(
     row = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch]
     end = marks.end
     T = max(map(len, row))
+    # Rows are filled up with the end, which nothing sees there.
     token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
     # Padding after the end is seen by no position.
     see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(

@@ -57,8 +57,9 @@ class LexicalUnitModel(nn.Module):
         self.pads_PH = nn.Parameter(pads_PH)
 
     def states(self, token_BT: Tensor) -> list[Tensor]:
-        """The states, ready for the head: of the texts, then of each pad after each of their
-        tokens, all of shape ``[B, T, H]``.
+        """The states of the texts, then of each pad after each of their tokens.
+
+        All are ready for the head, shape ``[B, T, H]``.
         """
         trunk = self.network.model
         x = trunk.embed_tokens(token_BT)

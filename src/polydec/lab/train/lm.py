@@ -307,8 +307,9 @@ def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
 
 
 def set_aside(tokens: int, length: int) -> int:
-    """How many tokens of a training stream only judge the weights: up to eight rows, a fiftieth at
-    most.
+    """How many tokens of a training stream only judge the weights.
+
+    These are up to eight rows, a fiftieth of the stream at most.
 
     Args:
         tokens: Tokens of the stream.
@@ -323,8 +324,9 @@ def set_aside(tokens: int, length: int) -> int:
 def lm_step_loss(
     student: TrainableLlama, teacher: TrainableLlama | None, batch_BT: Tensor, fast: bool
 ) -> Tensor:
-    """The mean cross-entropy with the text, or with a teacher's laws (forward KL, up to a
-    constant).
+    """The mean cross-entropy with the text, or with a teacher's laws.
+
+    With a teacher it is forward KL, up to a constant.
 
     Args:
         student: The network in training.
@@ -407,6 +409,7 @@ def mixture_row(
         Token ids, BEGIN first.
     """
     pattern = pattern_of(spec.shares)
+    # A turn of the pattern has every kind as often as its share.
     turn, at = divmod(i, len(pattern))
     kind = pattern[at]
     # Rows of this kind in earlier turns of the pattern, and in this one.
@@ -426,8 +429,7 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
 def find_tokenizer(
     spec: LMSpec, out: Path, texts: Sequence[str], size: int, marks: Sequence[str] = ()
 ) -> Tokenizer:
-    """The tokenizer of a training: that of a model or directory, the one of an earlier start, or a
-    new one.
+    """The tokenizer of a training: a named one, the one of an earlier start, or a new one.
 
     Args:
         spec: Options; `tokenizer`, `teacher` and `start` name models, in this order.
@@ -442,6 +444,7 @@ def find_tokenizer(
     Raises:
         RequestError: A named model has no tokenizer.json, or it cannot be read.
     """
+    # Without a named tokenizer that of a teacher is taken: its laws are over its own tokens.
     source = spec.tokenizer or spec.teacher or spec.start
     path = (model_directory(source) if source else out) / "tokenizer.json"
     if path.exists():
@@ -498,8 +501,9 @@ def strip_special_marks(text: str) -> str:
 def measure_bits_per_byte(
     student: TrainableLlama, corpus: TokenCorpus, spec: LMSpec, shape: LlamaShape
 ) -> dict[str, Any]:
-    """Bits per byte of held-out text of each kind, of the model and of an n-gram model on the same
-    tokens.
+    """Bits per byte of held-out text of each kind, of the model and of an n-gram model.
+
+    Both models have the same tokens.
 
     Args:
         student: The trained network.

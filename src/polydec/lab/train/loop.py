@@ -85,8 +85,9 @@ def build_optimisers(
 
 
 class BestWeights:
-    """Keeps the weights that were best on data that is set aside; before the first look there are
-    none.
+    """Keeps the weights that were best on data that is set aside.
+
+    Before the first look there are none.
     """
 
     def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
@@ -346,8 +347,9 @@ def bf16_autocast(enabled: bool) -> Any:
 
 
 def is_bf16_run(state: Path, asked: bool | None = None) -> bool:
-    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock
-    decides.
+    """Whether to train in bf16.
+
+    Two runs of one training must come to the same weights, so no clock decides.
 
     Args:
         state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with

@@ -30,8 +30,9 @@ class LowRankUpdate(nn.Module):
 
 
 def add_lora_adapters(network: nn.Module, rank: int, seed: int) -> None:
-    """Put an adapter on every linear part of the network's layers; nothing else is trained from
-    then on.
+    """Put an adapter on every linear part of the network's layers.
+
+    Nothing else is trained from then on.
 
     Args:
         network: The network, changed in place.

@@ -153,8 +153,10 @@ def load_balance_loss(network: nn.Module) -> Tensor:
 
 
 class LlamaDecoderLayer(nn.Module):
-    """One layer. Its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the
-    shape has experts.
+    """One layer of the skeleton.
+
+    Its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the shape has
+    experts.
     """
 
     mlp: LlamaMLP
@@ -276,9 +278,7 @@ class FrozenEmbedding(nn.Module):
 
 
 class TrainableLlama(nn.Module):
-    """A Llama with a tied head over all tokens, or with a head of its own over `tokens` (int, C)
-    only.
-    """
+    """A Llama with a tied head over all tokens, or one of its own over `tokens` (int, C) only."""
 
     tokens: Tensor | None
 
@@ -423,8 +423,9 @@ def save_directory(
     files: Mapping[str, Any],
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Write config.json, model.safetensors and further files; each file appears complete or not at
-    all.
+    """Write config.json, model.safetensors and further files.
+
+    Each file appears complete or not at all.
 
     Args:
         path: Directory to write; it is made where it is missing.

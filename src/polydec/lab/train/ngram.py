@@ -84,8 +84,9 @@ class NGram:
         return NGram(order, size, tuple(reversed(levels)))
 
     def logp(self, stream: np.ndarray) -> np.ndarray:
-        """The log-probability of every token of `stream` except the first order - 1, after the
-        tokens before it, in nats.
+        """The log-probability of every token of `stream` after the tokens before it, in nats.
+
+        The first order - 1 tokens have none.
         """
         bits = token_bit_width(self.size)
         count = len(stream) - self.order + 1

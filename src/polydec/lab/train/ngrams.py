@@ -71,6 +71,7 @@ def _keep(
 ) -> dict[str, Any]:
     """Count and save; returns what was measured."""
     out = Path(spec.out)
+    # Counting takes seconds, so there is no state to resume from.
     table = count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
@@ -176,8 +177,9 @@ def count_ngrams(
 def _positions(
     samples: Sequence[TrainingSample], order: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each token of an answer: the token, the answer's number, and the `order` tokens before
-    it, nearest first (-1: none).
+    """For each token of an answer: the token, the answer's number, and the tokens before it.
+
+    These are `order` tokens, nearest first; -1: none.
     """
     tokens = list[np.ndarray]()
     answers = list[np.ndarray]()
@@ -194,8 +196,9 @@ def _positions(
 
 
 def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
-    """The key of a context with one more token before it: the hash of
-    models/learned/kinds/ngrams.py, for many at once.
+    """The key of a context with one more token before it, for many at once.
+
+    The hash is that of models/learned/kinds/ngrams.py.
     """
     mixed = (key_N ^ (token_N + 1).astype(np.uint64)) * np.uint64(MIX)
     return mixed ^ mixed >> np.uint64(29)

@@ -160,8 +160,9 @@ WINDOW = 3
 
 @dataclass(frozen=True, eq=False)
 class TargetTextStates:
-    """The target's states over its texts, prompts included, text after text. A row is a position
-    with a next token.
+    """The target's states over its texts, prompts included, text after text.
+
+    A row is a position with a next token.
 
     Attributes:
         state_NH: State before each token, as sessions give them, shape ``[N, H]``.

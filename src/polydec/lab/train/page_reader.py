@@ -80,8 +80,9 @@ def encode_page_lines(pages: Sequence[FactPage]) -> Tensor:
 
 
 def encode_page_questions(pages: Sequence[FactPage]) -> Tensor:
-    """Token ids of the questions with their answers, one after another, shape ``[B, Q (2 +
-    DIGITS)]``.
+    """Token ids of the questions with their answers.
+
+    They follow one another: shape ``[B, Q (2 + DIGITS)]``.
     """
     return torch.tensor(
         [[IDS[x] for key, number in p.asked for x in f"?{key}{number}"] for p in pages]

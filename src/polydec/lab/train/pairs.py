@@ -127,9 +127,7 @@ def bucket_by_length(
 
 
 def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
-    """Cut some indices, in the order of their lengths, into at most `count` parts of about as much
-    length.
-    """
+    """Cut indices, ordered by length, into at most `count` parts of about as much length."""
     order = sorted(chosen, key=lambda i: (length[i], i))
     total = sum(length[i] for i in order)
     seen = 0
@@ -144,8 +142,9 @@ def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list
 
 @dataclass(frozen=True, eq=False)
 class BucketBatchSampler:
-    """Says which pairs each step learns from: pairs of one bucket, as many as fit `tokens` with
-    their padding.
+    """Says which pairs of one bucket each step learns from.
+
+    They are as many as fit `tokens` with their padding.
 
     `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have
     tokens.

@@ -123,8 +123,9 @@ def is_right_solution(problem: ReasoningProblem, text: str) -> bool:
 
 
 def _right(problem: ReasoningProblem, lines: Sequence[str]) -> tuple[int, int]:
-    """How many lines are right and can still be finished, and the same in characters, within a line
-    too.
+    """How many lines are right and can still be finished, and the same in characters.
+
+    Characters are counted within a line too.
     """
     after = KINDS[problem.kind].after
     characters = 0

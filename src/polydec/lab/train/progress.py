@@ -53,6 +53,7 @@ def show_training_progress(
         TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[note]}"),
     )
+    # Leaving the block stops the bar, also when the run fails.
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=steps, note="")
 

@@ -52,13 +52,15 @@ NOT_LEARNED = -100
 
 
 class ReasonerModel(nn.Module):
-    """A network, and a small judge that is trained with it: is all right that was read of a
-    solution?
+    """A network, and a small judge that is trained with it.
+
+    The judge says whether all is right that was read of a solution.
     """
 
     def __init__(self, network: TrainableLlama, seed: int) -> None:
         super().__init__()
         self.network = network
+        # The global generator is left as it was.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             out = nn.Linear(64, 1)
@@ -66,8 +68,9 @@ class ReasonerModel(nn.Module):
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
     def reward(self, vocab: TokenVocabulary) -> StepReward:
-        """The judge as a process reward model, for decoding with the network. `vocab` is the
-        network's.
+        """The judge as a process reward model, for decoding with the network.
+
+        `vocab` is the network's vocabulary.
         """
         (a, b), (c, d) = (
             (m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear)
@@ -171,6 +174,7 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
         with bf16_autocast(bf16):
             return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
+    # The weights that are best on the rows of step -1 are the ones that stay.
     schedule = TrainingSchedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
     )
@@ -243,6 +247,7 @@ class ReasonerRows:
             tokens += written
             learned += [wrote] * len(written)
             rights += right or [NOT_LEARNED] * len(written)
+            # Problems are cut where the row ends.
             if len(tokens) > length:
                 break
         # Goals are the tokens one place later, so one token more than a row is needed.
@@ -250,8 +255,10 @@ class ReasonerRows:
         return tokens[:length], goals[1 : length + 1], rights[:length]
 
     def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, Sequence[int]]]:
-        """Pieces of problems without end: tokens, whether they are learned, and labels of
-        rightness, none where that is not asked.
+        """Pieces of problems without end.
+
+        Of each: tokens, whether they are learned, and labels of rightness, none where that is not
+        asked.
         """
         while True:
             is_flawed = r.random() < self._spec.flawed

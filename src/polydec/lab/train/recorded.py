@@ -257,8 +257,9 @@ class StateFile:
                 watch(i, len(samples))
 
     def read(self, samples: Sequence[TrainingSample]) -> Tensor:
-        """The states of all these samples, shape ``[N, D]``, fp16 and mapped: only what is used is
-        read.
+        """The states of all these samples, fp16, shape ``[N, D]``.
+
+        They are mapped: only what is used is read.
         """
         rows = sum(map(recorded_position_count, samples))
         # All states together may be larger than memory.

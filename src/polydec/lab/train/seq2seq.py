@@ -152,8 +152,9 @@ def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
 
 
 def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Tokenizer:
-    """The tokenizer that is asked for, the one that this run had before, or a new one. It puts END
-    after every text.
+    """The tokenizer that is asked for, the one that this run had before, or a new one.
+
+    It puts END after every text.
     """
     if spec.tokenizer:
         path = find_checkpoint(spec.tokenizer) / "tokenizer.json"

@@ -21,8 +21,9 @@ from polydec.methods.economics.depth import kept_layers
 
 
 def train_skipping(spec: SkippingSpec) -> dict[str, Any]:
-    """Train on the target's own answers under a layer skip, and save what `polydec.load` takes for
-    a model.
+    """Train on the target's own answers under a layer skip, and save a model.
+
+    `polydec.load` takes what is saved.
 
     That is an adapter, or all weights. Measured are held-out answers in nats a token, with and
     without the skip, before and after. See `run_training`.
@@ -97,6 +98,7 @@ def layer_skipping_states(
     """
     trunk = network.model
     T = rows.token_BT.shape[1]
+    # True at prompts' tokens, with an axis for the state's numbers.
     prompt_BT1 = (torch.arange(T) < rows.prompt_B[:, None])[..., None]
     x = trunk.embed_tokens(rows.token_BT)
     for i, layer in enumerate(trunk.layers):

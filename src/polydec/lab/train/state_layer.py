@@ -1,5 +1,7 @@
-"""The trainable twin of models/learned/state_layer.py: the same arithmetic over pieces of text, and
-drafted entries behind them."""
+"""The trainable form of models/learned/state_layer.py, over pieces of text and drafted entries.
+
+The arithmetic is the same.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,7 @@ Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
 
 
 class TrainableStateLayer(nn.Module):
-    """One transformer layer for a target of this shape, which reads true states and drafted
-    entries.
+    """One transformer layer for a target, which reads true states and drafted entries.
 
     `wide` is how many numbers a position has that it reads; `beside` how many of these, before the
     residual stream, the second norm goes over too.
@@ -159,8 +160,7 @@ class TrainableStateStack(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The trainable form of models/learned/kinds/narrow.py: a map to the target's width, then a
-    layer.
+    """The trainable form of models/learned/kinds/narrow.py: a map to the width, then a layer.
 
     `begin` holds the tensors of a one-layer Llama of the target's width, which the block then is:
     it reads tokens alone at first (None: random weights). `scale` is the root mean square of that
@@ -405,8 +405,9 @@ def swiglu_mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
 
 
 def attend_draft_levels(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
-    """Attention of drafted entries, over the text up to each one's position and the entries after
-    it.
+    """Attention of drafted entries, over the text before each and the entries after it.
+
+    The text is seen up to the position that an entry follows.
 
     Args:
         q: Queries of one level, shape ``[B, heads, N, head]``.

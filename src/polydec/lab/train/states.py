@@ -102,6 +102,7 @@ def _course(spec: StatesSpec) -> TrainingRun:
     # A draft model brings its head, and with it the tokens.
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
+    # The target's network is frozen: a student reads its embeddings, norm and head.
     student = kind.start(
         TeacherContext(
             target,

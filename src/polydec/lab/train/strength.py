@@ -115,8 +115,9 @@ def best_steering_strength(
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Read prompts and answers from a file of JSON lines, in any form of text_rows.py that has
-    both.
+    """Read prompts and answers from a file of JSON lines.
+
+    Any form of text_rows.py will do that has both.
 
     Raises:
         RequestError: A line has not both; one sentence names it.

@@ -248,9 +248,7 @@ class HeadStudent(DrafterStudent):
 
 
 class LayerStudent(DrafterStudent):
-    """A layer that reads true states, and then, level by level, later tokens and what it made
-    itself.
-    """
+    """A layer that reads true states, and then, level by level, tokens and what it made itself."""
 
     def forward(
         self, entry_BTD: Tensor, window_BMW: Tensor, every: int = 1

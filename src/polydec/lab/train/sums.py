@@ -1,5 +1,4 @@
-"""Sums in steps whose last digit alone is kept: what takes many steps to say and one token to
-answer.
+"""Sums in steps whose last digit alone stays: many steps to say, one token to answer.
 
 A question is `7+5-3*4` and is taken from left to right; each step goes on from the last digit of
 the one before (`7+5` is 12, which leaves 2). The chain holds the digit after each step, and the
@@ -34,6 +33,7 @@ class LastDigitSum:
     @property
     def answer(self) -> str:
         """The digit after the last step."""
+        # The chain has one digit a step.
         return self.chain[-1]
 
 

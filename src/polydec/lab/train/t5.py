@@ -28,8 +28,9 @@ class RMSNorm(nn.Module):
 
 
 class TrainableT5Attention(nn.Module):
-    """Attention of T5. `placed` says whether it has the table of relative positions, which all
-    layers of a tower share.
+    """Attention of T5.
+
+    `placed` says whether it has the table of relative positions, which all layers of a tower share.
     """
 
     def __init__(self, c: Seq2SeqConfig, placed: bool) -> None:
@@ -186,9 +187,7 @@ class TrainableT5Tower(nn.Module):
 
 
 def _hidden(seen: Tensor) -> Tensor:
-    """What is added to scores: 0 where something is seen, and elsewhere so little that nothing is
-    left of it.
-    """
+    """What is added to scores: 0 where something is seen, -1e9 elsewhere."""
     return torch.where(seen, 0.0, -1e9)
 
 

@@ -86,6 +86,7 @@ class TeacherModel:
         out = hashlib.sha1(f"{self.fast}".encode())
         for name, weight in self.network.state_dict().items():
             flat = weight.detach().flatten()
+            # About a thousand numbers of each tensor tell targets apart, and are quick to read.
             sample = flat[:: max(1, len(flat) // 1024)].float().contiguous()
             out.update(f"{name} {tuple(weight.shape)}".encode() + sample.numpy().tobytes())
         return out.hexdigest()[:16]
@@ -93,6 +94,7 @@ class TeacherModel:
     @torch.no_grad()
     def hidden(self, sample: TrainingSample) -> Tensor:
         """The states that predict the output tokens of a sample, bf16, shape ``[N, H]``."""
+        # The last output token predicts nothing that is known.
         ids = torch.tensor([(*sample.prompt_ids, *sample.output_ids[:-1])])
         with bf16_autocast(self.fast):
             return self.network.model(ids)[0, len(sample.prompt_ids) - 1 :].bfloat16()
@@ -203,6 +205,7 @@ class TeacherModel:
                     _note(of, self.fingerprint, own[:i])
 
     def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> TeacherLaws:
+        # The file may hold more samples than these; they stand at its beginning.
         hidden = (
             torch.from_numpy(np.fromfile(at, dtype=np.int16, count=rows * width))
             .view(torch.bfloat16)

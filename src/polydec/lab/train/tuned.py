@@ -38,8 +38,9 @@ class TunedCheckpoint:
     rank: int
 
     def save(self, path: Path) -> None:
-        """Write an adapter as PEFT has it, or a complete checkpoint where there are no adapters;
-        both are names of models.
+        """Write an adapter as PEFT has it, or a complete checkpoint where there are no adapters.
+
+        Both are names of models.
         """
         # An adapter is small, and names the checkpoint that it changes.
         if self.rank:
@@ -158,8 +159,9 @@ class PaddedTextRows:
 
     @property
     def known_BT(self) -> Tensor:
-        """Where there is a next token to learn: at all positions of a text except its last, shape
-        ``[B, T]``.
+        """Where there is a next token to learn: at all positions of a text except its last.
+
+        Shape ``[B, T]``.
         """
         return torch.arange(self.token_BT.shape[1]) < self.length_B[:, None] - 1
 

@@ -73,8 +73,9 @@ def _course(spec: WordsSpec) -> TrainingRun:
     ends = kind.ends(tokenizer)
 
     def slipped(texts: tuple[str, ...]) -> list[list[int]]:
-        """Texts with some letters replaced, then encoded: slips are in the text, whatever units
-        read it.
+        """Texts with some letters replaced, then encoded.
+
+        Slips are in the text, whatever units read it.
         """
         marks = mark_id(plain, BEGIN), mark_id(plain, END)
         bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -1,5 +1,4 @@
-"""Hidden chains of thought: one vector of a model that thinks stands in the place of the steps that
-it would write.
+"""Hidden chains of thought: one vector of a model that thinks stands for the steps.
 
 Two models of one size. The one that thinks is trained first: behind a question and a mark it writes
 the steps (cross-entropy), and its state at the mark is drawn to the mean of its states over the

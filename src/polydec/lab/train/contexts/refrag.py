@@ -241,9 +241,7 @@ def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
 
 
 def rewriting_course(spec: ContextSpec) -> TrainingRun:
-    """The training of the encoder, whose vectors must let a frozen decoder write the lines once
-    more.
-    """
+    """The training of the encoder: a frozen decoder must write lines once more from its vectors."""
     network = load_refrag_model(Path(spec.target or ""), spec, None)
     network.only(network.encoding)
 

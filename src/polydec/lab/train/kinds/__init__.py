@@ -27,6 +27,7 @@ def _found() -> dict[str, DrafterKind]:
     own = dict[str, DrafterKind]()
     for module in iter_modules(__path__):
         own |= import_module(f"{__name__}.{module.name}").KINDS
+    # A plugin cannot take the name of a kind that is here.
     return own | plugins.load_plugins("students", own, _kind, "KINDS with that name")
 
 

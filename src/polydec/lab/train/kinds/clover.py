@@ -22,9 +22,7 @@ from polydec.models.learned.state_layer import StateLayer
 
 
 def make_clover(shown: TeacherContext) -> DrafterStudent:
-    """A Clover student: attention between a level's state and the last token, heads, and a layer
-    before them.
-    """
+    """A Clover student: attention between states and tokens, heads, and a layer before them."""
     s = shown.target.s
     # The output blocks begin small, at 0.01.
     attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
@@ -49,6 +47,7 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
             The drafter's weights.
         """
         assert layer is not None
+        # Nine tensors: three of the attention, three of each output block.
         return CloverModel(
             layer,
             (t[0], t[1], t[2]),

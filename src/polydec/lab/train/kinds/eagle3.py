@@ -27,8 +27,9 @@ from polydec.models.learned.state_layer import DraftVocabularyHead
 
 
 def depths_of(layers: int) -> tuple[int, ...]:
-    """After which layers EAGLE-3 reads the states: a low, a middle and a high one, where the target
-    has so many.
+    """After which layers EAGLE-3 reads the states: a low, a middle and a high one.
+
+    A shallow target has fewer.
     """
     return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
 

@@ -28,9 +28,7 @@ begins; it falls to 0."""
 
 
 class FalconStudent(DrafterStudent):
-    """A Falcon drafter: one block of guesses after every block of a piece, and further ones after
-    those.
-    """
+    """A Falcon drafter: guesses a block of states after every block of a piece, then further ones."""
 
     def __init__(self, shown: TeacherContext) -> None:
         s = shown.target.s
@@ -106,8 +104,7 @@ class FalconStudent(DrafterStudent):
             yield made, self.shown.logits(made), ends
 
     def _glanced(self, x_BTS: Tensor, token_BM: Tensor) -> Tensor:
-        """Show the truth at some blocks: the state and the token of the place that each has to
-        guess.
+        """Show the truth at some blocks: state and token of the place that each has to guess.
 
         How many are shown falls with the guesses that are wrong, and with time.
         """

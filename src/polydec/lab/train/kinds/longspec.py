@@ -52,8 +52,7 @@ def depth_before(layers: int) -> tuple[int, ...]:
 
 
 class LongSpecStudent(DrafterStudent):
-    """A LongSpec drafter: attention of its own over a short window, then attention to the target's
-    keys.
+    """A LongSpec drafter: attention over a short window of its own, then to the target's keys.
 
     Level k is a token that is k + 1 places further than the last of the target's keys that it sees.
     Weights begin as those of the target's last layer where that has the same part: the queries of

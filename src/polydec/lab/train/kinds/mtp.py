@@ -104,9 +104,7 @@ def run_mtp_masks(
 
 
 def make_mtp(shown: TeacherContext) -> DrafterStudent:
-    """A student whose masks begin as the embeddings of frequent tokens, and whose adapter adds
-    nothing yet.
-    """
+    """A student whose masks begin as embeddings of frequent tokens; its adapter adds nothing yet."""
     s = shown.target.s
     g = torch.Generator().manual_seed(shown.seed)
     drawn = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]

@@ -70,6 +70,7 @@ class MeapObjective:
                 for row in batch_BT[:, :-1].numpy()
             ]
         )
+        # Positions at masks predict the next token too.
         return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
     def save(

@@ -18,8 +18,9 @@ IGNORED = -100
 
 
 class LMObjective(Protocol):
-    """How rows of text become a loss. Pure: all chance comes from `rng`, which is made anew for
-    every step.
+    """How rows of text become a loss.
+
+    Pure: all chance comes from `rng`, which is made anew for every step.
     """
 
     @property
@@ -29,8 +30,9 @@ class LMObjective(Protocol):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Those of the marks at which an answer ends, as at the end of a text; the others are never
-        written.
+        """Those of the marks at which an answer ends, as at the end of a text.
+
+        The others are never written.
         """
         ...
 

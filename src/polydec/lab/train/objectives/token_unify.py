@@ -92,8 +92,7 @@ class TokenUnifyModel(nn.Module):
 
 @dataclass(frozen=True)
 class TokenUnify:
-    """Each step learns one of three things, drawn by `shares`: masked tokens, next tokens, or all
-    later ones.
+    """Each step learns masked tokens, next tokens, or all later ones, drawn by `shares`.
 
     Masked: a share of 0.1 to 0.5 of a row's inputs is masked, and the state at a mask predicts what
     was there, after MODE in place of the mark of a beginning. Later: `looks` offsets k of 1 to 16

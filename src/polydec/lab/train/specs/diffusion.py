@@ -26,8 +26,9 @@ from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, draw_task
 
 @dataclass(frozen=True)
 class DiffusionSpec:
-    """What `train_diffusion` makes. Tasks take turns; all rows of a step are equally long, filled
-    with EOS.
+    """What `train_diffusion` makes.
+
+    Tasks take turns; all rows of a step are equally long, filled with EOS.
 
     Attributes:
         long: Every other step has fewer and longer rows of tasks that go on (LONG). 0: never, and

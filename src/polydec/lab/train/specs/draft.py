@@ -93,6 +93,7 @@ class DraftSpec:
 
 def by_kind(text: str) -> tuple[tuple[str, str], ...]:
     """The divergences of some kinds of prompts, as the command line has them: code=rkl,summary=jsd."""
+    # Empty parts are left out, so a comma at the end does no harm.
     pairs = (part.partition("=") for part in text.split(",") if part.strip())
     return tuple((kind.strip(), name.strip()) for kind, _, name in pairs)
 

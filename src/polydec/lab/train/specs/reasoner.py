@@ -26,8 +26,9 @@ CONTEXT = 256
 
 @dataclass(frozen=True)
 class ReasonerSpec:
-    """What `train_reasoner` makes. Kinds of problems take turns at random; each row is filled with
-    problems.
+    """What `train_reasoner` makes.
+
+    Kinds of problems take turns at random; each row is filled with problems.
 
     Attributes:
         width: Width of the network, a multiple of 32.

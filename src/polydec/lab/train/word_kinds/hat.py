@@ -64,6 +64,7 @@ def build_hat_network(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
     Returns:
         The network, trainable.
     """
+    # One vector a word: a word has one slot.
     config = WordConfig(
         tokens.get_vocab_size(),
         mark_id(tokens, BEGIN),

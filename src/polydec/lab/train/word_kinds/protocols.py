@@ -61,8 +61,9 @@ class WordModelKind:
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a directory holds besides weights and config: no chat template, as these models learn
-    running text.
+    """What a directory holds besides weights and config.
+
+    There is no chat template, as these models learn running text.
     """
     files = tokenizer_files(tokenizer, CONTEXT)
     del files["tokenizer_config.json"]["chat_template"]
